@@ -1,0 +1,1 @@
+"""Kernels: pure functions with a reference beside them. Imports nothing of the rest of Tessera."""

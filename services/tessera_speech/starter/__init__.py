@@ -1,0 +1,1 @@
+"""Starter models of the speech service: how each is made."""

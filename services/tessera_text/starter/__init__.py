@@ -1,0 +1,1 @@
+"""Starter models of the text service: how each is made."""

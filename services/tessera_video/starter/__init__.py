@@ -1,0 +1,1 @@
+"""Starter models of the video service: how each is made."""

@@ -1,0 +1,1 @@
+"""Starter models of the vision service: how each is made."""

@@ -1,0 +1,1 @@
+"""Tessera's shared runtime: what the gateway and the four model services have in common."""

@@ -1,0 +1,261 @@
+"""The service's side of an engine: starts its process, sends requests, hands out answers, restarts it when it dies.
+
+When the process ends unasked: requests that have not been answered yet are sent again to the next process (once), those
+that have are failed with `EngineDiedError`. Restarts back off; an engine that cannot load says why in `state()` and
+every request. Torch-free, and does not know what the messages ask for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+
+from tessera.engine.connection import frame, read_frame
+from tessera.errors import EngineDiedError, TesseraError, UnavailableError, from_body
+from tessera.processes import die_with_parent
+from tessera.wire.engine import (
+    Audio,
+    Cancel,
+    Embed,
+    Failed,
+    FromEngine,
+    Gauges,
+    Generate,
+    Ready,
+    Shutdown,
+    Stopped,
+    Synthesize,
+    Tokens,
+    Transcribe,
+    Transcript,
+    from_engine_decoder,
+)
+
+logger = logging.getLogger(__name__)
+
+EngineRequest = Generate | Embed | Synthesize | Transcribe
+MAX_RESENDS = 1
+FIRST_BACKOFF_S = 0.2
+MAX_BACKOFF_S = 10.0
+STABLE_S = 30.0
+
+
+class _Pending:
+    """A request that the engine works on."""
+
+    def __init__(self, message: EngineRequest) -> None:
+        self.message = message
+        self.answers: asyncio.Queue[FromEngine | TesseraError] = asyncio.Queue()
+        self.answered = False
+        self.resends = 0
+
+
+class EngineClient:
+    """One engine process and the requests it has.
+
+    Args:
+        command: what to run; the socket's descriptor is appended.
+        name: how logs call it.
+        on_gauges: told the values of each `Gauges` message.
+        environment: of the process; None inherits.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        name: str,
+        on_gauges: Callable[[dict[str, float]], None] = lambda _: None,
+        environment: dict[str, str] | None = None,
+    ) -> None:
+        self.command = list(command)
+        self.name = name
+        self.on_gauges = on_gauges
+        self.environment = environment
+        self.ready: Ready | None = None
+        self.problem: TesseraError | None = None
+        self.restarts = 0
+        self._changed = asyncio.Event()
+        self._pending: dict[str, _Pending] = {}
+        self._writer: asyncio.StreamWriter | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._keeper: asyncio.Task[None] | None = None
+        self._closing = False
+
+    @property
+    def pid(self) -> int | None:
+        """Process id of the running engine."""
+        return self._process.pid if self._process and self._process.poll() is None else None
+
+    def state(self) -> str:
+        """`ok`, `starting`, or `failed` when the last start said that it cannot load."""
+        if self.ready is not None:
+            return "ok"
+        return "failed" if self.problem is not None else "starting"
+
+    async def start(self) -> None:
+        """Start the process and keep it running. Returns at once; see `wait_ready`."""
+        self._keeper = asyncio.create_task(self._keep())
+
+    async def wait_ready(self, timeout_s: float | None = None) -> Ready:
+        """What the engine has loaded, once it has.
+
+        Raises:
+            TesseraError: the engine said that it cannot load.
+            UnavailableError: not within `timeout_s`.
+        """
+        async with contextlib.AsyncExitStack() as stack:
+            try:
+                await stack.enter_async_context(asyncio.timeout(timeout_s))
+                while self.ready is None:
+                    if self.problem is not None:
+                        raise self.problem
+                    self._changed.clear()
+                    await self._changed.wait()
+            except TimeoutError as error:
+                raise UnavailableError(f"the {self.name} is still loading", retry_after=2) from error
+        assert self.ready is not None
+        return self.ready
+
+    async def request(self, message: EngineRequest) -> AsyncIterator[FromEngine]:
+        """Send a request and yield its answers to the last. Closing the iterator early cancels the request.
+
+        Use it within `contextlib.aclosing`, so that leaving the loop closes it at once.
+
+        Raises:
+            TesseraError: what the engine answered, or `EngineDiedError`, or `UnavailableError` while it starts.
+        """
+        if self.problem is not None:
+            raise UnavailableError(f"the {self.name} is down: {self.problem.message}")
+        if self.ready is None and self.restarts == 0:
+            raise UnavailableError(f"the {self.name} is still loading its model", retry_after=2)
+        pending = _Pending(message)
+        self._pending[message.request_id] = pending
+        finished = False
+        try:
+            if self.ready is not None:
+                self._send(message)
+            while not finished:
+                answer = await pending.answers.get()
+                finished = is_last(answer)
+                if isinstance(answer, TesseraError):
+                    raise answer
+                if isinstance(answer, Failed):
+                    error = from_body(answer.error)
+                    error.retry_after = answer.retry_after
+                    raise error
+                yield answer
+        finally:
+            self._pending.pop(message.request_id, None)
+            if not finished and self.ready is not None:
+                self._send(Cancel(request_id=message.request_id))
+
+    async def close(self) -> None:
+        """End the process: ask, then terminate, then kill. Requests that still run are failed."""
+        self._closing = True
+        self._send(Shutdown())
+        process = self._process
+        if process is not None:
+            for sign in (None, signal.SIGTERM, signal.SIGKILL):
+                if sign is not None:
+                    process.send_signal(sign)
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    await asyncio.to_thread(process.wait, 2.0)
+                    break
+        if self._keeper is not None:
+            self._keeper.cancel()
+            await asyncio.gather(self._keeper, return_exceptions=True)
+        self._fail_all(UnavailableError(f"the {self.name} is shutting down"))
+
+    def _send(self, message: EngineRequest | Cancel | Shutdown) -> None:
+        """Write to the current process, if there is one. A request made while it loads is sent when it is ready."""
+        if self._writer is not None and not self._writer.is_closing():
+            self._writer.write(frame(message))
+
+    async def _keep(self) -> None:
+        backoff = FIRST_BACKOFF_S
+        while True:
+            started = time.monotonic()
+            await self._run_once()
+            self.restarts += 1
+            backoff = FIRST_BACKOFF_S if time.monotonic() - started > STABLE_S else min(backoff * 2, MAX_BACKOFF_S)
+            await asyncio.sleep(backoff)
+
+    async def _run_once(self) -> None:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            self._process = subprocess.Popen(  # noqa: ASYNC220 - fork and exec, no waiting
+                [*self.command, str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                env=self.environment,
+                preexec_fn=die_with_parent(),  # noqa: PLW1509 - uvloop runs in the main thread
+            )
+        reader, self._writer = await asyncio.open_connection(sock=ours)
+        try:
+            while True:
+                self._handle(from_engine_decoder.decode(await read_frame(reader)))
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass
+        finally:
+            self.ready = None
+            self._writer.close()
+            self._writer = None
+            if not self._closing:  # closing ends this task; see `close`
+                code = await asyncio.to_thread(self._process.wait)
+                logger.error("the %s ended with status %d; starting it again", self.name, code)
+                self._sort_out_pending()
+
+    def _handle(self, message: FromEngine) -> None:
+        if isinstance(message, Ready):
+            self.ready, self.problem = message, None
+            logger.info("the %s is ready on %s", self.name, message.device)
+            for waiting in self._pending.values():
+                self._send(waiting.message)
+            self._changed.set()
+        elif isinstance(message, Stopped):
+            self.problem = from_body(message.error)
+            self._fail_all(UnavailableError(f"the {self.name} is down: {self.problem.message}"))
+            self._changed.set()
+        elif isinstance(message, Gauges):
+            self.on_gauges(message.values)
+        else:
+            pending = self._pending.get(message.request_id)
+            if pending is not None:
+                pending.answered = True
+                pending.answers.put_nowait(message)
+
+    def _sort_out_pending(self) -> None:
+        """After a death: fail what had begun, keep what can be sent again."""
+        for pending in list(self._pending.values()):
+            if pending.answered or pending.resends >= MAX_RESENDS:
+                pending.answers.put_nowait(
+                    EngineDiedError(f"the {self.name} died while it worked on this request; please send it again")
+                )
+            else:
+                pending.resends += 1
+
+    def _fail_all(self, error: TesseraError) -> None:
+        for pending in list(self._pending.values()):
+            pending.answers.put_nowait(error)
+
+
+def is_last(answer: FromEngine | TesseraError) -> bool:
+    """Whether a request has no further answers after this one."""
+    if isinstance(answer, Tokens):
+        return answer.finish_reason is not None
+    if isinstance(answer, Audio | Transcript):
+        return answer.last
+    return True
+
+
+def python_module(module: str) -> list[str]:
+    """The command that runs a module of ours in this interpreter."""
+    return [sys.executable, "-m", module]

@@ -1,0 +1,162 @@
+"""The engine's own process: an inbox thread, the stepping loop, an outbox thread.
+
+`run` is what a service's `worker` module calls. The loop fits on a screen; everything it does not know (which requests
+run together, what a step computes) is the `Engine`'s.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+from tessera.engine.connection import frame, receive
+from tessera.errors import ErrorBody, InternalError, TesseraError
+from tessera.wire.engine import (
+    Cancel,
+    Failed,
+    FromEngine,
+    Gauges,
+    Ready,
+    Shutdown,
+    Stopped,
+    ToEngine,
+)
+
+logger = logging.getLogger(__name__)
+
+GAUGES_EVERY_S = 1.0
+
+
+class Engine(Protocol):
+    """What the loop needs of an engine. All methods are called from one thread."""
+
+    def ready(self) -> Ready:
+        """What was loaded. Called once."""
+        ...
+
+    def submit(self, message: ToEngine) -> None:
+        """Queue a request. Raises a `TesseraError` that only this request's client sees."""
+        ...
+
+    def cancel(self, request_id: str) -> None:
+        """Forget a request and free what it holds. An unknown id is no error."""
+        ...
+
+    def has_work(self) -> bool:
+        """Whether `step` would do anything."""
+        ...
+
+    def step(self) -> Iterable[FromEngine]:
+        """Do the next bit of work for the requests that are due and say what came of it.
+
+        A fault that belongs to one request is answered by `Failed` for it; an exception ends the process.
+        """
+        ...
+
+    def gauges(self) -> dict[str, float]:
+        """Values for the service's `/metrics`."""
+        ...
+
+
+def run(build: Callable[[], Engine]) -> None:
+    """Serve the socket whose descriptor is `argv[1]` until it closes, then exit.
+
+    Args:
+        build: loads the models. What it raises is sent as `Stopped` (a `TesseraError` with its own message) and ends
+            the process with status 1.
+    """
+    # Ctrl-C goes to the whole process group; only the service decides when its engine ends.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    connection = socket.socket(fileno=int(sys.argv[1]))
+    outbox: queue.SimpleQueue[FromEngine | None] = queue.SimpleQueue()
+    writer = threading.Thread(target=_write, args=(connection, outbox), name="outbox", daemon=True)
+    writer.start()
+    try:
+        engine = build()
+    except Exception as error:
+        logger.exception("the engine cannot start")
+        known = error if isinstance(error, TesseraError) else InternalError(f"the engine cannot start: {error!r}")
+        outbox.put(Stopped(error=known.body()))
+        outbox.put(None)
+        writer.join(timeout=5)
+        sys.exit(1)
+    outbox.put(engine.ready())
+    inbox: queue.SimpleQueue[ToEngine | None] = queue.SimpleQueue()
+    threading.Thread(target=_read, args=(connection, inbox), name="inbox", daemon=True).start()
+    loop(engine, inbox, outbox)
+    outbox.put(None)
+    writer.join(timeout=5)
+
+
+def loop(
+    engine: Engine, inbox: queue.SimpleQueue[ToEngine | None], outbox: queue.SimpleQueue[FromEngine | None]
+) -> None:
+    """Take what has come, do a step, send what came of it, until the service is gone."""
+    told = 0.0
+    while True:
+        for message in _take(inbox, block=not engine.has_work()):
+            if message is None or isinstance(message, Shutdown):
+                return
+            _dispatch(engine, message, outbox)
+        for answer in engine.step():
+            outbox.put(answer)
+        now = time.monotonic()
+        if now - told >= GAUGES_EVERY_S or not engine.has_work():
+            outbox.put(Gauges(values=engine.gauges()))
+            told = now
+
+
+def _take(inbox: queue.SimpleQueue[ToEngine | None], *, block: bool) -> Iterable[ToEngine | None]:
+    if block:
+        yield inbox.get()
+    while True:
+        try:
+            yield inbox.get_nowait()
+        except queue.Empty:
+            return
+
+
+def _dispatch(engine: Engine, message: ToEngine, outbox: queue.SimpleQueue[FromEngine | None]) -> None:
+    if isinstance(message, Cancel):
+        engine.cancel(message.request_id)
+        return
+    try:
+        engine.submit(message)
+    except TesseraError as error:
+        request_id: str = getattr(message, "request_id", "")
+        outbox.put(Failed(request_id=request_id, error=error.body(), retry_after=error.retry_after))
+
+
+def _read(connection: socket.socket, inbox: queue.SimpleQueue[ToEngine | None]) -> None:
+    try:
+        while (message := receive(connection)) is not None:
+            inbox.put(message)
+    except OSError:
+        logger.exception("the line to the service broke")
+    inbox.put(None)
+
+
+def _write(connection: socket.socket, outbox: queue.SimpleQueue[FromEngine | None]) -> None:
+    try:
+        while (message := outbox.get()) is not None:
+            connection.sendall(frame(message))
+    except OSError:
+        logger.info("the service has closed the line")
+
+
+def failed(request_id: str, error: Exception) -> Failed:
+    """The answer to a request that raised `error`."""
+    if isinstance(error, TesseraError):
+        return Failed(request_id=request_id, error=error.body(), retry_after=error.retry_after)
+    logger.error("request %s failed", request_id, exc_info=error)
+    return Failed(
+        request_id=request_id,
+        error=ErrorBody(message="the engine failed on this request; its log says why", code=InternalError.code),
+    )

@@ -1,0 +1,146 @@
+"""Cards: reading, writing and deriving `card.json`.
+
+A directory made by the suite has a card with checksums. A directory that a user brings may have none: then the card is
+derived from `config.json` or `model_index.json` and the headers of its safetensors files, without loading a weight.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import struct
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from tessera.errors import ModelLoadError
+from tessera.wire.models import Card, Task
+
+CARD_FILE = "card.json"
+WEIGHT_SUFFIXES = (".safetensors", ".gguf")
+_HEADER_LIMIT = 100 * 1024 * 1024
+
+
+def weight_files(directory: Path) -> list[Path]:
+    """All weight files of a directory and its component folders, in a stable order."""
+    return sorted(path for path in directory.rglob("*") if path.suffix in WEIGHT_SUFFIXES and path.is_file())
+
+
+def sha256_of(path: Path) -> str:
+    """Checksum of a file, in hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def checksums(directory: Path) -> dict[str, str]:
+    """Checksum of every weight file by its name inside the directory."""
+    return {str(path.relative_to(directory)): sha256_of(path) for path in weight_files(directory)}
+
+
+def write_card(directory: Path, card: Card) -> Card:
+    """Store `card` with the checksums of the directory's weights. Returns what was stored."""
+    card = msgspec.structs.replace(card, sha256=checksums(directory))
+    (directory / CARD_FILE).write_bytes(msgspec.json.format(msgspec.json.encode(card), indent=2) + b"\n")
+    return card
+
+
+def read_card(directory: Path) -> Card:
+    """The directory's card, stored or derived.
+
+    Raises:
+        ModelLoadError: no such directory, a damaged card, or a directory that is not a model's.
+    """
+    if not directory.is_dir():
+        raise ModelLoadError(f"there is no model directory {directory}")
+    stored = directory / CARD_FILE
+    if stored.is_file():
+        try:
+            return msgspec.json.decode(stored.read_bytes(), type=Card)
+        except msgspec.MsgspecError as error:
+            raise ModelLoadError(f"{stored} is damaged ({error}); delete {directory} to have it made again") from error
+    return _derive(directory)
+
+
+def verify(directory: Path, card: Card) -> None:
+    """Compare every weight file with the card's checksums.
+
+    Raises:
+        ModelLoadError: a file is missing or differs; names the file and how to mend it.
+    """
+    for name, expected in card.sha256.items():
+        path = directory / name
+        cure = f"`tessera models pull {card.id} --force` makes it again"
+        if not path.is_file():
+            raise ModelLoadError(f"the weight file {path} is missing; {cure}")
+        if sha256_of(path) != expected:
+            raise ModelLoadError(f"the weight file {path} is damaged (its checksum is not the card's); {cure}")
+
+
+def safetensors_parameters(path: Path) -> int:
+    """Number of parameters in a safetensors file, from its header alone.
+
+    Raises:
+        ModelLoadError: the file is truncated or its header is not a safetensors header.
+    """
+    try:
+        with path.open("rb") as file:
+            (length,) = struct.unpack("<Q", file.read(8))
+            if length > _HEADER_LIMIT:
+                raise ModelLoadError(f"{path} is not a safetensors file: its header claims {length} bytes")
+            header: dict[str, Any] = json.loads(file.read(length))
+    except (OSError, struct.error, ValueError) as error:
+        raise ModelLoadError(f"{path} is not a whole safetensors file: {error}") from error
+    total = 0
+    for name, tensor in header.items():
+        if name != "__metadata__":
+            count = 1
+            for size in tensor["shape"]:
+                count *= size
+            total += count
+    return total
+
+
+def _derive(directory: Path) -> Card:
+    index, config = directory / "model_index.json", directory / "config.json"
+    parameters = sum(safetensors_parameters(path) for path in weight_files(directory) if path.suffix == ".safetensors")
+    created = int(directory.stat().st_mtime)
+    try:
+        if index.is_file():
+            family = str(json.loads(index.read_text())["_class_name"])
+            return Card(
+                id=directory.name,
+                family=family,
+                tasks=["video"],
+                source=f"directory:{directory}",
+                parameters=parameters,
+                licence="unknown",
+                created=created,
+            )
+        if config.is_file():
+            values = json.loads(config.read_text())
+            family = str((values.get("architectures") or [values["model_type"]])[0])
+            return Card(
+                id=directory.name,
+                family=family,
+                tasks=_tasks_of(family, values),
+                source=f"directory:{directory}",
+                parameters=parameters,
+                licence="unknown",
+                created=created,
+                context_length=(values.get("text_config") or values).get("max_position_embeddings"),
+                sample_rate=values.get("sampling_rate"),
+            )
+    except (ValueError, KeyError) as error:
+        raise ModelLoadError(f"the configuration in {directory} cannot be read: {error!r}") from error
+    raise ModelLoadError(f"{directory} has neither config.json nor model_index.json: it is not a model directory")
+
+
+def _tasks_of(family: str, config: dict[str, Any]) -> list[Task]:
+    if "vision_config" in config:
+        return ["chat", "vision"]
+    if "ForCausalLM" in family:
+        return ["chat", "completions", "embeddings"]
+    if "ForConditionalGeneration" in family or "ForCTC" in family or "ForTDT" in family:
+        return ["transcription"]
+    return ["speech"]

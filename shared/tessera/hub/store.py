@@ -1,0 +1,116 @@
+"""The store of models: finds a model's directory by name or path, and makes a starter's directory when it is missing.
+
+Starters are entry points of the group `tessera.starters`: a name and a function `build(directory, report) -> Card` that
+fills an empty directory. Building is atomic (a temporary directory, then a rename) and locked, so several processes may
+ask at once and a killed one leaves nothing half made.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib.metadata import entry_points
+from pathlib import Path
+
+import msgspec
+
+from tessera.errors import ModelLoadError
+from tessera.hub.cards import CARD_FILE, read_card, verify, write_card
+from tessera.wire.models import Card
+
+Report = Callable[[str], None]
+"""Told in a few words what is being done now."""
+Build = Callable[[Path, Report], Card]
+GROUP = "tessera.starters"
+
+
+class ModelDirectory(msgspec.Struct, frozen=True):
+    """A model that is on this machine."""
+
+    path: Path
+    card: Card
+
+
+def starters() -> list[str]:
+    """Names of all starters that are installed."""
+    return sorted(point.name for point in entry_points(group=GROUP))
+
+
+def is_path(model: str) -> bool:
+    """Whether a setting names a directory rather than a starter."""
+    return "/" in model or model.startswith((".", "~"))
+
+
+def locate(model: str, models_dir: Path) -> ModelDirectory | None:
+    """Where a model is, or None when it has still to be made. Does not write, does not check weights.
+
+    Raises:
+        ModelLoadError: a path that is no model directory, or a name that is neither a starter nor in `models_dir`.
+    """
+    if is_path(model):
+        path = Path(model).expanduser().absolute()
+        return ModelDirectory(path, read_card(path))
+    path = models_dir / model
+    if (path / CARD_FILE).is_file() or (path.is_dir() and model not in starters()):
+        return ModelDirectory(path, read_card(path))
+    if model not in starters():
+        raise ModelLoadError(
+            f"there is no model {model!r}: it is neither a path, nor a folder in {models_dir}, "
+            f"nor one of the starters {', '.join(starters())}"
+        )
+    return None
+
+
+def ensure(model: str, models_dir: Path, report: Report = lambda _: None, *, force: bool = False) -> ModelDirectory:
+    """Where a model is; a starter that is missing (or `force`d) is made first.
+
+    Raises:
+        ModelLoadError: see `locate`; or the starter cannot be made (no network, no disk), with the cure.
+    """
+    found = None if force and not is_path(model) else locate(model, models_dir)
+    if found is not None:
+        return found
+    with _locked(models_dir, model):
+        found = None if force else locate(model, models_dir)
+        return found or _build(model, models_dir, report)
+
+
+def check(found: ModelDirectory) -> None:
+    """Verify the checksums of a model's weights; see `tessera.hub.cards.verify`."""
+    verify(found.path, found.card)
+
+
+def _build(model: str, models_dir: Path, report: Report) -> ModelDirectory:
+    points = [point for point in entry_points(group=GROUP) if point.name == model]
+    if not points:
+        raise ModelLoadError(f"there is no starter {model!r}; there are {', '.join(starters())}")
+    build: Build = points[0].load()
+    partial = Path(tempfile.mkdtemp(prefix=f".{model}-", dir=models_dir))
+    try:
+        try:
+            card = write_card(partial, build(partial, report))
+        except OSError as error:
+            raise ModelLoadError(f"cannot make the model {model!r} in {models_dir}: {error}") from error
+        final = models_dir / model
+        if final.exists():
+            shutil.rmtree(final)
+        partial.chmod(0o755)
+        partial.replace(final)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    return ModelDirectory(final, card)
+
+
+@contextmanager
+def _locked(models_dir: Path, model: str) -> Iterator[None]:
+    try:
+        models_dir.mkdir(parents=True, exist_ok=True)
+        lock = (models_dir / f".{model}.lock").open("w")
+    except OSError as error:
+        raise ModelLoadError(f"cannot write to the models directory {models_dir}: {error}") from error
+    with lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield

@@ -1,0 +1,345 @@
+"""All settings of the suite: frozen, read once from TOML and the environment, refused when unknown.
+
+`load()` is the only reader of the environment. Order, later wins: defaults, the TOML file, `TESSERA_<SECTION>__<KEY>`
+variables (and `REDIS_URL`), command-line overrides. The documented example `compose/tessera.toml` is made from the
+descriptions in this file by `tessera config`, and a test keeps the two equal.
+
+Does not know: what a value means to the part that reads it, beyond its type and range.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+
+import msgspec
+from msgspec import Meta
+
+from tessera.errors import SettingsError
+
+Port = Annotated[int, Meta(ge=1, le=65535)]
+Positive = Annotated[int, Meta(ge=1)]
+NonNegative = Annotated[int, Meta(ge=0)]
+PositiveFloat = Annotated[float, Meta(gt=0)]
+
+
+class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Base of every section."""
+
+
+def says(description: str) -> Meta:
+    """The sentence that the documented example shows above a key."""
+    return Meta(description=description)
+
+
+class SuiteSettings(Section, frozen=True, kw_only=True):
+    """What all processes share."""
+
+    data: Annotated[str, says("Where state lives: Redis' append-only file, artifacts, logs. `~` is your home.")] = (
+        "~/.local/share/tessera"
+    )
+    models: Annotated[str, says("Where fetched and generated models live. Empty: `models` inside `data`.")] = ""
+    log_level: Annotated[Literal["debug", "info", "warning", "error"], says("Least severe level that is logged.")] = (
+        "info"
+    )
+    log_format: Annotated[Literal["text", "json"], says("`text` for people, `json` for collectors.")] = "text"
+
+
+class RedisSettings(Section, frozen=True, kw_only=True):
+    """The job store and Celery's broker."""
+
+    url: Annotated[
+        str,
+        says("redis://, rediss:// or unix:// address. Empty: `tessera up` starts an embedded server in `data`."),
+    ] = ""
+    timeout_s: Annotated[PositiveFloat, says("Seconds until a silent Redis counts as down.")] = 5.0
+
+
+class UpstreamSettings(Section, frozen=True, kw_only=True):
+    """A server that the gateway routes to: one of our services, or anything that speaks OpenAI's API."""
+
+    name: Annotated[str, says("How logs and metrics call it.")]
+    url: Annotated[str, says("Base address without `/v1`.")]
+    api_key: Annotated[str, says("Sent as a bearer token when not empty.")] = ""
+
+
+class GatewaySettings(Section, frozen=True, kw_only=True):
+    """The only public process."""
+
+    host: Annotated[str, says("Address to listen on. `0.0.0.0` opens it to the network: set `api_keys` then.")] = (
+        "127.0.0.1"
+    )
+    port: Annotated[Port, says("TCP port.")] = 8000
+    api_keys: Annotated[
+        list[str], says("Accepted bearer tokens, or their `sha256:<hex>`. Empty: everybody may use it.")
+    ] = []
+    max_body_bytes: Annotated[Positive, says("Largest request body, files included.")] = 64 * 1024 * 1024
+    max_json_bytes: Annotated[Positive, says("Largest JSON body.")] = 16 * 1024 * 1024
+    connect_timeout_s: Annotated[PositiveFloat, says("Seconds to reach an upstream.")] = 5.0
+    idle_timeout_s: Annotated[PositiveFloat, says("Seconds an upstream may stay silent within an answer.")] = 300.0
+    upstreams: Annotated[
+        list[UpstreamSettings],
+        says("Servers beside our own services: `name`, `url`, `api_key` of any that speaks OpenAI's API (a vLLM)."),
+    ] = []
+
+
+class SequenceEngineSettings(Section, frozen=True, kw_only=True):
+    """How a sequence engine (text, vision) fills its steps and its memory."""
+
+    device: Annotated[Literal["auto", "cpu", "cuda"], says("`auto` takes CUDA when there is any.")] = "auto"
+    dtype: Annotated[
+        Literal["auto", "float32", "bfloat16", "float16"], says("`auto`: bfloat16 on CUDA, float32 on a CPU.")
+    ] = "auto"
+    threads: Annotated[NonNegative, says("CPU threads of the engine. 0: all cores of the machine.")] = 0
+    page_size: Annotated[Positive, says("Token slots in one page of KV cache.")] = 16
+    kv_cache_bytes: Annotated[Positive, says("Memory for KV pages.")] = 512 * 1024 * 1024
+    max_batch_tokens: Annotated[Positive, says("Token budget of one step, prefill chunks and decodes together.")] = 512
+    max_running: Annotated[Positive, says("Requests that may hold pages at once.")] = 32
+    max_waiting: Annotated[Positive, says("Requests that may queue; more are answered 429 with Retry-After.")] = 256
+
+
+class TextSettings(Section, frozen=True, kw_only=True):
+    """Language models."""
+
+    host: Annotated[str, says("Address to listen on.")] = "127.0.0.1"
+    port: Annotated[Port, says("TCP port.")] = 8001
+    url: Annotated[str, says("Where the gateway reaches it. Empty: http://host:port.")] = ""
+    model: Annotated[str, says("Name of a starter, or path of a model directory.")] = "smollm2-135m-instruct"
+    max_output_tokens: Annotated[Positive, says("Most tokens one answer may have.")] = 4096
+    max_choices: Annotated[Positive, says("Largest `n`.")] = 16
+    engine: SequenceEngineSettings = SequenceEngineSettings()
+
+
+class VisionSettings(Section, frozen=True, kw_only=True):
+    """Vision-language models."""
+
+    host: Annotated[str, says("Address to listen on.")] = "127.0.0.1"
+    port: Annotated[Port, says("TCP port.")] = 8002
+    url: Annotated[str, says("Where the gateway reaches it. Empty: http://host:port.")] = ""
+    model: Annotated[str, says("Name of a starter, or path of a model directory.")] = "tiny-random-vision"
+    max_output_tokens: Annotated[Positive, says("Most tokens one answer may have.")] = 1024
+    max_choices: Annotated[Positive, says("Largest `n`.")] = 4
+    max_images: Annotated[Positive, says("Most images in one request.")] = 8
+    max_image_bytes: Annotated[Positive, says("Largest encoded image.")] = 20 * 1024 * 1024
+    max_image_pixels: Annotated[Positive, says("Most pixels, checked from the header before decoding.")] = 33_554_432
+    engine: SequenceEngineSettings = SequenceEngineSettings(
+        kv_cache_bytes=64 * 1024 * 1024, max_batch_tokens=1024, max_running=8, max_waiting=64
+    )
+
+
+class VideoSettings(Section, frozen=True, kw_only=True):
+    """Video diffusion: a service that takes jobs and workers that do them."""
+
+    host: Annotated[str, says("Address to listen on.")] = "127.0.0.1"
+    port: Annotated[Port, says("TCP port.")] = 8003
+    url: Annotated[str, says("Where the gateway reaches it. Empty: http://host:port.")] = ""
+    model: Annotated[str, says("Name of a starter, or path of a Diffusers pipeline directory.")] = "tiny-random-video"
+    device: Annotated[Literal["auto", "cpu", "cuda"], says("`auto` takes CUDA when there is any.")] = "auto"
+    threads: Annotated[NonNegative, says("CPU threads of a worker. 0: all cores of the machine.")] = 0
+    workers: Annotated[Positive, says("Worker processes that `tessera up` starts.")] = 1
+    steps: Annotated[Positive, says("Denoising steps when a request names none.")] = 8
+    max_steps: Annotated[Positive, says("Most denoising steps.")] = 100
+    max_seconds: Annotated[Positive, says("Longest clip.")] = 20
+    max_pixels: Annotated[Positive, says("Most pixels of a frame.")] = 1920 * 1088
+    max_image_bytes: Annotated[Positive, says("Largest input reference image.")] = 20 * 1024 * 1024
+
+
+class JobSettings(Section, frozen=True, kw_only=True):
+    """The durable queue."""
+
+    lease_s: Annotated[PositiveFloat, says("Seconds a worker may be silent before its job goes to another.")] = 15.0
+    reap_every_s: Annotated[PositiveFloat, says("Seconds between two looks for lost jobs.")] = 3.0
+    max_attempts: Annotated[Positive, says("Starts of one job before it is failed for good.")] = 3
+    max_queued_per_key: Annotated[Positive, says("Unfinished jobs of one API key; more are answered 429.")] = 64
+    keep_s: Annotated[Positive, says("Seconds that an ended job and its artifacts are kept.")] = 7 * 24 * 3600
+
+
+class SpeechSettings(Section, frozen=True, kw_only=True):
+    """Speech synthesis and transcription."""
+
+    host: Annotated[str, says("Address to listen on.")] = "127.0.0.1"
+    port: Annotated[Port, says("TCP port.")] = 8004
+    url: Annotated[str, says("Where the gateway reaches it. Empty: http://host:port.")] = ""
+    synthesis_model: Annotated[str, says("Name of a starter, or path of a model directory.")] = "tiny-random-speech"
+    transcription_model: Annotated[str, says("Name of a starter, or path of a model directory.")] = (
+        "tiny-random-transcription"
+    )
+    device: Annotated[Literal["auto", "cpu", "cuda"], says("`auto` takes CUDA when there is any.")] = "auto"
+    threads: Annotated[NonNegative, says("CPU threads of the engine. 0: all cores of the machine.")] = 0
+    max_input_characters: Annotated[Positive, says("Longest text to speak.")] = 4096
+    max_audio_bytes: Annotated[Positive, says("Largest audio file to transcribe.")] = 25 * 1024 * 1024
+    max_audio_seconds: Annotated[Positive, says("Longest audio to transcribe in one request.")] = 1800
+    max_waiting: Annotated[Positive, says("Requests that may queue; more are answered 429 with Retry-After.")] = 64
+
+
+class Settings(Section, frozen=True, kw_only=True):
+    """The whole of `tessera.toml`."""
+
+    suite: SuiteSettings = SuiteSettings()
+    redis: RedisSettings = RedisSettings()
+    gateway: GatewaySettings = GatewaySettings()
+    text: TextSettings = TextSettings()
+    vision: VisionSettings = VisionSettings()
+    video: VideoSettings = VideoSettings()
+    speech: SpeechSettings = SpeechSettings()
+    jobs: JobSettings = JobSettings()
+
+    @property
+    def data_dir(self) -> Path:
+        """Where state lives, absolute."""
+        return Path(self.suite.data).expanduser().absolute()
+
+    @property
+    def models_dir(self) -> Path:
+        """Where models live, absolute."""
+        return Path(self.suite.models).expanduser().absolute() if self.suite.models else self.data_dir / "models"
+
+    @property
+    def artifacts_dir(self) -> Path:
+        """Where job results live, absolute."""
+        return self.data_dir / "artifacts"
+
+    def service_url(self, service: Literal["text", "vision", "video", "speech"]) -> str:
+        """Where the gateway reaches one of our services, without a trailing slash."""
+        section = getattr(self, service)
+        return (section.url or f"http://{section.host}:{section.port}").rstrip("/")
+
+    @property
+    def redis_url(self) -> str:
+        """The configured Redis, or the socket that the embedded one listens on."""
+        return self.redis.url or f"unix://{self.data_dir / 'redis' / 'redis.sock'}"
+
+
+PREFIX = "TESSERA_"
+
+
+def load(
+    path: Path | None = None,
+    *,
+    environment: Mapping[str, str] | None = None,
+    overrides: Mapping[str, Any] | None = None,
+) -> Settings:
+    """Read the settings.
+
+    Args:
+        path: the TOML file; None takes `$TESSERA_CONFIG`, else `tessera.toml` in the working directory if it exists.
+        environment: instead of the process's own.
+        overrides: nested values that win over everything, e.g. `{"gateway": {"port": 9000}}`.
+
+    Raises:
+        SettingsError: a file that is not there or not TOML, an unknown key, a wrong value. Names the key.
+    """
+    environment = os.environ if environment is None else environment
+    chosen = path or (Path(environment["TESSERA_CONFIG"]) if environment.get("TESSERA_CONFIG") else None)
+    if chosen is None and Path("tessera.toml").is_file():
+        chosen = Path("tessera.toml")
+    values: dict[str, Any] = _read_toml(chosen) if chosen is not None else {}
+    _merge(values, _from_environment(environment))
+    _merge(values, overrides or {})
+    try:
+        return msgspec.convert(values, Settings)
+    except msgspec.ValidationError as error:
+        raise SettingsError(_explain(str(error), chosen)) from error
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise SettingsError(f"cannot read the settings file {path}: {error.strerror}") from error
+    except tomllib.TOMLDecodeError as error:
+        raise SettingsError(f"{path} is not valid TOML: {error}") from error
+
+
+def _merge(into: dict[str, Any], other: Mapping[str, Any]) -> None:
+    for key, value in other.items():
+        if isinstance(value, Mapping):
+            inner = into.setdefault(key, {})
+            if not isinstance(inner, dict):
+                raise SettingsError(f"`{key}` is a section: write [{key}] in the file, not {key} = …")
+            _merge(inner, value)
+        else:
+            into[key] = value
+
+
+def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    if environment.get("REDIS_URL"):
+        values["redis"] = {"url": environment["REDIS_URL"]}
+    for name, text in environment.items():
+        if not name.startswith(PREFIX) or name == "TESSERA_CONFIG":
+            continue
+        keys = name.removeprefix(PREFIX).lower().split("__")
+        kind = _kind_of(keys)
+        if kind is None:
+            raise SettingsError(
+                f"the environment variable {name} is no setting; `tessera config` lists all keys "
+                f"(TESSERA_GATEWAY__PORT is [gateway] port)"
+            )
+        section = values
+        for key in keys[:-1]:
+            section = section.setdefault(key, {})
+        section[keys[-1]] = _parse(name, text, kind)
+    return values
+
+
+def _kind_of(keys: list[str]) -> Any:
+    kind: Any = Settings
+    for key in keys:
+        if not (isinstance(kind, type) and issubclass(kind, Section)):
+            return None
+        kind = get_type_hints(kind).get(key)
+    return None if kind is None or (isinstance(kind, type) and issubclass(kind, Section)) else kind
+
+
+def _parse(name: str, text: str, kind: Any) -> Any:
+    if get_origin(kind) is list:
+        if get_args(kind) == (str,):
+            return [part.strip() for part in text.split(",") if part.strip()]
+        try:
+            return msgspec.json.decode(text, type=kind)
+        except msgspec.MsgspecError as error:
+            raise SettingsError(f"{name}: {error}; write it as JSON") from error
+    try:
+        return msgspec.convert(text, kind, strict=False)
+    except msgspec.ValidationError as error:
+        raise SettingsError(f"{name}={text!r}: {error}") from error
+
+
+def _explain(message: str, path: Path | None) -> str:
+    where = f" in {path}" if path else ""
+    if "unknown field" in message:
+        field = message.split("`")[1]
+        place = message.rsplit("`$.", 1)[1].rstrip("`") if "`$." in message else ""
+        key = f"{place}.{field}" if place else field
+        return f"unknown key `{key}`{where}; `tessera config` lists all keys with their defaults"
+    return f"{message.replace('`$.', '`')}{where}"
+
+
+def example() -> str:
+    """The documented example: every section and key, its description, type and default, as TOML."""
+    lines = [
+        "# tessera.toml: every key with its default. Copy what you change; leave out the rest.",
+        "# Any key can also be set by environment: TESSERA_GATEWAY__PORT=9000 is [gateway] port = 9000.",
+        "# This file is made by `tessera config`.",
+    ]
+    for section in msgspec.structs.fields(Settings):
+        lines += _section_lines(section.name, section.type, section.default)
+    return "\n".join(lines) + "\n"
+
+
+def _section_lines(name: str, kind: type[Section], default: Section) -> list[str]:
+    lines = ["", f"# {(kind.__doc__ or '').splitlines()[0]}", f"[{name}]"]
+    nested: list[str] = []
+    hints = get_type_hints(kind, include_extras=True)
+    for field in msgspec.structs.fields(kind):
+        value = getattr(default, field.name)
+        if isinstance(value, Section):
+            nested += _section_lines(f"{name}.{field.name}", type(value), value)
+            continue
+        meta = [part.description for part in getattr(hints[field.name], "__metadata__", ()) if part.description]
+        lines += [f"# {meta[-1]}", f"{field.name} = {msgspec.json.encode(value).decode()}"]
+    return lines + nested

@@ -1,0 +1,1 @@
+"""What every Litestar app of the suite shares, torch-free."""

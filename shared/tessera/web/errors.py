@@ -1,0 +1,68 @@
+"""The one translator from exceptions to OpenAI's error envelope.
+
+Does not know which errors there are: they carry their own status (`tessera.errors`).
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from typing import Any
+
+import msgspec
+from litestar import Request, Response
+from litestar.exceptions import HTTPException, MethodNotAllowedException, NotFoundException
+from litestar.status_codes import HTTP_413_REQUEST_ENTITY_TOO_LARGE
+
+from tessera.errors import (
+    ErrorBody,
+    InternalError,
+    InvalidRequestError,
+    MethodNotAllowedError,
+    NotFoundError,
+    PayloadTooLargeError,
+    TesseraError,
+)
+
+logger = logging.getLogger(__name__)
+
+
+class ErrorEnvelope(msgspec.Struct, frozen=True):
+    """`{"error": {…}}`."""
+
+    error: ErrorBody
+
+
+def envelope(error: TesseraError) -> bytes:
+    """The JSON of an error, for a response body or a stream event."""
+    return msgspec.json.encode(ErrorEnvelope(error.body()))
+
+
+def translate(error: Exception) -> TesseraError:
+    """Any exception as one of ours. What we do not know becomes an `InternalError` without details."""
+    if isinstance(error, TesseraError):
+        return error
+    if isinstance(error, NotFoundException):
+        return NotFoundError("there is no such route; the API is described at /docs")
+    if isinstance(error, MethodNotAllowedException):
+        return MethodNotAllowedError(str(error.detail))
+    if isinstance(error, HTTPException):
+        if error.status_code == HTTP_413_REQUEST_ENTITY_TOO_LARGE:
+            return PayloadTooLargeError("the request body is larger than this route allows")
+        if error.status_code < 500:
+            return InvalidRequestError(str(error.detail))
+    return InternalError("an internal error; the server's log has it under this request id")
+
+
+def handle(_: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
+    """Litestar's exception handler for everything."""
+    known = translate(error)
+    if known.status >= 500:
+        logger.error("request failed: %s", error, exc_info=error if isinstance(known, InternalError) else None)
+    headers = {"x-should-retry": "true" if known.retryable else "false"}
+    if known.retry_after is not None:
+        headers["retry-after"] = str(max(1, math.ceil(known.retry_after)))
+        headers["retry-after-ms"] = str(math.ceil(known.retry_after * 1000))
+    if known.status == 401:
+        headers["www-authenticate"] = "Bearer"
+    return Response(envelope(known), status_code=known.status, headers=headers, media_type="application/json")

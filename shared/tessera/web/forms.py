@@ -1,0 +1,109 @@
+"""Bodies that come as JSON or as a multipart form, as one shape: fields and files.
+
+Bracketed names (`input_reference[image_url]`) become nested objects, `name[]` becomes a list: this is how OpenAI's SDK
+writes nested fields in forms.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from typing import Any
+
+import msgspec
+import multipart
+from litestar import Request
+
+from tessera.errors import InvalidRequestError, UnsupportedMediaError
+
+_BRACKETED = re.compile(r"^(?P<outer>[^\[\]]+)\[(?P<inner>[^\[\]]*)\]$")
+MAX_PARTS = 64
+
+
+class Upload(msgspec.Struct, frozen=True):
+    """A file part: its name as the client gave it (never used as a path), declared type and bytes."""
+
+    filename: str
+    content_type: str
+    data: bytes
+
+
+class Form(msgspec.Struct, frozen=True):
+    """Decoded fields and files of a request."""
+
+    fields: dict[str, Any]
+    files: dict[str, Upload]
+
+
+def parse_multipart(body: bytes, content_type: str) -> Form:
+    """Decode a multipart body that is already in memory (the route's body limit bounds it).
+
+    Raises:
+        InvalidRequestError: no boundary, a broken part, a field twice, more than `MAX_PARTS` parts.
+    """
+    _, options = multipart.parse_options_header(content_type)
+    boundary = options.get("boundary", "")
+    if not boundary:
+        raise InvalidRequestError("the multipart body has no boundary in its content-type", code="invalid_form")
+    fields: dict[str, Any] = {}
+    files: dict[str, Upload] = {}
+    try:
+        parser = multipart.MultipartParser(
+            io.BytesIO(body),
+            boundary,
+            content_length=len(body),
+            part_limit=MAX_PARTS,
+            memory_limit=len(body) + 1,
+            partsize_limit=len(body) + 1,
+            spool_limit=len(body) + 1,
+        )
+        for part in parser:
+            if part.filename is not None:
+                files[part.name] = Upload(part.filename, part.content_type or "", part.raw)
+            else:
+                _put(fields, part.name, part.value)
+    except multipart.MultipartError as error:
+        raise InvalidRequestError(f"the multipart body is damaged: {error}", code="invalid_form") from error
+    return Form(fields, files)
+
+
+def _put(fields: dict[str, Any], name: str, value: str) -> None:
+    bracketed = _BRACKETED.match(name)
+    if bracketed is None:
+        if name in fields:
+            raise InvalidRequestError(f"the field `{name}` is given twice", param=name, code="invalid_form")
+        fields[name] = value
+        return
+    outer, inner = bracketed["outer"], bracketed["inner"]
+    if inner:
+        nested = fields.setdefault(outer, {})
+        if not isinstance(nested, dict):
+            raise InvalidRequestError(f"the field `{outer}` is given twice", param=outer, code="invalid_form")
+        _put(nested, inner, value)
+    else:
+        items = fields.setdefault(outer, [])
+        if not isinstance(items, list):
+            raise InvalidRequestError(f"the field `{outer}` is given twice", param=outer, code="invalid_form")
+        items.append(value)
+
+
+async def read_form(request: Request[Any, Any, Any]) -> tuple[Form, bool]:
+    """The body of a JSON or multipart request; the second value says whether it was a form (all values strings).
+
+    Raises:
+        UnsupportedMediaError: any other content type.
+        InvalidRequestError: a damaged body.
+    """
+    kind = request.headers.get("content-type", "")
+    body = await request.body()
+    if kind.startswith("multipart/form-data"):
+        return parse_multipart(body, kind), True
+    if kind.startswith("application/json"):
+        try:
+            return Form(msgspec.json.decode(body, type=dict[str, Any]), {}), False
+        except msgspec.MsgspecError as error:
+            raise InvalidRequestError(f"the body is not a JSON object: {error}", code="invalid_json") from error
+    given = kind.split(";")[0] or "(none)"
+    raise UnsupportedMediaError(
+        f"content-type {given!r} is not supported; send application/json or multipart/form-data"
+    )

@@ -1,0 +1,51 @@
+"""Prometheus metrics: a registry per app, never the library's global one.
+
+Does not know which gauges an engine has: they come by name in its `Gauges` messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.metrics_core import GaugeMetricFamily, Metric
+
+SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
+
+
+class HTTPMetrics:
+    """What every app counts about its requests."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.requests = Counter(
+            "tessera_http_requests",
+            "Requests by method, route and status.",
+            ["method", "route", "status"],
+            registry=registry,
+        )
+        self.seconds = Histogram(
+            "tessera_http_request_seconds",
+            "Time from request to the last byte.",
+            ["method", "route"],
+            buckets=SECONDS,
+            registry=registry,
+        )
+        self.in_flight = Gauge("tessera_http_requests_in_flight", "Requests being answered.", registry=registry)
+
+
+class NamedGauges:
+    """Gauges whose names and values another process reports: the latest value of each."""
+
+    def __init__(self, registry: CollectorRegistry, prefix: str) -> None:
+        self.prefix = prefix
+        self.values: dict[str, float] = {}
+        registry.register(self)
+
+    def update(self, values: dict[str, float]) -> None:
+        """Replace the values that are named in `values`."""
+        self.values.update(values)
+
+    def collect(self) -> Iterable[Metric]:
+        """What the registry asks for."""
+        for name, value in self.values.items():
+            yield GaugeMetricFamily(f"{self.prefix}_{name}", f"Last reported {name.replace('_', ' ')}.", value=value)

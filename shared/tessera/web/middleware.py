@@ -1,0 +1,68 @@
+"""Request ids, access log and HTTP metrics: one ASGI middleware around every route.
+
+Does not know what is requested. Label values are route templates, never raw paths, so their number is bounded.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+import uuid
+
+from litestar.enums import ScopeType
+from litestar.types import ASGIApp, Message, Receive, Scope, Send
+
+from tessera.telemetry import request_id_var
+from tessera.web.metrics import HTTPMetrics
+
+logger = logging.getLogger("tessera.access")
+
+_SAFE_ID = re.compile(rb"^[A-Za-z0-9._:-]{1,128}$")
+_QUIET = frozenset({"/health", "/ready", "/metrics"})
+
+
+def request_id_from(scope: Scope) -> str:
+    """The client's `x-request-id` when it is short and plain, else a new one."""
+    for name, value in scope["headers"]:
+        if name == b"x-request-id" and _SAFE_ID.match(value):
+            return value.decode()
+    return f"req_{uuid.uuid4().hex}"
+
+
+class ObservedApp:
+    """Wraps an ASGI app: sets the request id for logs and the response, counts and times each request."""
+
+    def __init__(self, app: ASGIApp, metrics: HTTPMetrics) -> None:
+        self.app = app
+        self.metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != ScopeType.HTTP:
+            await self.app(scope, receive, send)
+            return
+        request_id = request_id_from(scope)
+        token = request_id_var.set(request_id)
+        started = time.perf_counter()
+        status = 500
+
+        async def send_with_id(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                headers = [(name, value) for name, value in message["headers"] if name.lower() != b"x-request-id"]
+                message["headers"] = [*headers, (b"x-request-id", request_id.encode())]
+            await send(message)
+
+        self.metrics.in_flight.inc()
+        try:
+            await self.app(scope, receive, send_with_id)
+        finally:
+            seconds = time.perf_counter() - started
+            route = scope.get("path_template") or "unmatched"
+            self.metrics.in_flight.dec()
+            self.metrics.requests.labels(scope["method"], route, str(status)).inc()
+            self.metrics.seconds.labels(scope["method"], route).observe(seconds)
+            if route not in _QUIET:
+                logger.info("%s %s %d %.0f ms", scope["method"], scope["path"], status, seconds * 1000)
+            request_id_var.reset(token)

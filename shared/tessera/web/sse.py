@@ -1,0 +1,95 @@
+"""Server-sent events over a plain stream: framing, keep-alive comments, errors after the first byte.
+
+Does not know what the events say. Litestar 2's own SSE has no keep-alive ping, so proxies would cut silent streams.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+
+import msgspec
+from litestar.response import Stream
+
+from tessera.errors import TesseraError
+from tessera.web.errors import envelope, translate
+
+logger = logging.getLogger(__name__)
+
+DONE = b"data: [DONE]\n\n"
+PING = b": ping\n\n"
+PING_EVERY_S = 15.0
+
+
+def event(value: object, name: str | None = None) -> bytes:
+    """One event with `value` as JSON."""
+    head = f"event: {name}\n".encode() if name else b""
+    return head + b"data: " + msgspec.json.encode(value) + b"\n\n"
+
+
+async def framed(events: AsyncIterator[bytes], *, done: bool = True) -> AsyncIterator[bytes]:
+    """Pass `events` on; ping while they are silent; end with an error event if they fail, with `[DONE]` if not.
+
+    Closing this iterator (the client left) closes `events`, which is how a disconnect becomes a cancel.
+    """
+    pending: asyncio.Task[bytes] | None = None
+    try:
+        while True:
+            pending = pending or asyncio.ensure_future(anext(events))
+            finished, _ = await asyncio.wait({pending}, timeout=PING_EVERY_S)
+            if not finished:
+                yield PING
+                continue
+            task, pending = pending, None
+            try:
+                piece = task.result()
+            except StopAsyncIteration:
+                break
+            yield piece
+    except Exception as error:
+        known = translate(error)
+        if not isinstance(error, TesseraError):
+            logger.exception("a stream failed")
+        yield b"data: " + envelope(known) + b"\n\n"
+        return
+    finally:
+        if pending is not None:
+            pending.cancel()
+            await asyncio.gather(pending, return_exceptions=True)
+        close = getattr(events, "aclose", None)
+        if close is not None:
+            await close()
+    if done:
+        yield DONE
+
+
+async def stream_response(events: AsyncIterator[bytes], *, done: bool = True) -> Stream:
+    """An event stream as a response.
+
+    The first event is awaited before the response starts, so that an error before it has its own HTTP status.
+    """
+    try:
+        first = await anext(events)
+    except StopAsyncIteration:
+        first = b""
+
+    async def resumed() -> AsyncIterator[bytes]:
+        try:
+            if first:
+                yield first
+            async for piece in events:
+                yield piece
+        finally:
+            close = getattr(events, "aclose", None)
+            if close is not None:
+                await close()
+
+    return Stream(
+        framed(resumed(), done=done),
+        headers={
+            "content-type": "text/event-stream; charset=utf-8",
+            "cache-control": "no-cache",
+            "x-accel-buffering": "no",
+        },
+    )

@@ -1,0 +1,94 @@
+"""Speech synthesis and transcription as OpenAI's wire has them.
+
+Source: OpenAI's API reference, checked against its Python SDK 3.52.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+AudioFormat = Literal["mp3", "opus", "aac", "flac", "wav", "pcm"]
+TranscriptFormat = Literal["json", "text", "srt", "verbose_json", "vtt"]
+
+
+class SpeechRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Body of `POST /v1/audio/speech`."""
+
+    model: str
+    input: Annotated[str, Meta(min_length=1)]
+    voice: str | None = None
+    response_format: AudioFormat = "mp3"
+    speed: Annotated[float, Meta(ge=0.25, le=4.0)] = 1.0
+    stream_format: Literal["audio", "sse"] = "audio"
+    # beyond OpenAI
+    seed: Annotated[int, Meta(ge=0, le=2**63 - 1)] | None = None
+
+
+class TranscriptionRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Fields of `POST /v1/audio/transcriptions` beside `file`. Comes as a form."""
+
+    model: str
+    language: Annotated[str, Meta(min_length=2, max_length=16)] | None = None
+    prompt: Annotated[str, Meta(max_length=4096)] | None = None
+    response_format: TranscriptFormat = "json"
+    temperature: Annotated[float, Meta(ge=0, le=1)] = 0.0
+    stream: bool = False
+
+
+class Segment(msgspec.Struct, frozen=True, kw_only=True):
+    """A stretch of transcribed audio. Times are seconds from the beginning."""
+
+    id: int
+    start: float
+    end: float
+    text: str
+
+
+class TranscriptUsage(msgspec.Struct, frozen=True, kw_only=True):
+    """Audio is counted in seconds."""
+
+    type: Literal["duration"] = "duration"
+    seconds: float
+
+
+class Transcription(msgspec.Struct, frozen=True, kw_only=True):
+    """Answer with `response_format=json`."""
+
+    text: str
+    usage: TranscriptUsage
+
+
+class VerboseTranscription(msgspec.Struct, frozen=True, kw_only=True):
+    """Answer with `response_format=verbose_json`. `duration` in seconds."""
+
+    task: Literal["transcribe"] = "transcribe"
+    language: str
+    duration: float
+    text: str
+    segments: list[Segment]
+    usage: TranscriptUsage
+
+
+class TranscriptTextDelta(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="transcript.text.delta"):
+    """Stream event: more text."""
+
+    delta: str
+
+
+class TranscriptTextDone(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="transcript.text.done"):
+    """Stream event: the whole text."""
+
+    text: str
+
+
+class SpeechAudioDelta(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="speech.audio.delta"):
+    """Stream event: base64 of the next bytes of the file."""
+
+    audio: str
+
+
+class SpeechAudioDone(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="speech.audio.done"):
+    """Stream event: the file is complete."""

@@ -1,0 +1,252 @@
+"""Chat completions, completions and embeddings as OpenAI's wire has them.
+
+Request types refuse unknown fields: a parameter that would be ignored is an error. Fields after "beyond OpenAI" are
+those that vLLM and SGLang made customary. Source: OpenAI's API reference, checked against its Python SDK 3.52.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+Temperature = Annotated[float, Meta(ge=0, le=2)]
+Probability = Annotated[float, Meta(gt=0, le=1)]
+Penalty = Annotated[float, Meta(ge=-2, le=2)]
+Count = Annotated[int, Meta(ge=1)]
+Seed = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
+Stop = Annotated[str, Meta(min_length=1, max_length=256)]
+Stops = Annotated[list[Stop], Meta(max_length=16)]
+Bias = Annotated[float, Meta(ge=-100, le=100)]
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Base of request bodies."""
+
+
+class TextPart(msgspec.Struct, frozen=True, tag_field="type", tag="text", forbid_unknown_fields=True):
+    """A piece of text in a message."""
+
+    text: str
+
+
+class ImageURL(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An image by data URL (`data:image/png;base64,…`)."""
+
+    url: str
+    detail: Literal["auto", "low", "high"] = "auto"
+
+
+class ImagePart(msgspec.Struct, frozen=True, tag_field="type", tag="image_url", forbid_unknown_fields=True):
+    """An image in a message."""
+
+    image_url: ImageURL
+
+
+Part = TextPart | ImagePart
+
+
+class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One turn of a conversation."""
+
+    role: Literal["system", "developer", "user", "assistant"]
+    content: str | list[Part] | None = None
+    name: str | None = None
+    refusal: str | None = None
+
+
+class StreamOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a stream carries beside the text."""
+
+    include_usage: bool = False
+
+
+class SamplingRequest(Request, frozen=True, kw_only=True):
+    """What chat completions and completions share."""
+
+    model: str
+    stream: bool = False
+    stream_options: StreamOptions | None = None
+    temperature: Temperature | None = None
+    top_p: Probability | None = None
+    n: Count = 1
+    stop: Stop | Stops | None = None
+    presence_penalty: Penalty = 0.0
+    frequency_penalty: Penalty = 0.0
+    logit_bias: Annotated[dict[str, Bias], Meta(max_length=1024)] | None = None
+    seed: Seed | None = None
+    user: str | None = None
+    # beyond OpenAI
+    top_k: Annotated[int, Meta(ge=0)] = 0
+    min_p: Annotated[float, Meta(ge=0, le=1)] = 0.0
+    repetition_penalty: Annotated[float, Meta(gt=0, le=10)] = 1.0
+    ignore_eos: bool = False
+
+
+class ChatCompletionRequest(SamplingRequest, frozen=True, kw_only=True):
+    """Body of `POST /v1/chat/completions`."""
+
+    messages: Annotated[list[Message], Meta(min_length=1, max_length=2048)]
+    max_tokens: Count | None = None
+    max_completion_tokens: Count | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
+
+
+class CompletionRequest(SamplingRequest, frozen=True, kw_only=True):
+    """Body of `POST /v1/completions`. A prompt is text or token ids; a list of them is a batch."""
+
+    prompt: str | list[str | int | list[int]]
+    max_tokens: Count = 16
+    echo: bool = False
+    logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
+
+
+class EmbeddingRequest(Request, frozen=True, kw_only=True):
+    """Body of `POST /v1/embeddings`."""
+
+    model: str
+    input: str | list[str | int | list[int]]
+    encoding_format: Literal["float", "base64"] = "float"
+    dimensions: Count | None = None
+    user: str | None = None
+
+
+class Usage(msgspec.Struct, frozen=True, kw_only=True):
+    """Counted tokens."""
+
+    prompt_tokens: int
+    completion_tokens: int = 0
+    total_tokens: int
+
+
+class TopLogprob(msgspec.Struct, frozen=True):
+    """One of the likeliest tokens at a position."""
+
+    token: str
+    logprob: float
+    bytes: list[int]
+
+
+class TokenLogprob(msgspec.Struct, frozen=True):
+    """A sampled token with its log-probability (natural logarithm)."""
+
+    token: str
+    logprob: float
+    bytes: list[int]
+    top_logprobs: list[TopLogprob]
+
+
+class ChoiceLogprobs(msgspec.Struct, frozen=True):
+    """Log-probabilities of a choice's tokens."""
+
+    content: list[TokenLogprob]
+    refusal: None = None
+
+
+FinishReason = Literal["stop", "length"]
+
+
+class AnswerMessage(msgspec.Struct, frozen=True, kw_only=True):
+    """The model's turn."""
+
+    role: Literal["assistant"] = "assistant"
+    content: str
+    refusal: None = None
+
+
+class ChatChoice(msgspec.Struct, frozen=True, kw_only=True):
+    """One answer."""
+
+    index: int
+    message: AnswerMessage
+    logprobs: ChoiceLogprobs | None = None
+    finish_reason: FinishReason
+
+
+class ChatCompletion(msgspec.Struct, frozen=True, kw_only=True):
+    """Answer of `POST /v1/chat/completions`."""
+
+    id: str
+    object: Literal["chat.completion"] = "chat.completion"
+    created: int
+    model: str
+    choices: list[ChatChoice]
+    usage: Usage
+    system_fingerprint: str | None = None
+
+
+class Delta(msgspec.Struct, frozen=True, kw_only=True):
+    """What a chunk adds."""
+
+    role: Literal["assistant"] | UnsetType = UNSET
+    content: str | UnsetType = UNSET
+
+
+class ChatChunkChoice(msgspec.Struct, frozen=True, kw_only=True):
+    """One answer's part of a chunk."""
+
+    index: int
+    delta: Delta
+    logprobs: ChoiceLogprobs | None = None
+    finish_reason: FinishReason | None = None
+
+
+class ChatCompletionChunk(msgspec.Struct, frozen=True, kw_only=True):
+    """One event of a streamed chat completion."""
+
+    id: str
+    object: Literal["chat.completion.chunk"] = "chat.completion.chunk"
+    created: int
+    model: str
+    choices: list[ChatChunkChoice]
+    usage: Usage | UnsetType | None = UNSET
+    system_fingerprint: str | None = None
+
+
+class CompletionLogprobs(msgspec.Struct, frozen=True, kw_only=True):
+    """Log-probabilities in the older shape: four parallel lists."""
+
+    tokens: list[str]
+    token_logprobs: list[float]
+    top_logprobs: list[dict[str, float]] | None
+    text_offset: list[int]
+
+
+class CompletionChoice(msgspec.Struct, frozen=True, kw_only=True):
+    """One answer, or its next piece in a stream."""
+
+    index: int
+    text: str
+    logprobs: CompletionLogprobs | None = None
+    finish_reason: FinishReason | None = None
+
+
+class Completion(msgspec.Struct, frozen=True, kw_only=True):
+    """Answer of `POST /v1/completions`, and each event of its stream."""
+
+    id: str
+    object: Literal["text_completion"] = "text_completion"
+    created: int
+    model: str
+    choices: list[CompletionChoice]
+    usage: Usage | UnsetType | None = UNSET
+    system_fingerprint: str | None = None
+
+
+class Embedding(msgspec.Struct, frozen=True, kw_only=True):
+    """One input's vector: a list of floats, or base64 of little-endian float32."""
+
+    object: Literal["embedding"] = "embedding"
+    index: int
+    embedding: list[float] | str
+
+
+class EmbeddingList(msgspec.Struct, frozen=True, kw_only=True):
+    """Answer of `POST /v1/embeddings`."""
+
+    object: Literal["list"] = "list"
+    data: list[Embedding]
+    model: str
+    usage: Usage

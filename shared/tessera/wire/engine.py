@@ -1,0 +1,178 @@
+"""Messages between a service and its engine process: tagged unions in MessagePack, never pickle.
+
+Framing: four bytes big-endian length, then the message; see `tessera.engine.connection`. Tensors travel as `Array`.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from tessera.errors import ErrorBody
+from tessera.wire.models import Card
+
+MAX_MESSAGE_BYTES = 1 << 30
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Base of all messages: tagged by class name."""
+
+
+class Array(msgspec.Struct, frozen=True, kw_only=True):
+    """A dense array: C order, little-endian, `dtype` by NumPy's name."""
+
+    dtype: str
+    shape: list[int]
+    data: bytes
+
+
+class Sampling(msgspec.Struct, frozen=True, kw_only=True):
+    """How tokens are picked. The defaults are greedy and never stop before `max_tokens` but at `stop_ids`."""
+
+    max_tokens: int
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: dict[int, float] = {}
+    seed: int | None = None
+    stop_ids: list[int] = []
+    logprobs: int | None = None
+    """How many likeliest tokens to report beside the sampled one; None reports nothing."""
+
+
+class Generate(Message, frozen=True, kw_only=True):
+    """Service → sequence engine: continue `token_ids`. `media` feeds a vision-language model's processor outputs."""
+
+    request_id: str
+    token_ids: list[int]
+    sampling: Sampling
+    media: dict[str, Array] = {}
+
+
+class Embed(Message, frozen=True, kw_only=True):
+    """Service → sequence engine: the mean of the last hidden states over `token_ids`, normalised to length one."""
+
+    request_id: str
+    token_ids: list[int]
+
+
+class Synthesize(Message, frozen=True, kw_only=True):
+    """Service → speech engine: speak `token_ids`; answered by `Audio`."""
+
+    request_id: str
+    token_ids: list[int]
+    voice: int = 0
+    speed: float = 1.0
+    seed: int = 0
+
+
+class Transcribe(Message, frozen=True, kw_only=True):
+    """Service → speech engine: transcribe `audio` (float32 mono at the model's rate); answered by `Transcript`."""
+
+    request_id: str
+    audio: Array
+    language: str | None = None
+    prompt: str | None = None
+    temperature: float = 0.0
+
+
+class Cancel(Message, frozen=True, kw_only=True):
+    """Service → engine: forget this request at the next step. Unknown ids are ignored: it may just have ended."""
+
+    request_id: str
+
+
+class Shutdown(Message, frozen=True, kw_only=True):
+    """Service → engine: end now."""
+
+
+ToEngine = Generate | Embed | Synthesize | Transcribe | Cancel | Shutdown
+
+
+class Ready(Message, frozen=True, kw_only=True):
+    """Engine → service, once: the models in `directories` are loaded. `report`: seconds of each part of the start."""
+
+    device: str
+    cards: list[Card]
+    directories: list[str]
+    report: dict[str, float]
+
+
+class TokenScore(msgspec.Struct, frozen=True, array_like=True):
+    """A token's log-probability (natural) and those of the likeliest tokens at its position."""
+
+    logprob: float
+    top: list[tuple[int, float]]
+
+
+class Tokens(Message, frozen=True, kw_only=True):
+    """Engine → service: the next tokens of a request; the last message has a `finish_reason`."""
+
+    request_id: str
+    token_ids: list[int]
+    scores: list[TokenScore] = []
+    finish_reason: Literal["stop", "length"] | None = None
+
+
+class Embedded(Message, frozen=True, kw_only=True):
+    """Engine → service: the vector asked for by `Embed`, float32 of shape [hidden]."""
+
+    request_id: str
+    vector: Array
+
+
+class Audio(Message, frozen=True, kw_only=True):
+    """Engine → service: the next samples, float32 mono; the last message has `last`."""
+
+    request_id: str
+    samples: Array
+    last: bool
+
+
+class TranscriptSegment(msgspec.Struct, frozen=True, kw_only=True):
+    """A stretch of transcribed audio. Times are seconds from the beginning of the request's audio."""
+
+    start: float
+    end: float
+    token_ids: list[int]
+
+
+class Transcript(Message, frozen=True, kw_only=True):
+    """Engine → service: the next segments; the last message has `last`."""
+
+    request_id: str
+    segments: list[TranscriptSegment]
+    language: str
+    last: bool
+
+
+class Failed(Message, frozen=True, kw_only=True):
+    """Engine → service: this request ended with an error; the engine goes on."""
+
+    request_id: str
+    error: ErrorBody
+    retry_after: float | None = None
+
+
+class Gauges(Message, frozen=True, kw_only=True):
+    """Engine → service, about once a second while it works: values for `/metrics`, by metric name."""
+
+    values: dict[str, float]
+
+
+class Stopped(Message, frozen=True, kw_only=True):
+    """Engine → service: it cannot go on (the model did not load); `error` says why."""
+
+    error: ErrorBody
+
+
+FromEngine = Ready | Tokens | Embedded | Audio | Transcript | Failed | Gauges | Stopped
+
+to_engine_decoder = msgspec.msgpack.Decoder(ToEngine)
+from_engine_decoder = msgspec.msgpack.Decoder(FromEngine)
+encoder = msgspec.msgpack.Encoder()

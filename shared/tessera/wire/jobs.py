@@ -1,0 +1,66 @@
+"""The durable record of a job. What a job is made of is in `input`, typed by its kind.
+
+Does not know Redis: see `tessera.jobs.store`.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+JobStatus = Literal["queued", "in_progress", "completed", "failed", "cancelled"]
+ENDED: frozenset[str] = frozenset({"completed", "failed", "cancelled"})
+
+
+class JobError(msgspec.Struct, frozen=True, kw_only=True):
+    """Why a job failed."""
+
+    code: str
+    message: str
+
+
+class Artifact(msgspec.Struct, frozen=True, kw_only=True):
+    """A result file: its key in the artifact store, size and checksum."""
+
+    key: str
+    content_type: str
+    bytes: int
+    sha256: str
+
+
+class Job(msgspec.Struct, frozen=True, kw_only=True):
+    """A job as it is now. Times are Unix seconds; `progress` is 0 to 100."""
+
+    id: str
+    kind: Literal["video"]
+    owner: str
+    """Whose it is: the hash of the API key, or `anonymous`."""
+    status: JobStatus
+    input: msgspec.Raw
+    progress: int = 0
+    attempts: int = 0
+    created_at: float
+    started_at: float | None = None
+    ended_at: float | None = None
+    expires_at: float | None = None
+    error: JobError | None = None
+    artifacts: dict[str, Artifact] = {}
+
+
+class VideoInput(msgspec.Struct, frozen=True, kw_only=True):
+    """`input` of a job of kind `video`: everything a worker needs; media by artifact key."""
+
+    model: str
+    prompt: str
+    negative_prompt: str
+    width: int
+    height: int
+    frames: int
+    fps: int
+    seconds: str
+    steps: int
+    guidance_scale: float
+    seed: int
+    image: str | None = None
+    request_id: str | None = None

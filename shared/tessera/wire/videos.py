@@ -1,0 +1,78 @@
+"""Videos as OpenAI's wire has them, plus what every self-hosted server needs (seed, steps, guidance, frames).
+
+Source: OpenAI's API reference, checked against its Python SDK 3.52: `create` is always multipart there, `seconds` is a
+string, nested fields come in brackets. JSON is accepted too.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+VideoStatus = Literal["queued", "in_progress", "completed", "failed"]
+
+
+class ImageReference(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A first frame by data URL."""
+
+    image_url: str
+
+
+class VideoCreateRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Fields of `POST /v1/videos`. In a form, `input_reference` may also be a file."""
+
+    prompt: Annotated[str, Meta(min_length=1, max_length=8192)]
+    model: str | None = None
+    seconds: Annotated[str, Meta(pattern=r"^[0-9]{1,4}(\.[0-9]{1,3})?$")] | None = None
+    size: Annotated[str, Meta(pattern=r"^[0-9]{1,5}x[0-9]{1,5}$")] | None = None
+    input_reference: ImageReference | None = None
+    # beyond OpenAI
+    seed: Annotated[int, Meta(ge=0, le=2**63 - 1)] | None = None
+    steps: Annotated[int, Meta(ge=1)] | None = None
+    guidance_scale: Annotated[float, Meta(ge=0, le=100)] | None = None
+    negative_prompt: Annotated[str, Meta(max_length=8192)] | None = None
+
+
+class VideoError(msgspec.Struct, frozen=True, kw_only=True):
+    """Why a video failed."""
+
+    code: str
+    message: str
+
+
+class Video(msgspec.Struct, frozen=True, kw_only=True):
+    """A video job as it is now. Times are Unix seconds."""
+
+    id: str
+    object: Literal["video"] = "video"
+    model: str
+    prompt: str
+    status: VideoStatus
+    progress: int
+    seconds: str
+    size: str
+    created_at: int
+    completed_at: int | None = None
+    expires_at: int | None = None
+    error: VideoError | None = None
+    remixed_from_video_id: str | None = None
+
+
+class VideoList(msgspec.Struct, frozen=True, kw_only=True):
+    """A page of videos."""
+
+    object: Literal["list"] = "list"
+    data: list[Video]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
+
+
+class VideoDeleted(msgspec.Struct, frozen=True, kw_only=True):
+    """Answer of `DELETE /v1/videos/{id}`."""
+
+    id: str
+    object: Literal["video.deleted"] = "video.deleted"
+    deleted: bool = True
