@@ -80,6 +80,9 @@ class GatewaySettings(Section, frozen=True, kw_only=True):
     max_json_bytes: Annotated[Positive, says("Largest JSON body.")] = 16 * 1024 * 1024
     connect_timeout_s: Annotated[PositiveFloat, says("Seconds to reach an upstream.")] = 5.0
     idle_timeout_s: Annotated[PositiveFloat, says("Seconds an upstream may stay silent within an answer.")] = 300.0
+    services: Annotated[
+        list[Literal["text", "vision", "video", "speech"]], says("Which of our services it fronts.")
+    ] = ["text", "vision", "video", "speech"]
     upstreams: Annotated[
         list[UpstreamSettings],
         says("Servers beside our own services: `name`, `url`, `api_key` of any that speaks OpenAI's API (a vLLM)."),
@@ -297,7 +300,7 @@ def _kind_of(keys: list[str]) -> Any:
 
 def _parse(name: str, text: str, kind: Any) -> Any:
     if get_origin(kind) is list:
-        if get_args(kind) == (str,):
+        if get_args(kind) != (UpstreamSettings,):
             return [part.strip() for part in text.split(",") if part.strip()]
         try:
             return msgspec.json.decode(text, type=kind)
