@@ -24,6 +24,7 @@ Port = Annotated[int, Meta(ge=1, le=65535)]
 Positive = Annotated[int, Meta(ge=1)]
 NonNegative = Annotated[int, Meta(ge=0)]
 PositiveFloat = Annotated[float, Meta(gt=0)]
+Service = Literal["text", "vision", "video", "speech"]
 
 
 class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -80,9 +81,9 @@ class GatewaySettings(Section, frozen=True, kw_only=True):
     max_json_bytes: Annotated[Positive, says("Largest JSON body.")] = 16 * 1024 * 1024
     connect_timeout_s: Annotated[PositiveFloat, says("Seconds to reach an upstream.")] = 5.0
     idle_timeout_s: Annotated[PositiveFloat, says("Seconds an upstream may stay silent within an answer.")] = 300.0
-    services: Annotated[
-        list[Literal["text", "vision", "video", "speech"]], says("Which of our services it fronts.")
-    ] = ["text", "vision", "video", "speech"]
+    services: Annotated[list[Service], says("Which of our services it fronts.")] = msgspec.field(
+        default_factory=lambda: list(get_args(Service))
+    )
     upstreams: Annotated[
         list[UpstreamSettings],
         says("Servers beside our own services: `name`, `url`, `api_key` of any that speaks OpenAI's API (a vLLM)."),
@@ -205,7 +206,7 @@ class Settings(Section, frozen=True, kw_only=True):
         """Where job results live, absolute."""
         return self.data_dir / "artifacts"
 
-    def service_url(self, service: Literal["text", "vision", "video", "speech"]) -> str:
+    def service_url(self, service: Service) -> str:
         """Where the gateway reaches one of our services, without a trailing slash."""
         section = getattr(self, service)
         return (section.url or f"http://{section.host}:{section.port}").rstrip("/")

@@ -63,7 +63,7 @@ class EngineClient:
     Args:
         command: what to run; the socket's descriptor is appended.
         name: how logs call it.
-        on_gauges: told the values of each `Gauges` message.
+        on_gauges: told the values of each `Gauges` message, and `start_<part>_seconds` of each start's parts.
         environment: of the process; None inherits.
     """
 
@@ -216,7 +216,9 @@ class EngineClient:
     def _handle(self, message: FromEngine) -> None:
         if isinstance(message, Ready):
             self.ready, self.problem = message, None
-            logger.info("the %s is ready on %s", self.name, message.device)
+            parts = ", ".join(f"{part} {seconds:.1f} s" for part, seconds in message.report.items())
+            logger.info("the %s is ready on %s (%s)", self.name, message.device, parts)
+            self.on_gauges({f"start_{part}_seconds": seconds for part, seconds in message.report.items()})
             for waiting in self._pending.values():
                 self._send(waiting.message)
             self._changed.set()
