@@ -121,6 +121,14 @@ class UnsupportedMediaError(TesseraError):
     code = "unsupported_media"
 
 
+class RangeNotSatisfiableError(TesseraError):
+    """The asked-for byte range lies outside the file."""
+
+    status = 416
+    type = "invalid_request_error"
+    code = "range_not_satisfiable"
+
+
 class UnprocessableError(TesseraError):
     """Understood and well-formed, but contradicts what was said before (an idempotency key with another body)."""
 
@@ -178,6 +186,13 @@ class GatewayTimeoutError(TesseraError):
     status = 504
     code = "upstream_timeout"
     retryable = True
+
+
+class StorageFullError(TesseraError):
+    """No room for a job's files. The message says where."""
+
+    status = 507
+    code = "storage_full"
 
 
 class SettingsError(TesseraError):

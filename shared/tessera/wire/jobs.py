@@ -36,10 +36,14 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     kind: Literal["video"]
     owner: str
     """Whose it is: the hash of the API key, or `anonymous`."""
+    queue: str
+    """Which workers can do it: those that listen to this name."""
     status: JobStatus
     input: msgspec.Raw
     progress: int = 0
     attempts: int = 0
+    cancel_requested: bool = False
+    """A worker still has it, and stops at its next step."""
     created_at: float
     started_at: float | None = None
     ended_at: float | None = None
