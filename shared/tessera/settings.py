@@ -2,7 +2,7 @@
 
 `load()` is the only reader of the environment. Order, later wins: defaults, the TOML file, `TESSERA_<SECTION>__<KEY>`
 variables (and `REDIS_URL`), command-line overrides. The documented example `compose/tessera.toml` is made from the
-descriptions in this file by `tessera config`, and a test keeps the two equal.
+descriptions in this file (`tessera.settings_example`), and a test keeps the two equal.
 
 Does not know: what a value means to the part that reads it, beyond its type and range.
 """
@@ -237,9 +237,7 @@ def load(
         SettingsError: a file that is not there or not TOML, an unknown key, a wrong value. Names the key.
     """
     environment = os.environ if environment is None else environment
-    chosen = path or (Path(environment["TESSERA_CONFIG"]) if environment.get("TESSERA_CONFIG") else None)
-    if chosen is None and Path("tessera.toml").is_file():
-        chosen = Path("tessera.toml")
+    chosen = config_path(path, environment=environment)
     values: dict[str, Any] = _read_toml(chosen) if chosen is not None else {}
     _merge(values, _from_environment(environment))
     _merge(values, overrides or {})
@@ -247,6 +245,19 @@ def load(
         return msgspec.convert(values, Settings)
     except msgspec.ValidationError as error:
         raise SettingsError(_explain(str(error), chosen)) from error
+
+
+def config_path(path: Path | None, *, environment: Mapping[str, str] | None = None) -> Path | None:
+    """Which file `load` reads for the same arguments; None when there is none to read."""
+    named = (os.environ if environment is None else environment).get("TESSERA_CONFIG")
+    if path is None and named:
+        return Path(named)
+    return path or (Path("tessera.toml") if Path("tessera.toml").is_file() else None)
+
+
+def environment() -> Mapping[str, str]:
+    """The environment of this process, to be handed on whole to processes of ours."""
+    return os.environ
 
 
 def _read_toml(path: Path) -> dict[str, Any]:
@@ -321,29 +332,3 @@ def _explain(message: str, path: Path | None) -> str:
         key = f"{place}.{field}" if place else field
         return f"unknown key `{key}`{where}; `tessera config` lists all keys with their defaults"
     return f"{message.replace('`$.', '`')}{where}"
-
-
-def example() -> str:
-    """The documented example: every section and key, its description, type and default, as TOML."""
-    lines = [
-        "# tessera.toml: every key with its default. Copy what you change; leave out the rest.",
-        "# Any key can also be set by environment: TESSERA_GATEWAY__PORT=9000 is [gateway] port = 9000.",
-        "# This file is made by `tessera config`.",
-    ]
-    for section in msgspec.structs.fields(Settings):
-        lines += _section_lines(section.name, section.type, section.default)
-    return "\n".join(lines) + "\n"
-
-
-def _section_lines(name: str, kind: type[Section], default: Section) -> list[str]:
-    lines = ["", f"# {(kind.__doc__ or '').splitlines()[0]}", f"[{name}]"]
-    nested: list[str] = []
-    hints = get_type_hints(kind, include_extras=True)
-    for field in msgspec.structs.fields(kind):
-        value = getattr(default, field.name)
-        if isinstance(value, Section):
-            nested += _section_lines(f"{name}.{field.name}", type(value), value)
-            continue
-        meta = [part.description for part in getattr(hints[field.name], "__metadata__", ()) if part.description]
-        lines += [f"# {meta[-1]}", f"{field.name} = {msgspec.json.encode(value).decode()}"]
-    return lines + nested

@@ -1,0 +1,217 @@
+"""The `tessera` command.
+
+Each subcommand imports what it needs when it runs, so `tessera --help` answers at once and nothing here imports torch.
+Does not know how anything is done: it reads arguments and calls the part that does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tessera.errors import SettingsError, TesseraError
+
+if TYPE_CHECKING:
+    from tessera.settings import Settings
+
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line. Returns the exit status: 0 done, 1 failed, 2 wrong settings or arguments."""
+    given = _parser().parse_args(arguments)
+    try:
+        status: int = given.run(given)
+    except SettingsError as error:
+        print(f"tessera: {error.message}", file=sys.stderr)
+        return EXIT_USAGE
+    except TesseraError as error:
+        print(f"tessera: {error.message}", file=sys.stderr)
+        return EXIT_FAILED
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        sys.stderr.close()
+        return EXIT_FAILED
+    return status
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="tessera", description="A self-hosted multimodal generation suite: text, vision, video and speech."
+    )
+    commands = parser.add_subparsers(required=True, metavar="command")
+
+    up = commands.add_parser("up", help="start the suite and serve until Ctrl-C")
+    _add_suite_options(up)
+    up.add_argument("--skip-doctor", action="store_true", help="start although the doctor says that it will fail")
+    up.set_defaults(run=_up)
+
+    doctor = commands.add_parser("doctor", help="find what would keep the suite from starting, and say the cure")
+    _add_suite_options(doctor)
+    doctor.set_defaults(run=_doctor)
+
+    demo = commands.add_parser("demo", help="one request per modality against a running suite")
+    demo.add_argument("--url", help="address of the gateway (default: the one in the settings)")
+    demo.add_argument("--api-key", default="none", help="when the gateway asks for one")
+    demo.add_argument("--output", default="tessera-demo", type=Path, help="folder for what is made (%(default)s)")
+    _add_config(demo)
+    demo.set_defaults(run=_demo)
+
+    models = commands.add_parser("models", help="model directories on this machine")
+    actions = models.add_subparsers(required=True, metavar="action")
+    listing = actions.add_parser("list", help="what is there and what can be made")
+    listing.set_defaults(run=_models_list)
+    pull = actions.add_parser("pull", help="fetch or make a starter")
+    pull.add_argument("model", help="name of a starter")
+    pull.add_argument("--force", action="store_true", help="again, although it is there")
+    pull.set_defaults(run=_models_pull)
+    verify = actions.add_parser("verify", help="compare weights with their checksums")
+    verify.add_argument("model", nargs="*", help="names or directories; all that are there when none is named")
+    verify.set_defaults(run=_models_verify)
+    for action in (listing, pull, verify):
+        _add_config(action)
+        _add_data(action)
+
+    config = commands.add_parser("config", help="print a tessera.toml with every key and its default")
+    config.set_defaults(run=_config)
+    version = commands.add_parser("version", help="print the installed version")
+    version.set_defaults(run=_version)
+    return parser
+
+
+def _add_config(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--config", type=Path, help="settings file (default: $TESSERA_CONFIG, else ./tessera.toml)")
+
+
+def _add_data(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--data", help="data directory, instead of suite.data")
+
+
+def _add_suite_options(parser: argparse.ArgumentParser) -> None:
+    _add_config(parser)
+    _add_data(parser)
+    parser.add_argument("--only", help="some parts: gateway, text, vision, video, speech, separated by commas")
+    parser.add_argument("--host", help="address that the gateway listens on, instead of gateway.host")
+    parser.add_argument("--port", type=int, help="port of the gateway, instead of gateway.port")
+
+
+def _load(given: argparse.Namespace) -> tuple[Settings, dict[str, Any]]:
+    """The settings with what the command line set, and that alone."""
+    from tessera import settings  # noqa: PLC0415
+
+    overrides: dict[str, Any] = {}
+    for option, section in (("data", "suite"), ("host", "gateway"), ("port", "gateway")):
+        value = getattr(given, option, None)
+        if value is not None:
+            overrides.setdefault(section, {})[option] = value
+    return settings.load(given.config, overrides=overrides), overrides
+
+
+def _up(given: argparse.Namespace) -> int:
+    from tessera.settings import config_path  # noqa: PLC0415
+    from tessera.suite import parts, supervisor  # noqa: PLC0415
+
+    settings, overrides = _load(given)
+    path = config_path(given.config)
+    return supervisor.run(
+        settings,
+        parts.select(given.only, settings),
+        config=str(path.absolute()) if path else None,
+        overrides=overrides,
+        skip_doctor=given.skip_doctor,
+    )
+
+
+def _doctor(given: argparse.Namespace) -> int:
+    from tessera import doctor  # noqa: PLC0415
+    from tessera.suite import parts  # noqa: PLC0415
+
+    settings, _ = _load(given)
+    findings = doctor.examine(settings, parts.select(given.only, settings))
+    print(doctor.shown(findings))
+    return EXIT_FAILED if any(finding.level == "fail" for finding in findings) else 0
+
+
+def _demo(given: argparse.Namespace) -> int:
+    from tessera import demo  # noqa: PLC0415
+    from tessera.suite.parts import local_url  # noqa: PLC0415
+
+    settings, _ = _load(given)
+    url = given.url or local_url(settings.gateway.host, settings.gateway.port)
+    status: int = demo.run(url, given.api_key, given.output)
+    return status
+
+
+def _models_list(given: argparse.Namespace) -> int:
+    from tessera.hub import store  # noqa: PLC0415
+    from tessera.hub.cards import CARD_FILE, read_card  # noqa: PLC0415
+
+    settings, _ = _load(given)
+    directory = settings.models_dir
+    here = {path.parent.name for path in directory.glob(f"*/{CARD_FILE}")}
+    for name in sorted(here | set(store.starters())):
+        if name in here:
+            card = read_card(directory / name)
+            notice = f"  ({card.notice})" if card.notice else ""
+            print(f"{name:<28} here     {card.family}, {card.parameters:,} parameters, {card.licence}{notice}")
+        else:
+            print(f"{name:<28} missing  `tessera models pull {name}` makes it")
+    return 0
+
+
+def _models_pull(given: argparse.Namespace) -> int:
+    from tessera.hub import store  # noqa: PLC0415
+
+    settings, _ = _load(given)
+    found = store.ensure(given.model, settings.models_dir, lambda text: print(text, flush=True), force=given.force)
+    print(f"{found.card.id} is in {found.path}", flush=True)
+    return 0
+
+
+def _models_verify(given: argparse.Namespace) -> int:
+    from tessera.errors import ModelLoadError  # noqa: PLC0415
+    from tessera.hub import store  # noqa: PLC0415
+    from tessera.hub.cards import CARD_FILE  # noqa: PLC0415
+
+    settings, _ = _load(given)
+    directory = settings.models_dir
+    names = given.model or sorted(path.parent.name for path in directory.glob(f"*/{CARD_FILE}"))
+    status = 0
+    for name in names:
+        try:
+            found = store.locate(name, directory)
+            if found is None:
+                raise ModelLoadError(f"{name} is not here; `tessera models pull {name}` makes it")
+            store.check(found)
+        except ModelLoadError as error:
+            print(f"{name:<28} {error.message}")
+            status = EXIT_FAILED
+        else:
+            known = len(found.card.sha256)
+            print(f"{name:<28} {f'{known} weight files are whole' if known else 'has no checksums to compare with'}")
+    if not names:
+        print(f"there are no models in {directory}")
+    return status
+
+
+def _config(_: argparse.Namespace) -> int:
+    from tessera.settings_example import example  # noqa: PLC0415
+
+    print(example(), end="")
+    return 0
+
+
+def _version(_: argparse.Namespace) -> int:
+    from importlib.metadata import version  # noqa: PLC0415
+
+    print(version("tessera"))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

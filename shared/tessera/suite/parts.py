@@ -1,0 +1,136 @@
+"""The parts of a suite: which processes there are, how each is started, and in which order they stop.
+
+Does not know whether a part runs: see `tessera.suite.child`.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, cast, get_args
+
+import msgspec
+
+from tessera.errors import SettingsError
+from tessera.settings import PREFIX, Service, Settings
+from tessera.suite import embedded_redis
+
+GATEWAY = "gateway"
+PartKind = Literal["redis", "gateway", "service", "worker"]
+STOP_ORDER: tuple[tuple[PartKind, ...], ...] = (("gateway",), ("service", "worker"), ("redis",))
+"""Stages of a stop: no new work, then the work, then where it is recorded."""
+
+
+class Part(msgspec.Struct, frozen=True, kw_only=True):
+    """One process of the suite.
+
+    `url` is where it answers `/ready`; `service` whose row it belongs to; `stop_s` how many seconds it has between
+    SIGTERM and SIGKILL; `death_signal` what it gets when the supervisor is killed.
+    """
+
+    name: str
+    kind: PartKind
+    command: list[str]
+    stop_s: float
+    url: str | None = None
+    service: Service | None = None
+    death_signal: signal.Signals = signal.SIGKILL
+
+
+class Selection(msgspec.Struct, frozen=True, kw_only=True):
+    """What of the suite is wanted."""
+
+    gateway: bool
+    services: list[Service]
+
+    @property
+    def needs_redis(self) -> bool:
+        """Only jobs need it, and only video makes jobs."""
+        return "video" in self.services
+
+
+def select(only: str | None, settings: Settings) -> Selection:
+    """What `--only` asks for; without it the gateway and the services that it fronts.
+
+    Raises:
+        SettingsError: a name that is no part of the suite.
+    """
+    if only is None:
+        return Selection(gateway=True, services=list(settings.gateway.services))
+    names = [name.strip() for name in only.split(",") if name.strip()]
+    known = (GATEWAY, *get_args(Service))
+    unknown = [name for name in names if name not in known]
+    if unknown or not names:
+        raise SettingsError(f"--only {only}: choose from {', '.join(known)}, separated by commas", param="only")
+    services = [cast("Service", name) for name in get_args(Service) if name in names]
+    return Selection(gateway=GATEWAY in names, services=services)
+
+
+def parts(settings: Settings, selection: Selection) -> list[Part]:
+    """All processes that a selection needs, in the order in which they are started."""
+    found: list[Part] = []
+    if selection.needs_redis and not settings.redis.url:
+        found.append(
+            Part(
+                name="redis",
+                kind="redis",
+                command=embedded_redis.command(settings.data_dir),
+                stop_s=10.0,
+                death_signal=signal.SIGTERM,
+            )
+        )
+    for service in selection.services:
+        section = getattr(settings, service)
+        found.append(
+            Part(
+                name=service,
+                kind="service",
+                command=_module(f"tessera_{service}"),
+                stop_s=15.0,
+                url=local_url(section.host, section.port),
+                service=service,
+            )
+        )
+    if "video" in selection.services:
+        found += [
+            Part(name=name, kind="worker", command=_module("tessera_video.worker"), stop_s=20.0, service="video")
+            for name in _worker_names(settings.video.workers)
+        ]
+    if selection.gateway:
+        url = local_url(settings.gateway.host, settings.gateway.port)
+        found.append(Part(name=GATEWAY, kind="gateway", command=_module("tessera_gateway"), stop_s=8.0, url=url))
+    return found
+
+
+def local_url(host: str, port: int) -> str:
+    """Where this machine reaches a server that listens on `host`; a wildcard address becomes the loopback one."""
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(host, host)  # noqa: S104 - replaces it
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def environment(config: str | None, overrides: Mapping[str, Any], inherited: Mapping[str, str]) -> dict[str, str]:
+    """What a part's process inherits: this process's environment, the settings file and what the command line set.
+
+    Args:
+        config: absolute path of the settings file, or None.
+        overrides: nested values as `tessera.settings.load` takes them; lists of words, no lists of tables.
+        inherited: the environment to start from.
+    """
+    values = dict(inherited)
+    if config is not None:
+        values["TESSERA_CONFIG"] = config
+    for section, keys in overrides.items():
+        for key, value in keys.items():
+            text = ",".join(value) if isinstance(value, list) else str(value)
+            values[f"{PREFIX}{section}__{key}".upper()] = text
+    values["PYTHONUNBUFFERED"] = "1"
+    return values
+
+
+def _worker_names(count: int) -> Sequence[str]:
+    return ["video-worker"] if count == 1 else [f"video-worker-{number + 1}" for number in range(count)]
+
+
+def _module(name: str) -> list[str]:
+    return [sys.executable, "-m", name]

@@ -1,0 +1,100 @@
+"""What the terminal shows: progress lines with seconds, one table, a command to paste.
+
+Does not know processes: it is told. A terminal that is gone is no error; the suite's own log has every line.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shlex
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TextIO
+
+import msgspec
+
+from tessera.wire.models import Model
+
+HEADINGS = ("service", "model", "device", "address", "state")
+CURL_KEY = "YOUR_KEY"
+
+
+class Row(msgspec.Struct, frozen=True):
+    """One line of the table."""
+
+    service: str
+    model: str
+    device: str
+    address: str
+    state: str
+
+
+class Terminal:
+    """Prints to a stream and to the suite's log.
+
+    Args:
+        stream: usually standard output.
+        log: file that every line is appended to, with the time of day; None keeps none.
+    """
+
+    def __init__(self, stream: TextIO, log: Path | None) -> None:
+        self.stream: TextIO | None = stream
+        self.log = log
+        self.started = time.monotonic()
+
+    def progress(self, name: str, message: str) -> None:
+        """A line with the seconds since the start."""
+        self.print(f"{time.monotonic() - self.started:6.1f} s  {name:<14} {message}")
+
+    def print(self, text: str) -> None:
+        """Lines as they are."""
+        if self.stream is not None:
+            try:
+                print(text, file=self.stream, flush=True)
+            except (OSError, ValueError):
+                self.stream = None
+        if self.log is not None:
+            stamp = time.strftime("%Y-%m-%d %H:%M:%S")
+            with contextlib.suppress(OSError), self.log.open("a", encoding="utf-8") as file:
+                file.writelines(f"{stamp} {line}\n" for line in text.splitlines())
+
+
+def table(rows: Sequence[Row]) -> str:
+    """Columns as wide as their widest cell."""
+    lines = [HEADINGS, *((row.service, row.model, row.device, row.address, row.state) for row in rows)]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(HEADINGS))]
+    padded = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) for line in lines]
+    padded.insert(1, "  ".join("-" * width for width in widths))
+    return "\n".join(line.rstrip() for line in padded)
+
+
+def model_state(state: str, model: Model) -> str:
+    """A model's state with the first words of its card's notice: nobody shall take noise for quality."""
+    notice = model.card.notice if model.card else None
+    return state if not notice else f"{state}, {notice.split(':', maxsplit=1)[0]}"
+
+
+def curl(base_url: str, models: Sequence[Model], *, with_key: bool) -> str | None:
+    """A command that works when pasted, for the first model that can be asked by one; None when there is none."""
+    for model in models:
+        tasks = model.card.tasks if model.card else ["chat"]
+        if "chat" in tasks:
+            body = {"model": model.id, "messages": [{"role": "user", "content": "What is the capital of France?"}]}
+            return _curl(f"{base_url}/v1/chat/completions", body, with_key=with_key)
+    for model in models:
+        tasks = model.card.tasks if model.card else []
+        if "speech" in tasks:
+            voices = (model.card.voices if model.card else []) or ["alloy"]
+            speech = {"model": model.id, "input": "Good morning.", "voice": voices[0]}
+            return _curl(f"{base_url}/v1/audio/speech", speech, with_key=with_key) + " --output speech.wav"
+        if "video" in tasks:
+            video = {"model": model.id, "prompt": "A paper boat on a river."}
+            return _curl(f"{base_url}/v1/videos", video, with_key=with_key)
+    return None
+
+
+def _curl(url: str, body: Mapping[str, object], *, with_key: bool) -> str:
+    key = f" -H 'authorization: Bearer {CURL_KEY}'" if with_key else ""
+    return f"curl {url} -H 'content-type: application/json'{key} -d {shlex.quote(json.dumps(body))}"

@@ -1,0 +1,192 @@
+"""The supervisor: brings the parts up, says when each is ready, keeps them running, stops them in order.
+
+`run` is `tessera up`. Does not know how a process is kept (`child`), what it answers (`readiness`), or how it is shown
+(`report`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+from tessera import doctor
+from tessera.errors import StartError
+from tessera.settings import Settings
+from tessera.settings import environment as settings_environment
+from tessera.suite import embedded_redis, lock, summary
+from tessera.suite.child import Child
+from tessera.suite.fetch import fetch_missing
+from tessera.suite.parts import STOP_ORDER, Part, Selection, environment, parts
+from tessera.suite.report import Terminal
+from tessera.suite.watch import Watch
+
+REDIS_START_S = 30.0
+STALLED_S = 180.0
+"""After so many seconds without any news the table is shown, with `starting` where it is so."""
+GATEWAY_AGREES_S = 6.0
+
+
+def run(
+    settings: Settings,
+    selection: Selection,
+    *,
+    config: str | None = None,
+    overrides: Mapping[str, Any] | None = None,
+    skip_doctor: bool = False,
+) -> int:
+    """Bring the suite up and serve until SIGINT, SIGTERM or SIGHUP.
+
+    Args:
+        settings: already loaded.
+        selection: which parts.
+        config: absolute path of the settings file that the parts read too.
+        overrides: what the command line set, for the parts.
+        skip_doctor: start although the doctor says that it will fail.
+
+    Returns:
+        Exit status: 0 after a stop that was asked for, 1 when nothing can serve.
+
+    Raises:
+        StartError: a suite runs on the same data directory, or the doctor found what prevents the start.
+    """
+    with lock.held(settings.data_dir):
+        logs = settings.data_dir / "logs"
+        logs.mkdir(exist_ok=True)
+        terminal = Terminal(sys.stdout, logs / "suite.log")
+        _examine(settings, selection, terminal, skip_doctor=skip_doctor)
+        handed = environment(config, _for_parts(settings, selection, overrides or {}), settings_environment())
+        supervisor = Supervisor(settings, selection, parts(settings, selection), handed, logs, terminal)
+        return asyncio.run(supervisor.serve())
+
+
+class Supervisor:
+    """The suite while it runs.
+
+    Args:
+        settings: of the suite.
+        selection: what is wanted.
+        wanted: the processes for it.
+        handed: the environment of all parts.
+        logs: directory of their logs.
+        terminal: where news go.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        selection: Selection,
+        wanted: Sequence[Part],
+        handed: Mapping[str, str],
+        logs: Path,
+        terminal: Terminal,
+    ) -> None:
+        self.settings = settings
+        self.selection = selection
+        self.handed = handed
+        self.logs = logs
+        self.terminal = terminal
+        self.children = {part.name: self._child(part) for part in wanted}
+        self.stopping = asyncio.Event()
+
+    async def serve(self) -> int:
+        """Start, serve, stop. Returns the exit status."""
+        loop = asyncio.get_running_loop()
+        for sign in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            loop.add_signal_handler(sign, self._on_signal, sign)
+        async with aiohttp.ClientSession() as session:
+            foreign = bool(self.settings.gateway.upstreams)
+            watch = Watch(session, self.children, self.terminal.progress, has_foreign_upstreams=foreign)
+            serving = asyncio.create_task(self._bring_up(session, watch))
+            asked = asyncio.create_task(self.stopping.wait())
+            try:
+                await asyncio.wait({serving, asked}, return_when=asyncio.FIRST_COMPLETED)
+                if serving.done() and not asked.done():
+                    serving.result()
+                    self.terminal.print("nothing can serve; stopping")
+                    return 1
+                return 0
+            finally:
+                for task in (serving, asked):
+                    task.cancel()
+                await asyncio.gather(serving, asked, return_exceptions=True)
+                await self._stop()
+
+    async def _bring_up(self, session: aiohttp.ClientSession, watch: Watch) -> None:
+        """Start all parts, show the table, watch them. Returns only when nothing can serve."""
+        if "redis" in self.children:
+            await self._start_redis()
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(fetch_missing(self.settings, self.selection, self.handed, self.terminal.progress))
+            for name, child in self.children.items():
+                if name != "redis":
+                    child.start()
+            watching = tasks.create_task(watch.run())
+            await watch.settled(stalled_s=STALLED_S, gateway_s=GATEWAY_AGREES_S)
+            await self._show(session, watch)
+            await watch.hopeless.wait()
+            watching.cancel()
+
+    async def _start_redis(self) -> None:
+        child = self.children["redis"]
+        path = embedded_redis.socket_path(self.settings.data_dir)
+        path.parent.mkdir(exist_ok=True)
+        child.start()
+        deadline = time.monotonic() + REDIS_START_S
+        while not await embedded_redis.answers(path):
+            if child.state == "failed" or time.monotonic() > deadline:
+                raise StartError("the embedded Redis does not start: " + " / ".join(child.last_words()))
+            await asyncio.sleep(0.02)
+        child.was_ready = True
+        self.terminal.progress("redis", f"ready on {path}")
+
+    async def _show(self, session: aiohttp.ClientSession, watch: Watch) -> None:
+        text = await summary.summary(session, self.settings, self.selection, watch, self.children)
+        self.terminal.print(text)
+        if not watch.hopeless.is_set():
+            seconds = time.monotonic() - self.terminal.started
+            self.terminal.print(f"\nready in {seconds:.1f} s; Ctrl-C stops it; logs are in {self.logs}")
+
+    async def _stop(self) -> None:
+        for kinds in STOP_ORDER:
+            children = [
+                child for child in self.children.values() if child.part.kind in kinds and child.state != "stopped"
+            ]
+            willing = await asyncio.gather(*(child.stop() for child in children))
+            for child, ended in zip(children, willing, strict=True):
+                self.terminal.progress(child.part.name, "stopped" if ended else "killed: it did not stop in time")
+
+    def _on_signal(self, sign: signal.Signals) -> None:
+        if self.stopping.is_set():
+            self.terminal.print("asked twice: killing what still runs")
+            for child in self.children.values():
+                child.kill()
+            return
+        self.terminal.print(f"\n{sign.name}: stopping; once more kills")
+        self.stopping.set()
+
+    def _child(self, part: Part) -> Child:
+        return Child(part, self.handed, self.logs / f"{part.name}.log", self.terminal.progress)
+
+
+def _examine(settings: Settings, selection: Selection, terminal: Terminal, *, skip_doctor: bool) -> None:
+    findings = doctor.examine(settings, selection)
+    bad = [finding for finding in findings if finding.level != "ok"]
+    if bad:
+        terminal.print(doctor.shown(bad))
+    if any(finding.level == "fail" for finding in bad) and not skip_doctor:
+        raise StartError("nothing was started; mend what fails above, or start anyway by --skip-doctor")
+
+
+def _for_parts(settings: Settings, selection: Selection, overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """What the parts must agree on beside the settings file: one data directory, and whom the gateway fronts."""
+    merged: dict[str, Any] = {section: dict(keys) for section, keys in overrides.items()}
+    merged.setdefault("suite", {})["data"] = str(settings.data_dir)
+    merged.setdefault("gateway", {})["services"] = list(selection.services)
+    return merged

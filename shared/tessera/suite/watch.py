@@ -1,0 +1,154 @@
+"""Watching the parts: asks each for its health, says what changed, knows when all have settled.
+
+A part has settled when it is ready, or when it is known that it cannot be. Does not start or stop anything.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from typing import Literal
+
+import aiohttp
+
+from tessera.suite import readiness
+from tessera.suite.child import Announce, Child
+from tessera.wire.models import Health
+
+State = Literal["starting", "ready", "failed"]
+POLL_S = 0.1
+POLL_READY_S = 1.0
+MISSES = 3
+"""So many silent polls in a row, and a ready part counts as down."""
+
+
+class Watch:
+    """The states of all parts that answer `/ready`.
+
+    Args:
+        session: for asking.
+        children: all parts by name; those without a url are not asked.
+        announce: told of every change.
+        has_foreign_upstreams: whether the gateway can serve without any of our services.
+    """
+
+    def __init__(
+        self,
+        session: aiohttp.ClientSession,
+        children: Mapping[str, Child],
+        announce: Announce,
+        *,
+        has_foreign_upstreams: bool,
+    ) -> None:
+        self.session = session
+        self.children = children
+        self.announce = announce
+        self.asked = {name: child for name, child in children.items() if child.part.url}
+        self.states: dict[str, State] = dict.fromkeys(self.asked, "starting")
+        self.reasons: dict[str, str] = {}
+        self.alive: set[str] = set()
+        self.hopeless = asyncio.Event()
+        self._can_serve = has_foreign_upstreams
+        self._news = asyncio.Event()
+        self._last_news = time.monotonic()
+
+    @property
+    def lacking(self) -> list[str]:
+        """Services that are not ready."""
+        return [name for name, state in self.states.items() if name != "gateway" and state != "ready"]
+
+    async def run(self) -> None:
+        """Ask for ever."""
+        async with asyncio.TaskGroup() as tasks:
+            for name in self.asked:
+                tasks.create_task(self._follow(name))
+
+    async def settled(self, *, stalled_s: float, gateway_s: float) -> None:
+        """Return when all services have settled and the gateway agrees.
+
+        Args:
+            stalled_s: return as well after so many seconds without news.
+            gateway_s: seconds that the gateway has for noticing that the last service has settled.
+        """
+        services = [name for name in self.asked if name != "gateway"]
+        while any(self.states[name] == "starting" for name in services):
+            if not await self._news_within(self._last_news + stalled_s - time.monotonic()):
+                return
+        limit = gateway_s if services else stalled_s
+        while self.states.get("gateway") == "starting" and not self.hopeless.is_set():
+            waited = limit if "gateway" in self.alive else stalled_s
+            if not await self._news_within(self._last_news + waited - time.monotonic()):
+                return
+
+    async def _news_within(self, seconds: float) -> bool:
+        self._news.clear()
+        try:
+            await asyncio.wait_for(self._news.wait(), max(seconds, 0.01))
+        except TimeoutError:
+            return False
+        return True
+
+    async def _follow(self, name: str) -> None:
+        child = self.asked[name]
+        assert child.part.url is not None
+        misses = 0
+        while True:
+            answer = await readiness.health(self.session, child.part.url)
+            misses = 0 if answer is not None and child.pid is not None else misses + 1
+            state = self._judge(name, child, answer)
+            if state != self.states[name] and (misses == 0 or misses >= MISSES or state == "failed"):
+                await self._enter(name, child, state, answer)
+            elif answer is not None and name not in self.alive:
+                self.alive.add(name)
+                self._tell()
+            await asyncio.sleep(POLL_READY_S if self.states[name] == "ready" else POLL_S)
+
+    def _judge(self, name: str, child: Child, answer: Health | None) -> State:
+        if child.state == "failed" or self._workers_failed(name):
+            return "failed"
+        if answer is None or child.pid is None:
+            return "starting"
+        if answer.status == "ok":
+            return "ready"
+        return "failed" if answer.status == "failed" and name != "gateway" else "starting"
+
+    def _workers_failed(self, service: str) -> bool:
+        workers = [
+            child for child in self.children.values() if child.part.kind == "worker" and child.part.service == service
+        ]
+        return bool(workers) and all(worker.state == "failed" for worker in workers)
+
+    async def _enter(self, name: str, child: Child, state: State, answer: Health | None) -> None:
+        before, self.states[name] = self.states[name], state
+        self.reasons.pop(name, None)
+        if state == "ready":
+            for mate in self.children.values():
+                if mate is child or mate.part.service == name:
+                    mate.was_ready = True
+            self.announce(name, "ready again" if child.restarts or before == "failed" else "ready")
+        elif state == "failed":
+            self.reasons[name] = await self._reason(name, child)
+            self.announce(name, f"failed: {self.reasons[name]}")
+        else:
+            parts = ", ".join(f"{part} {value}" for part, value in (answer.parts if answer else {}).items())
+            self.announce(name, f"not ready any more: {parts or 'it does not answer'}")
+        self._tell()
+
+    def _tell(self) -> None:
+        self._last_news = time.monotonic()
+        others = [state for name, state in self.states.items() if name != "gateway"]
+        self._can_serve = self._can_serve or "ready" in others
+        nothing_left = bool(others) and all(state == "failed" for state in others)
+        if (nothing_left and not self._can_serve) or self.states.get("gateway") == "failed":
+            self.hopeless.set()
+        self._news.set()
+
+    async def _reason(self, name: str, child: Child) -> str:
+        assert child.part.url is not None
+        said = await readiness.problem(self.session, child.part.url)
+        if said:
+            return said
+        mates = [mate for mate in self.children.values() if mate.part.service == name and mate.state == "failed"]
+        words = (mates[0] if mates else child).last_words(1)
+        return words[0] if words else f"see {child.log}"
