@@ -152,6 +152,22 @@ class RateLimitError(OverloadedError):
     code = "rate_limit_exceeded"
 
 
+class HeaderTooLargeError(TesseraError):
+    """Request line and headers are over their limit."""
+
+    status = 431
+    type = "invalid_request_error"
+    code = "header_too_large"
+
+
+class ClientClosedError(TesseraError):
+    """The client left before its answer began. Nobody reads this; logs and metrics count it (nginx's status)."""
+
+    status = 499
+    type = "invalid_request_error"
+    code = "client_closed"
+
+
 class InternalError(TesseraError):
     """A fault of ours; the details are in the log under the request id."""
 

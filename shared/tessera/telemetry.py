@@ -17,7 +17,7 @@ import msgspec
 request_id_var: ContextVar[str | None] = ContextVar("request_id", default=None)
 """The id of the request that the current task works on. A context variable, not state: each task has its own."""
 
-_STANDARD = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
+_STANDARD = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName", "color_message"}
 
 
 def _fields(record: logging.LogRecord) -> dict[str, Any]:

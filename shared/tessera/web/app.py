@@ -14,7 +14,7 @@ import msgspec
 from litestar import Litestar, Response, get
 from litestar.datastructures import State
 from litestar.openapi.config import OpenAPIConfig
-from litestar.openapi.spec import Components
+from litestar.openapi.spec import Components, SecurityScheme
 from litestar.types import ControllerRouterHandler
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
@@ -47,6 +47,7 @@ def build_app(
     lifespan: Sequence[Lifespan] = (),
     state: Mapping[str, Any] | None = None,
     max_body_bytes: int = 64 * 1024 * 1024,
+    security_schemes: Mapping[str, SecurityScheme] | None = None,
 ) -> Litestar:
     """Make a service's app.
 
@@ -59,6 +60,7 @@ def build_app(
         lifespan: context managers around serving.
         state: objects that handlers take from `state`.
         max_body_bytes: default body limit; routes may set their own.
+        security_schemes: what the API description offers to authorize with; routes say which they need.
     """
     release = tessera_version()
 
@@ -92,7 +94,10 @@ def build_app(
             description=description,
             path="/docs",
             render_plugins=[docs.render_plugin()],
-            components=Components(schemas=docs.component_schemas()),
+            components=Components(
+                schemas=docs.component_schemas(),
+                security_schemes=dict(security_schemes) if security_schemes else None,
+            ),
             use_handler_docstrings=True,
         ),
         logging_config=None,

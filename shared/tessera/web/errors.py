@@ -11,10 +11,16 @@ from typing import Any
 
 import msgspec
 from litestar import Request, Response
-from litestar.exceptions import HTTPException, MethodNotAllowedException, NotFoundException
+from litestar.exceptions import (
+    HTTPException,
+    InternalServerException,
+    MethodNotAllowedException,
+    NotFoundException,
+)
 from litestar.status_codes import HTTP_413_REQUEST_ENTITY_TOO_LARGE
 
 from tessera.errors import (
+    ClientClosedError,
     ErrorBody,
     InternalError,
     InvalidRequestError,
@@ -25,6 +31,9 @@ from tessera.errors import (
 )
 
 logger = logging.getLogger(__name__)
+
+LEFT_EARLY = "client disconnected prematurely"
+"""What Litestar says when a client leaves while its body is read."""
 
 
 class ErrorEnvelope(msgspec.Struct, frozen=True):
@@ -46,6 +55,8 @@ def translate(error: Exception) -> TesseraError:
         return NotFoundError("there is no such route; the API is described at /docs")
     if isinstance(error, MethodNotAllowedException):
         return MethodNotAllowedError(str(error.detail))
+    if isinstance(error, InternalServerException) and error.detail == LEFT_EARLY:
+        return ClientClosedError("the client closed the connection before its request was complete")
     if isinstance(error, HTTPException):
         if error.status_code == HTTP_413_REQUEST_ENTITY_TOO_LARGE:
             return PayloadTooLargeError("the request body is larger than this route allows")

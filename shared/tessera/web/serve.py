@@ -8,22 +8,28 @@ from __future__ import annotations
 import uvicorn
 from litestar import Litestar
 
+from tessera.web.protocol import BoundedProtocol
+
 GRACE_S = 5
 
 
-def serve(app: Litestar, *, host: str, port: int) -> None:
-    """Serve until a signal. Returns when all connections are closed, at most `GRACE_S` seconds after the signal."""
+def server(app: Litestar, *, host: str, port: int) -> uvicorn.Server:
+    """The server, not yet running. Port 0 takes a free one."""
     config = uvicorn.Config(
         app,
         host=host,
         port=port,
         loop="uvloop",
-        http="httptools",
+        http=BoundedProtocol,
         log_config=None,
         access_log=False,
         server_header=False,
         timeout_keep_alive=65,
         timeout_graceful_shutdown=GRACE_S,
-        h11_max_incomplete_event_size=64 * 1024,
     )
-    uvicorn.Server(config).run()
+    return uvicorn.Server(config)
+
+
+def serve(app: Litestar, *, host: str, port: int) -> None:
+    """Serve until a signal. Returns when all connections are closed, at most `GRACE_S` seconds after the signal."""
+    server(app, host=host, port=port).run()

@@ -1,0 +1,102 @@
+"""The gateway's app: keys in front of everything under `/v1`, limits per kind of route, upstreams behind it.
+
+Knows no model and no torch; state that must survive it is in Redis and in the services.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+import aiohttp
+from litestar import Litestar, Router
+from litestar.openapi.spec import SecurityScheme
+from litestar.types import ControllerRouterHandler
+from prometheus_client import CollectorRegistry
+
+from tessera.settings import Settings
+from tessera.web.app import build_app
+from tessera_gateway.keys import Keys
+from tessera_gateway.metrics import GatewayMetrics
+from tessera_gateway.proxy import Proxy
+from tessera_gateway.routes.audio import speech, transcriptions
+from tessera_gateway.routes.home import home
+from tessera_gateway.routes.language import chat_completions, completions, embeddings
+from tessera_gateway.routes.models import list_models, retrieve_model
+from tessera_gateway.upstreams import Upstreams, configured
+
+DESCRIPTION = """One address for text, vision, video and speech, in OpenAI's API.
+
+`/health`, `/ready`, `/metrics` and `/docs` need no key: give them to your network, not to the world."""
+POOL_KEEP_ALIVE_S = 4.0
+"""Idle connections are closed before common servers do it (after 5 s), so that a request never meets a closing one."""
+DNS_CACHE_S = 5
+
+
+def create_app(settings: Settings) -> Litestar:
+    """Make the gateway.
+
+    Raises:
+        SettingsError: a key or an upstream that cannot be.
+    """
+    registry = CollectorRegistry()
+    metrics = GatewayMetrics(registry)
+    keys = Keys(settings.gateway.api_keys)
+    upstreams = Upstreams(configured(settings), metrics, timeout_s=settings.gateway.connect_timeout_s)
+
+    @contextlib.asynccontextmanager
+    async def serving(app: Litestar) -> AsyncIterator[None]:
+        async with _session() as session, upstreams.polling(session):
+            app.state.proxy = Proxy(
+                upstreams,
+                session,
+                metrics,
+                connect_timeout_s=settings.gateway.connect_timeout_s,
+                idle_timeout_s=settings.gateway.idle_timeout_s,
+            )
+            yield
+
+    async def ready() -> Mapping[str, str]:
+        return upstreams.states()
+
+    def behind_keys(handlers: list[ControllerRouterHandler], max_body_bytes: int) -> Router:
+        security: list[dict[str, list[str]]] = [{"key": []}] if keys.required else []
+        return Router(
+            "/",
+            route_handlers=handlers,
+            guards=[keys.guard],
+            request_max_body_size=max_body_bytes,
+            security=security,
+        )
+
+    return build_app(
+        "gateway",
+        [
+            home,
+            behind_keys(
+                [list_models, retrieve_model, chat_completions, completions, embeddings, speech],
+                settings.gateway.max_json_bytes,
+            ),
+            behind_keys([transcriptions], settings.gateway.max_body_bytes),
+        ],
+        ready=ready,
+        registry=registry,
+        description=DESCRIPTION,
+        lifespan=[serving],
+        state={"upstreams": upstreams},
+        max_body_bytes=settings.gateway.max_json_bytes,
+        security_schemes=_SCHEMES if keys.required else None,
+    )
+
+
+_SCHEMES: Mapping[str, SecurityScheme] = {
+    "key": SecurityScheme(type="http", scheme="bearer", description="One of the gateway's API keys.")
+}
+
+
+def _session() -> aiohttp.ClientSession:
+    """Connections to upstreams: bytes as they come, no cookies kept, no proxy taken from the environment."""
+    connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=POOL_KEEP_ALIVE_S, ttl_dns_cache=DNS_CACHE_S)
+    arguments: dict[str, Any] = {"connector": connector, "cookie_jar": aiohttp.DummyCookieJar()}
+    return aiohttp.ClientSession(auto_decompress=False, trust_env=False, **arguments)

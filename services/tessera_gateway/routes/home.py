@@ -1,0 +1,24 @@
+"""The page at `/`: where to go from here."""
+
+from __future__ import annotations
+
+from litestar import MediaType, Response, get
+
+PAGE = """<!doctype html>
+<html lang="en"><meta charset="utf-8"><title>Tessera</title>
+<body style="font: 1rem/1.6 system-ui, sans-serif; max-width: 40rem; margin: 4rem auto; padding: 0 1rem">
+<h1>Tessera</h1>
+<p>Text, vision, video and speech behind OpenAI's API.</p>
+<ul>
+<li><a href="/docs">The API, to read and to try</a></li>
+<li><a href="/v1/models">Models</a></li>
+<li><a href="/ready">State of each part</a>, <a href="/metrics">metrics</a></li>
+</ul>
+</body></html>
+"""
+
+
+@get("/", include_in_schema=False, sync_to_thread=False)
+def home() -> Response[str]:
+    """Links; it needs no key and tells nothing about the installation."""
+    return Response(PAGE, media_type=MediaType.HTML)

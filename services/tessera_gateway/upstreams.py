@@ -1,0 +1,292 @@
+"""Upstreams: which servers there are, which models they have, whether they are well, and who gets a request.
+
+Each upstream is polled for its models (and, when it is one of our services, for its readiness). A model that was seen
+once stays known while its upstream is away: "not there now" and "no such model" are different answers.
+
+Does not know how a request is sent: see `proxy`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import AsyncIterator, Sequence
+from typing import Any, Literal
+
+import aiohttp
+import msgspec
+
+from tessera.errors import InvalidRequestError, ModelNotFoundError, SettingsError, UnavailableError
+from tessera.settings import Settings
+from tessera.wire.models import Card, Health, Model, Task
+from tessera_gateway.metrics import GatewayMetrics
+
+logger = logging.getLogger(__name__)
+
+State = Literal["ok", "starting", "failed"]
+
+POLL_S = 2.0
+FIRST_POLL_S = 0.25
+"""Seconds between two polls of an upstream that has not named a model yet."""
+REFRESH_S = 0.5
+"""Misses ask the upstreams again at most this often, whatever clients send."""
+REFRESH_WAIT_S = 1.0
+"""A miss waits no longer for the answers, so that one silent upstream does not hold up requests for others."""
+MAX_ANSWER_BYTES = 8 * 1024 * 1024
+CARDLESS: frozenset[Task] = frozenset({"chat", "completions", "embeddings"})
+"""What a model without a card is taken to be able to do. Other servers do not say."""
+
+
+class ListedModel(msgspec.Struct, frozen=True):
+    """A model as any server lists it: only `id` is sure. `card` is ours when it decodes as one."""
+
+    id: str
+    created: Any = 0
+    owned_by: Any = ""
+    card: msgspec.Raw = msgspec.Raw(b"null")
+    device: Any = None
+
+
+class ListedModels(msgspec.Struct, frozen=True):
+    """Any server's answer to `GET /v1/models`."""
+
+    data: list[ListedModel]
+
+
+class Upstream:
+    """One server and what is known about it."""
+
+    def __init__(self, name: str, url: str, *, api_key: str = "", ours: bool = False) -> None:
+        self.name = name
+        self.url = url.rstrip("/")
+        self.ours = ours
+        self.headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
+        self.models: dict[str, Model] = {}
+        self.reachable = False
+        self.state: State = "starting"
+        self.reason = "it has not answered yet"
+        self.in_flight = 0
+        self.sent = 0
+
+    def lost(self, reason: str) -> None:
+        """A poll or a request could not reach it. It gets no requests until a poll succeeds."""
+        if self.reachable:
+            logger.warning("upstream %s is down: %s", self.name, reason)
+        self.reachable = False
+        self.reason = reason
+        # Before it has ever named a model it is starting, as far as anybody can tell from outside.
+        self.state = "failed" if self.models else "starting"
+
+    def seen(self, models: dict[str, Model], state: State, reason: str) -> None:
+        """A poll succeeded."""
+        if not self.reachable or self.state != state or models.keys() != self.models.keys():
+            logger.info("upstream %s is %s with models: %s", self.name, state, ", ".join(models) or "none")
+        self.models = models
+        self.reachable = True
+        self.state = state
+        self.reason = reason
+
+    def can(self, model: str, task: Task) -> bool:
+        """Whether this upstream has `model` and the model can do `task`."""
+        found = self.models.get(model)
+        if found is None:
+            return False
+        return task in (CARDLESS if found.card is None else found.card.tasks)
+
+
+def configured(settings: Settings) -> list[Upstream]:
+    """The upstreams that the settings name: our services first, then others.
+
+    Raises:
+        SettingsError: a name twice, or an address that is not one.
+    """
+    ours = [Upstream(name, settings.service_url(name), ours=True) for name in settings.gateway.services]
+    others = [Upstream(entry.name, entry.url, api_key=entry.api_key) for entry in settings.gateway.upstreams]
+    names: set[str] = set()
+    for upstream in (both := [*ours, *others]):
+        if upstream.name in names:
+            raise SettingsError(
+                f"two upstreams are called {upstream.name!r}; give each in gateway.upstreams its own name"
+            )
+        names.add(upstream.name)
+        if not upstream.url.startswith(("http://", "https://")) or upstream.url.endswith("/v1"):
+            raise SettingsError(
+                f"the address {upstream.url!r} of upstream {upstream.name!r} must begin with http:// or https:// and "
+                f"have no /v1 at its end"
+            )
+    return both
+
+
+class Upstreams:
+    """All upstreams, kept up to date while `polling`."""
+
+    def __init__(self, upstreams: Sequence[Upstream], metrics: GatewayMetrics, *, timeout_s: float) -> None:
+        self.all = list(upstreams)
+        self.metrics = metrics
+        self.timeout = aiohttp.ClientTimeout(total=timeout_s, sock_connect=timeout_s)
+        self._session: aiohttp.ClientSession | None = None
+        self._refreshing: asyncio.Task[None] | None = None
+        self._refreshed_at = 0.0
+
+    @contextlib.asynccontextmanager
+    async def polling(self, session: aiohttp.ClientSession) -> AsyncIterator[None]:
+        """Poll every upstream in the background, each on its own clock, until the context ends."""
+        self._session = session
+        tasks = [asyncio.create_task(self._watch(upstream), name=f"poll {upstream.name}") for upstream in self.all]
+        try:
+            yield
+        finally:
+            if self._refreshing is not None:
+                tasks.append(self._refreshing)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def refresh(self) -> None:
+        """Ask all upstreams now and wait a little, unless that was done a moment ago; callers share one round."""
+        if self._refreshing is None or self._refreshing.done():
+            if time.monotonic() - self._refreshed_at < REFRESH_S:
+                return
+            self._refreshing = asyncio.create_task(self._poll_all())
+        await asyncio.wait({self._refreshing}, timeout=REFRESH_WAIT_S)
+
+    def models(self) -> list[Model]:
+        """Every known model once, in the order of the settings."""
+        found: dict[str, Model] = {}
+        for upstream in self.all:
+            for model in upstream.models.values():
+                found.setdefault(model.id, model)
+        return list(found.values())
+
+    async def model(self, name: str) -> Model:
+        """One model.
+
+        Raises:
+            ModelNotFoundError: no upstream has it.
+        """
+        for attempt in range(2):
+            for model in self.models():
+                if model.id == name:
+                    return model
+            if attempt == 0:
+                await self.refresh()
+        raise self._no_such(name)
+
+    def cards(self, task: Task) -> list[Card]:
+        """Cards of all known models that can do `task`."""
+        return [model.card for model in self.models() if model.card is not None and task in model.card.tasks]
+
+    async def candidates(self, model: str, task: Task) -> list[Upstream]:
+        """Who may answer, best first: ready before starting, then least requests in flight, then least used.
+
+        Raises:
+            ModelNotFoundError: no upstream has the model. The message names those there are.
+            InvalidRequestError: the model is known but cannot do this.
+            UnavailableError: those who have it are away.
+        """
+        able = self._able(model, task)
+        if not any(upstream.reachable for upstream in able):
+            await self.refresh()
+            able = self._able(model, task)
+        if not able:
+            raise self._not_able(model, task)
+        reachable = [upstream for upstream in able if upstream.reachable]
+        if not reachable:
+            away = "; ".join(f"{upstream.name}: {upstream.reason}" for upstream in able)
+            logger.warning("no upstream for model %s: %s", model, away)
+            names = ", ".join(upstream.name for upstream in able)
+            raise UnavailableError(
+                f"the model {model!r} is served by {names}, which cannot be reached now; try again", retry_after=POLL_S
+            )
+        return sorted(reachable, key=lambda upstream: (upstream.state != "ok", upstream.in_flight, upstream.sent))
+
+    def states(self) -> dict[str, str]:
+        """State of each upstream, for `/ready`."""
+        return {upstream.name: upstream.state for upstream in self.all}
+
+    def _able(self, model: str, task: Task) -> list[Upstream]:
+        return [upstream for upstream in self.all if upstream.can(model, task)]
+
+    def _not_able(self, model: str, task: Task) -> ModelNotFoundError | InvalidRequestError | UnavailableError:
+        known = next((found for found in self.models() if found.id == model), None)
+        if known is None:
+            return self._no_such(model)
+        tasks = ", ".join(sorted(CARDLESS) if known.card is None else known.card.tasks)
+        others = [other.id for other in self.models() if any(upstream.can(other.id, task) for upstream in self.all)]
+        advice = f"; for {task} there is: {', '.join(others)}" if others else f"; no model here does {task}"
+        return InvalidRequestError(
+            f"the model {model!r} does {tasks}, not {task}{advice}", param="model", code="model_not_capable"
+        )
+
+    def _no_such(self, model: str) -> ModelNotFoundError | UnavailableError:
+        names = [known.id for known in self.models()]
+        if not names and self.all:
+            return UnavailableError("no upstream has named its models yet; try again", retry_after=POLL_S)
+        there = f"there are: {', '.join(names)}" if names else "no upstream is configured"
+        silent = [upstream.name for upstream in self.all if not upstream.models]
+        if silent:
+            there += f" (not heard from yet: {', '.join(silent)})"
+        return ModelNotFoundError(f"there is no model {model!r} here; {there}", param="model")
+
+    async def _watch(self, upstream: Upstream) -> None:
+        while True:
+            try:
+                await self._poll(upstream)
+            except Exception:
+                logger.exception("polling upstream %s failed", upstream.name)
+            await asyncio.sleep(POLL_S if upstream.models else FIRST_POLL_S)
+
+    async def _poll_all(self) -> None:
+        await asyncio.gather(*(self._poll(upstream) for upstream in self.all))
+        self._refreshed_at = time.monotonic()
+
+    async def _poll(self, upstream: Upstream) -> None:
+        try:
+            status, body = await self._get(upstream, "/v1/models")
+            if status != 200:
+                upstream.lost(f"GET /v1/models answered {status}")
+            else:
+                listed = msgspec.json.decode(body, type=ListedModels)
+                models = {entry.id: _model(entry, upstream) for entry in listed.data}
+                upstream.seen(models, *(await self._readiness(upstream)))
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            upstream.lost(str(error) or type(error).__name__)
+        except msgspec.MsgspecError as error:
+            upstream.lost(f"GET /v1/models answered what is no list of models: {error}")
+        self.metrics.up.labels(upstream.name).set(1 if upstream.state == "ok" else 0)
+
+    async def _readiness(self, upstream: Upstream) -> tuple[State, str]:
+        if not upstream.ours:
+            return "ok", ""
+        _, body = await self._get(upstream, "/ready")
+        health = msgspec.json.decode(body, type=Health)
+        parts = ", ".join(f"{name} is {state}" for name, state in health.parts.items() if state != "ok")
+        return health.status, parts
+
+    async def _get(self, upstream: Upstream, path: str) -> tuple[int, bytes]:
+        assert self._session is not None, "polled outside of `polling`"
+        async with self._session.get(
+            upstream.url + path, headers=upstream.headers, timeout=self.timeout, allow_redirects=False
+        ) as response:
+            body = await response.content.read(MAX_ANSWER_BYTES)
+            while chunk := await response.content.read(MAX_ANSWER_BYTES):
+                body += chunk
+                if len(body) > MAX_ANSWER_BYTES:
+                    raise aiohttp.ClientPayloadError(f"GET {path} answered more than {MAX_ANSWER_BYTES} bytes")
+            return response.status, body
+
+
+def _model(entry: ListedModel, upstream: Upstream) -> Model:
+    try:
+        card = msgspec.json.decode(entry.card, type=Card | None)
+    except msgspec.MsgspecError:
+        card = None
+    return Model(
+        id=entry.id,
+        created=int(entry.created) if isinstance(entry.created, int | float) else 0,
+        owned_by=entry.owned_by if isinstance(entry.owned_by, str) and entry.owned_by else upstream.name,
+        card=card,
+        device=entry.device if isinstance(entry.device, str) else None,
+    )
