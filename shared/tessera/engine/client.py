@@ -15,7 +15,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 
 from tessera.engine.connection import frame, read_frame
 from tessera.errors import EngineDiedError, TesseraError, UnavailableError, from_body
@@ -124,7 +124,7 @@ class EngineClient:
         assert self.ready is not None
         return self.ready
 
-    async def request(self, message: EngineRequest) -> AsyncIterator[FromEngine]:
+    async def request(self, message: EngineRequest) -> AsyncGenerator[FromEngine]:
         """Send a request and yield its answers to the last. Closing the iterator early cancels the request.
 
         Use it within `contextlib.aclosing`, so that leaving the loop closes it at once.

@@ -29,8 +29,12 @@ from tessera.errors import (
     PayloadTooLargeError,
     TesseraError,
 )
+from tessera.web.disconnect import ClientLeftError
 
 logger = logging.getLogger(__name__)
+
+CLIENT_CLOSED_REQUEST = 499
+"""nginx's status for a client that left before its answer; only logs and metrics see it."""
 
 LEFT_EARLY = "client disconnected prematurely"
 """What Litestar says when a client leaves while its body is read."""
@@ -61,13 +65,23 @@ def translate(error: Exception) -> TesseraError:
         if error.status_code == HTTP_413_REQUEST_ENTITY_TOO_LARGE:
             return PayloadTooLargeError("the request body is larger than this route allows")
         if error.status_code < 500:
-            return InvalidRequestError(str(error.detail))
+            return _invalid(error)
     return InternalError("an internal error; the server's log has it under this request id")
+
+
+def _invalid(error: HTTPException) -> InvalidRequestError:
+    """Litestar's own validation of query parameters says in `extra` which one is wrong and why."""
+    wrong = error.extra[0] if isinstance(error.extra, list) and error.extra else {}
+    if isinstance(wrong, dict) and "key" in wrong:
+        return InvalidRequestError(f"`{wrong['key']}`: {wrong.get('message', error.detail)}", param=str(wrong["key"]))
+    return InvalidRequestError(str(error.detail))
 
 
 def handle(_: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
     """Litestar's exception handler for everything."""
     known = translate(error)
+    if isinstance(error, ClientLeftError):
+        return Response(b"", status_code=CLIENT_CLOSED_REQUEST)
     if known.status >= 500:
         logger.error("request failed: %s", error, exc_info=error if isinstance(known, InternalError) else None)
     headers = {"x-should-retry": "true" if known.retryable else "false"}

@@ -78,7 +78,7 @@ class SamplingRequest(Request, frozen=True, kw_only=True):
     seed: Seed | None = None
     user: str | None = None
     # beyond OpenAI
-    top_k: Annotated[int, Meta(ge=0)] = 0
+    top_k: Annotated[int, Meta(ge=0)] | None = None
     min_p: Annotated[float, Meta(ge=0, le=1)] = 0.0
     repetition_penalty: Annotated[float, Meta(gt=0, le=10)] = 1.0
     ignore_eos: bool = False

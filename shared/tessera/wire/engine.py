@@ -62,23 +62,29 @@ class Embed(Message, frozen=True, kw_only=True):
 
 
 class Synthesize(Message, frozen=True, kw_only=True):
-    """Service → speech engine: speak `token_ids`; answered by `Audio`."""
+    """Service → speech engine: speak `sentences` (token ids of each) one after another; each is answered by `Audio`."""
 
     request_id: str
-    token_ids: list[int]
+    sentences: list[list[int]]
     voice: int = 0
     speed: float = 1.0
     seed: int = 0
 
 
 class Transcribe(Message, frozen=True, kw_only=True):
-    """Service → speech engine: transcribe `audio` (float32 mono at the model's rate); answered by `Transcript`."""
+    """Service → speech engine: transcribe `audio` (float32 mono at the model's rate); answered by `Transcript`.
+
+    `timestamps` asks for segments inside a window of the model; without it a recording that fits one window is one
+    segment. `seed` matters only when `temperature` is above zero.
+    """
 
     request_id: str
     audio: Array
     language: str | None = None
-    prompt: str | None = None
+    prompt_ids: list[int] = []
     temperature: float = 0.0
+    timestamps: bool = False
+    seed: int = 0
 
 
 class Cancel(Message, frozen=True, kw_only=True):

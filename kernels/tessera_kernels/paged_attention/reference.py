@@ -1,0 +1,87 @@
+"""`paged_attention` in plain torch: decodes are one padded batch, each prefill chunk is its own product.
+
+Softmax in float32, so that it is also the yardstick for low-precision kernels.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from tessera_kernels.paged_attention import Ragged
+
+
+def paged_attention(
+    query_TQD: torch.Tensor,
+    key_cache_PSHD: torch.Tensor,
+    value_cache_PSHE: torch.Tensor,
+    ragged: Ragged,
+    *,
+    scaling: float,
+    sliding_window: int | None,
+    softcap: float | None,
+    sinks_Q: torch.Tensor | None,
+) -> torch.Tensor:
+    """See `tessera_kernels.paged_attention.paged_attention`."""
+    device = query_TQD.device
+    page_size = key_cache_PSHD.shape[1]
+    out_TQE = query_TQD.new_empty(*query_TQD.shape[:2], value_cache_PSHE.shape[-1])
+    decodes = [(b, row) for b, row, count in _rows(ragged.query_counts) if count == 1]
+    groups = [([b for b, _ in decodes], [row for _, row in decodes], 1)] if decodes else []
+    groups += [([b], list(range(row, row + count)), count) for b, row, count in _rows(ragged.query_counts) if count > 1]
+    for sequences, rows, count in groups:
+        sequences_G = torch.tensor(sequences, device=device)
+        rows_R = torch.tensor(rows, device=device)
+        context_G = ragged.context_B[sequences_G]
+        longest = int(context_G.max())
+        pages_GM = ragged.page_table_BM[sequences_G, : -(-longest // page_size)]
+        key_GLHD = key_cache_PSHD[pages_GM].flatten(1, 2)[:, :longest]
+        value_GLHE = value_cache_PSHE[pages_GM].flatten(1, 2)[:, :longest]
+        query_GNQD = query_TQD[rows_R].unflatten(0, (len(sequences), count))
+        position_L = torch.arange(longest, device=device)
+        own_GN = context_G[:, None] - count + torch.arange(count, device=device)
+        seen_GNL = position_L <= own_GN[..., None]
+        if sliding_window is not None:
+            seen_GNL &= position_L > own_GN[..., None] - sliding_window
+        result_GNQE = _attend(query_GNQD, key_GLHD, value_GLHE, seen_GNL, scaling, softcap, sinks_Q)
+        out_TQE[rows_R] = result_GNQE.flatten(0, 1).to(out_TQE.dtype)
+    return out_TQE
+
+
+def _rows(query_counts: list[int]) -> list[tuple[int, int, int]]:
+    """(sequence, first row, rows) of every sequence that has rows."""
+    found, row = [], 0
+    for b, count in enumerate(query_counts):
+        if count:
+            found.append((b, row, count))
+        row += count
+    return found
+
+
+def _attend(
+    query_GNQD: torch.Tensor,
+    key_GLHD: torch.Tensor,
+    value_GLHE: torch.Tensor,
+    seen_GNL: torch.Tensor,
+    scaling: float,
+    softcap: float | None,
+    sinks_Q: torch.Tensor | None,
+) -> torch.Tensor:
+    groups = query_GNQD.shape[2] // key_GLHD.shape[2]
+    # [G, H, groups*N, D]: the query heads of one kv head side by side, so that keys are not repeated in memory.
+    query = query_GNQD.unflatten(2, (-1, groups)).permute(0, 2, 3, 1, 4).flatten(2, 3)
+    key, value = key_GLHD.permute(0, 2, 3, 1), value_GLHE.transpose(1, 2)
+    scores = torch.matmul(query, key).float() * scaling
+    scores = scores.unflatten(2, (groups, -1))  # [G, H, groups, N, L]
+    if softcap is not None:
+        scores = softcap * torch.tanh(scores / softcap)
+    scores = scores.masked_fill(~seen_GNL[:, None, None], float("-inf"))
+    if sinks_Q is not None:
+        sink = sinks_Q.float().view(1, -1, groups, 1, 1).expand(*scores.shape[:-1], 1)
+        weights = torch.softmax(torch.cat([scores, sink], dim=-1), dim=-1)[..., :-1]
+    else:
+        weights = torch.softmax(scores, dim=-1)
+    result = torch.matmul(weights.flatten(2, 3).to(value.dtype), value)  # [G, H, groups*N, E]
+    return result.unflatten(2, (groups, -1)).permute(0, 3, 1, 2, 4).flatten(2, 3)

@@ -1,0 +1,42 @@
+"""The text service's app."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from litestar import Litestar
+from prometheus_client import CollectorRegistry
+
+from tessera.language.service import EngineHost
+from tessera.settings import Settings
+from tessera.web.app import build_app
+from tessera_text.pipeline import TextTools, build_tools
+from tessera_text.routes import ROUTES
+
+
+def create_app(settings: Settings) -> Litestar:
+    """Make the app; its engine starts and ends with it."""
+    registry = CollectorRegistry()
+    host: EngineHost[TextTools] = EngineHost(
+        "text", "tessera_text.worker", registry, lambda ready, engine: build_tools(ready, engine, settings.text)
+    )
+
+    @asynccontextmanager
+    async def engine(_: Litestar) -> AsyncIterator[None]:
+        await host.engine.start()
+        try:
+            yield
+        finally:
+            await host.engine.close()
+
+    return build_app(
+        "text",
+        ROUTES,
+        ready=host.states,
+        registry=registry,
+        description="Language models: chat completions, completions and embeddings with OpenAI's shapes.",
+        lifespan=[engine],
+        state={"host": host},
+        max_body_bytes=settings.gateway.max_json_bytes,
+    )

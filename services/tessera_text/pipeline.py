@@ -1,0 +1,78 @@
+"""From a conversation to a prompt: the model's template, then tokens. No images here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tessera.engine.client import EngineClient
+from tessera.errors import InvalidRequestError
+from tessera.language.chat import ChatCompletions
+from tessera.language.completions import Completions
+from tessera.language.embeddings import Embeddings
+from tessera.language.generation import Generator, Limits, Prompt
+from tessera.language.service import directory_of
+from tessera.language.template import ChatTemplate
+from tessera.language.tokenizer import Tokenizer
+from tessera.settings import TextSettings
+from tessera.wire.chat import ChatCompletionRequest, Message, TextPart
+from tessera.wire.engine import Ready
+
+
+@dataclass(frozen=True)
+class TextTools:
+    """What answers the text routes."""
+
+    chat: ChatCompletions
+    completions: Completions
+    embeddings: Embeddings
+
+
+def build_tools(ready: Ready, engine: EngineClient, settings: TextSettings) -> TextTools:
+    """The tools for the model that the engine has loaded."""
+    card, directory = ready.cards[0], directory_of(ready)
+    tokenizer = Tokenizer(directory)
+    template = ChatTemplate.of(directory)
+    limits = Limits(
+        context_length=card.context_length or 2048,
+        max_output_tokens=settings.max_output_tokens,
+        max_choices=settings.max_choices,
+    )
+    generator = Generator(engine, tokenizer)
+
+    async def prompter(request: ChatCompletionRequest) -> Prompt:
+        if template is None:
+            raise InvalidRequestError(
+                f"the model {card.id!r} has no chat template; use /v1/completions", param="messages"
+            )
+        text = template.render([as_template_message(message, index) for index, message in enumerate(request.messages)])
+        return Prompt(tokenizer.encode(text, add_special_tokens=False), {})
+
+    return TextTools(
+        ChatCompletions(card.id, generator, prompter, limits),
+        Completions(card.id, generator, limits),
+        Embeddings(card.id, engine, tokenizer, limits),
+    )
+
+
+def as_template_message(message: Message, index: int) -> dict[str, Any]:
+    """A message as templates expect it: one string.
+
+    Raises:
+        InvalidRequestError: a part that is not text, or no content.
+    """
+    param = f"messages[{index}].content"
+    if message.content is None:
+        raise InvalidRequestError(f"`{param}` is empty", param=param)
+    if isinstance(message.content, str):
+        text = message.content
+    else:
+        for part in message.content:
+            if not isinstance(part, TextPart):
+                raise InvalidRequestError(
+                    f"`{param}` has an image, but this model reads only text; /v1/models lists models with `vision`",
+                    param=param,
+                )
+        text = "\n".join(part.text for part in message.content if isinstance(part, TextPart))
+    role = "system" if message.role == "developer" else message.role
+    return {"role": role, "content": text}

@@ -1,0 +1,1 @@
+"""Cache policy: who holds which page of KV. Knows no tensors; storage is in `tessera.models.attention`."""

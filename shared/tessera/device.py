@@ -1,0 +1,60 @@
+"""The only place that asks what hardware there is.
+
+Does not know models; a service tells it what its settings ask for.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from tessera.errors import StartError
+
+
+@dataclass(frozen=True)
+class Device:
+    """A device to run on, and how."""
+
+    torch: torch.device
+    dtype: torch.dtype
+    name: str
+
+
+def available_cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def choose(
+    device: Literal["auto", "cpu", "cuda"],
+    *,
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto",
+    threads: int = 0,
+) -> Device:
+    """The device that the settings ask for; sets the number of CPU threads of this process.
+
+    Args:
+        device: `auto` takes CUDA when there is any.
+        dtype: `auto` is bfloat16 on CUDA and float32 on a CPU.
+        threads: 0 takes all cores.
+
+    Raises:
+        StartError: CUDA is asked for and there is none.
+    """
+    torch.set_num_threads(threads or available_cores())
+    has_cuda = torch.cuda.is_available()
+    if device == "cuda" and not has_cuda:
+        raise StartError("device is `cuda`, but PyTorch sees no CUDA device; set it to `auto` or `cpu`")
+    chosen = torch.device("cuda" if has_cuda and device != "cpu" else "cpu")
+    kind = getattr(torch, dtype) if dtype != "auto" else torch.bfloat16 if chosen.type == "cuda" else torch.float32
+    name = torch.cuda.get_device_name(chosen) if chosen.type == "cuda" else f"cpu ({torch.get_num_threads()} threads)"
+    return Device(chosen, kind, name)
+
+
+def synchronize(device: torch.device) -> None:
+    """Wait for everything queued on `device`."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

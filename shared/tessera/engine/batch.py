@@ -1,0 +1,33 @@
+"""What one step runs, passed as a value from the scheduler to the runner and the sampler."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tessera.engine.sequence_request import SequenceRequest
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Positions `start` … `start + count - 1` of a request are computed in this step."""
+
+    request: SequenceRequest
+    start: int
+    count: int
+
+    @property
+    def completes(self) -> bool:
+        """Whether everything the request has is computed after this step, so that a token can be sampled."""
+        return self.start + self.count == len(self.request.token_ids)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """The chunks of one step, ragged: their tokens stand one after another."""
+
+    chunks: list[Chunk]
+
+    @property
+    def tokens(self) -> int:
+        """Positions computed in this step."""
+        return sum(chunk.count for chunk in self.chunks)

@@ -1,0 +1,126 @@
+"""Picking tokens from logits: penalties, bias, temperature, top-k, top-p, min-p; one random stream per request.
+
+Rows are independent: the same request with the same seed gets the same token whatever shares its batch, because its
+noise comes from its own generator and the pick is an argmax (Gumbel's trick) over its own row.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from tessera.engine.sequence_request import SequenceRequest
+from tessera.wire.engine import Sampling, TokenScore
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """Token of one row, and its score if asked for. `token_id` is None when the row was not finite."""
+
+    token_id: int | None
+    score: TokenScore | None
+
+
+def sample(logits_RV: torch.Tensor, requests: list[SequenceRequest]) -> list[Sampled]:
+    """Pick a token per row.
+
+    Args:
+        logits_RV: [requests, vocabulary], any float dtype; row r belongs to `requests[r]`.
+        requests: each with `sampling` set.
+    """
+    if not requests:
+        return []
+    raw_RV = logits_RV.float()
+    finite = torch.isfinite(raw_RV).any(dim=-1) & ~torch.isnan(raw_RV).any(dim=-1)
+    adjusted_RV = raw_RV.clone()
+    for row, request in enumerate(requests):
+        _adjust(adjusted_RV[row], request)
+    tokens_R = adjusted_RV.argmax(dim=-1)
+    random = [row for row, request in enumerate(requests) if _sampling(request).temperature > 0 and finite[row]]
+    if random:
+        rows = torch.tensor(random, device=raw_RV.device)
+        tokens_R[rows] = _draw(adjusted_RV[rows], [requests[row] for row in random])
+    scores = _scores(raw_RV, tokens_R, requests)
+    found = zip(tokens_R.tolist(), finite.tolist(), scores, strict=True)
+    return [Sampled(token if good else None, score) for token, good, score in found]
+
+
+def _sampling(request: SequenceRequest) -> Sampling:
+    assert request.sampling is not None
+    return request.sampling
+
+
+def _adjust(logits_V: torch.Tensor, request: SequenceRequest) -> None:
+    """Apply bias and penalties in place. Presence and frequency count the output, repetition all tokens (as vLLM)."""
+    sampling = _sampling(request)
+    if sampling.repetition_penalty != 1.0:
+        seen = torch.unique(torch.tensor(request.token_ids, device=logits_V.device))
+        values = logits_V[seen]
+        logits_V[seen] = torch.where(
+            values > 0, values / sampling.repetition_penalty, values * sampling.repetition_penalty
+        )
+    if (sampling.presence_penalty or sampling.frequency_penalty) and request.output_length:
+        output = torch.tensor(request.token_ids[request.prompt_length :], device=logits_V.device)
+        used, counts = torch.unique(output, return_counts=True)
+        logits_V[used] -= sampling.presence_penalty + sampling.frequency_penalty * counts
+    if sampling.logit_bias:
+        ids = torch.tensor(list(sampling.logit_bias), device=logits_V.device)
+        logits_V[ids] += torch.tensor(list(sampling.logit_bias.values()), device=logits_V.device)
+
+
+def _draw(logits_RV: torch.Tensor, requests: list[SequenceRequest]) -> torch.Tensor:
+    """Sample rows with temperature > 0. Filters follow each other: top-k, then top-p, then min-p."""
+    samplings = [_sampling(request) for request in requests]
+    device, vocabulary = logits_RV.device, logits_RV.shape[-1]
+    temperature_R1 = torch.tensor([s.temperature for s in samplings], device=device)[:, None]
+    logits_RV = logits_RV / temperature_R1
+    if any(s.top_k or s.top_p < 1 or s.min_p > 0 for s in samplings):
+        logits_RV = _filter(logits_RV, samplings)
+    noise_RV = torch.stack([_exponential(request, vocabulary, device) for request in requests])
+    return (torch.softmax(logits_RV, dim=-1) / noise_RV).argmax(dim=-1)
+
+
+def _filter(logits_RV: torch.Tensor, samplings: list[Sampling]) -> torch.Tensor:
+    device, vocabulary = logits_RV.device, logits_RV.shape[-1]
+    k_R1 = torch.tensor([s.top_k or vocabulary for s in samplings], device=device)[:, None]
+    p_R1 = torch.tensor([s.top_p for s in samplings], device=device)[:, None]
+    min_R1 = torch.tensor([s.min_p for s in samplings], device=device)[:, None]
+    sorted_RV, order_RV = logits_RV.sort(dim=-1, descending=True)
+    rank_V = torch.arange(vocabulary, device=device)
+    sorted_RV = sorted_RV.masked_fill(rank_V >= k_R1, float("-inf"))
+    probability_RV = torch.softmax(sorted_RV, dim=-1)
+    before_RV = probability_RV.cumsum(dim=-1) - probability_RV
+    drop_RV = (before_RV >= p_R1) | (probability_RV < min_R1 * probability_RV[:, :1])
+    drop_RV[:, 0] = False
+    sorted_RV = sorted_RV.masked_fill(drop_RV, float("-inf"))
+    return torch.empty_like(logits_RV).scatter_(1, order_RV, sorted_RV)
+
+
+def _exponential(request: SequenceRequest, size: int, device: torch.device) -> torch.Tensor:
+    """The next exponential noise of a request's own stream. Drawn on the CPU, so that it is the same on any device."""
+    if request.generator is None:
+        request.generator = torch.Generator()
+        seed = _sampling(request).seed
+        if seed is None:
+            request.generator.seed()
+        else:
+            request.generator.manual_seed(seed & (2**63 - 1))
+    noise = torch.empty(size).exponential_(generator=request.generator)
+    return noise.clamp_min_(torch.finfo(torch.float32).tiny).to(device)
+
+
+def _scores(raw_RV: torch.Tensor, tokens_R: torch.Tensor, requests: list[SequenceRequest]) -> list[TokenScore | None]:
+    """Log-probabilities of the model's own distribution, before temperature, penalties and filters (as vLLM)."""
+    wanted = [row for row, request in enumerate(requests) if _sampling(request).logprobs is not None]
+    scores: list[TokenScore | None] = [None] * len(requests)
+    if wanted:
+        rows = torch.tensor(wanted, device=raw_RV.device)
+        logprob_WV = torch.log_softmax(raw_RV[rows], dim=-1)
+        chosen_W = logprob_WV.gather(1, tokens_R[rows, None])[:, 0].tolist()
+        for index, row in enumerate(wanted):
+            count = min(_sampling(requests[row]).logprobs or 0, logprob_WV.shape[-1])
+            values, ids = logprob_WV[index].topk(count)
+            top = list(zip(ids.tolist(), values.tolist(), strict=True))
+            scores[row] = TokenScore(chosen_W[index], top)
+    return scores

@@ -1,0 +1,210 @@
+"""The sequence engine: schedule → run → sample → tell, for text and vision-language models.
+
+Ties the scheduler (policy) to the runner (tensors) and the sampler; `tessera.engine.process` has the loop around it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from typing import Literal, Protocol
+
+import numpy as np
+import torch
+
+from tessera.cache.pages import PageAllocator
+from tessera.engine.batch import Batch, Chunk
+from tessera.engine.process import failed
+from tessera.engine.sampler import Sampled, sample
+from tessera.engine.scheduler import Scheduler
+from tessera.engine.sequence_request import SequenceRequest
+from tessera.errors import InternalError, InvalidRequestError
+from tessera.models.sequence_runner import StepOutput
+from tessera.models.vision import Encoder
+from tessera.settings import SequenceEngineSettings
+from tessera.wire.engine import (
+    Array,
+    Embed,
+    Embedded,
+    FromEngine,
+    Generate,
+    Ready,
+    ToEngine,
+    Tokens,
+)
+
+logger = logging.getLogger(__name__)
+
+
+class Runner(Protocol):
+    """What the engine needs of a model; `tessera.models.sequence_runner.SequenceRunner` is one."""
+
+    pages: int
+    page_size: int
+    encoder: Encoder | None
+
+    @property
+    def context_length(self) -> int:
+        """Positions the model was made for."""
+        ...
+
+    @property
+    def vocabulary(self) -> int:
+        """Number of token ids the model knows."""
+        ...
+
+    def run(self, batch: Batch) -> StepOutput:
+        """Compute a batch."""
+        ...
+
+
+class SequenceEngine:
+    """Continuous batching of sequence requests over one model."""
+
+    def __init__(self, runner: Runner, settings: SequenceEngineSettings, ready: Ready) -> None:
+        self.runner = runner
+        self._ready = ready
+        self.scheduler = Scheduler(
+            PageAllocator(runner.pages, runner.page_size),
+            max_batch_tokens=settings.max_batch_tokens,
+            max_running=settings.max_running,
+            max_waiting=settings.max_waiting,
+            context_length=runner.context_length,
+        )
+        self.requests: dict[str, SequenceRequest] = {}
+        self.computed_tokens = 0
+        self.sampled_tokens = 0
+        self.steps = 0
+
+    def ready(self) -> Ready:
+        """What was loaded."""
+        return self._ready
+
+    def submit(self, message: ToEngine) -> None:
+        """Queue a `Generate` or `Embed`."""
+        if not isinstance(message, Generate | Embed):
+            raise InvalidRequestError(f"this engine does not serve {type(message).__name__}")
+        self._check_tokens(message)
+        sampling = message.sampling if isinstance(message, Generate) else None
+        media = None
+        if isinstance(message, Generate) and message.media:
+            if self.runner.encoder is None:
+                raise InvalidRequestError("this model does not take images", param="messages")
+            media = self.runner.encoder.encode(message.token_ids, message.media)
+        request = SequenceRequest(message.request_id, list(message.token_ids), sampling, media)
+        self.scheduler.submit(request)
+        self.requests[request.request_id] = request
+
+    def cancel(self, request_id: str) -> None:
+        """Forget a request and free its pages."""
+        request = self.requests.pop(request_id, None)
+        if request is not None:
+            self.scheduler.remove(request)
+
+    def has_work(self) -> bool:
+        """Whether a step would do anything."""
+        return self.scheduler.has_work()
+
+    def step(self) -> Iterable[FromEngine]:
+        """Compute one batch and tell what came of it."""
+        batch = self.scheduler.schedule()
+        if not batch.chunks:
+            return []
+        try:
+            output = self.runner.run(batch)
+            sampling = [chunk for chunk in batch.chunks if chunk.completes and chunk.request.sampling is not None]
+            sampled = sample(output.logits_RV, [chunk.request for chunk in sampling])
+        except (RuntimeError, ValueError, IndexError) as error:
+            if "CUDA error" in str(error):  # the device's context is lost: only a new process helps
+                raise
+            logger.exception("a step of %d requests failed", len(batch.chunks))
+            return [self._fail(chunk.request, error) for chunk in batch.chunks]
+        self.scheduler.advance(batch)
+        self.steps += 1
+        self.computed_tokens += batch.tokens
+        answers = self._embeddings(batch, output)
+        answers += [self._take(chunk.request, one) for chunk, one in zip(sampling, sampled, strict=True)]
+        if not self.scheduler.has_work():
+            self.scheduler.check_integrity()
+        return answers
+
+    def gauges(self) -> dict[str, float]:
+        """Queue, cache and counters."""
+        allocator = self.scheduler.allocator
+        return {
+            "requests_running": len(self.scheduler.running),
+            "requests_waiting": len(self.scheduler.waiting),
+            "kv_pages_total": allocator.pages,
+            "kv_pages_used": allocator.used,
+            "preemptions": self.scheduler.preemptions,
+            "computed_tokens": self.computed_tokens,
+            "sampled_tokens": self.sampled_tokens,
+            "steps": self.steps,
+        }
+
+    def _check_tokens(self, message: Generate | Embed) -> None:
+        if not message.token_ids:
+            raise InvalidRequestError("the prompt has no tokens", param="prompt")
+        wrong = [token for token in message.token_ids if not 0 <= token < self.runner.vocabulary]
+        if wrong:
+            raise InvalidRequestError(
+                f"token {wrong[0]} is outside the model's vocabulary of {self.runner.vocabulary}", param="prompt"
+            )
+        if isinstance(message, Generate):
+            wrong = [token for token in message.sampling.logit_bias if not 0 <= token < self.runner.vocabulary]
+            if wrong:
+                raise InvalidRequestError(
+                    f"token {wrong[0]} is outside the model's vocabulary of {self.runner.vocabulary}",
+                    param="logit_bias",
+                )
+
+    def _take(self, request: SequenceRequest, sampled: Sampled) -> FromEngine:
+        assert request.sampling is not None
+        if sampled.token_id is None:
+            return self._fail(request, InternalError("the model's output is not finite (overflow); try another prompt"))
+        request.token_ids.append(sampled.token_id)
+        self.sampled_tokens += 1
+        reason: Literal["stop", "length"] | None = None
+        if sampled.token_id in request.sampling.stop_ids:
+            reason = "stop"
+        elif request.output_length >= request.sampling.max_tokens:
+            reason = "length"
+        if reason is not None:
+            self._end(request)
+        return Tokens(
+            request_id=request.request_id,
+            token_ids=[sampled.token_id],
+            scores=[sampled.score] if sampled.score is not None else [],
+            finish_reason=reason,
+        )
+
+    def _embeddings(self, batch: Batch, output: StepOutput) -> list[FromEngine]:
+        answers: list[FromEngine] = []
+        offset = 0
+        for chunk in batch.chunks:
+            if chunk.request.sampling is None:
+                assert output.hidden_TD is not None
+                part = output.hidden_TD[offset : offset + chunk.count].float().sum(dim=0)
+                pooled = part if chunk.request.pooled is None else chunk.request.pooled + part
+                chunk.request.pooled = pooled
+                if chunk.completes:
+                    answers.append(self._embedded(chunk, pooled))
+            offset += chunk.count
+        return answers
+
+    def _embedded(self, chunk: Chunk, pooled: torch.Tensor) -> FromEngine:
+        self._end(chunk.request)
+        vector = torch.nn.functional.normalize(pooled / len(chunk.request.token_ids), dim=0)
+        data = np.ascontiguousarray(vector.cpu().numpy(), dtype="<f4")
+        return Embedded(
+            request_id=chunk.request.request_id,
+            vector=Array(dtype="float32", shape=list(data.shape), data=data.tobytes()),
+        )
+
+    def _end(self, request: SequenceRequest) -> None:
+        self.requests.pop(request.request_id, None)
+        self.scheduler.remove(request)
+
+    def _fail(self, request: SequenceRequest, error: Exception) -> FromEngine:
+        self._end(request)
+        return failed(request.request_id, error)

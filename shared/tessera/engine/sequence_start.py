@@ -1,0 +1,45 @@
+"""Starting a sequence engine: find or make the model, check it, load it, say how long each part took."""
+
+from __future__ import annotations
+
+import logging
+import time
+from pathlib import Path
+
+from tessera.device import choose
+from tessera.engine.sequence import SequenceEngine
+from tessera.hub import store
+from tessera.models.sequence_runner import SequenceRunner
+from tessera.settings import SequenceEngineSettings
+from tessera.wire.engine import Ready
+
+logger = logging.getLogger(__name__)
+
+
+def start_sequence_engine(
+    model: str, settings: SequenceEngineSettings, models_dir: Path, process_started: float
+) -> SequenceEngine:
+    """Load `model` as the settings say.
+
+    Args:
+        model: a starter's name or a directory's path.
+        settings: device, pages, budgets.
+        models_dir: where named models live.
+        process_started: `time.perf_counter()` when the process began, for the report.
+
+    Raises:
+        ModelLoadError: the model cannot be found, made, verified or loaded.
+    """
+    imported = time.perf_counter()
+    found = store.ensure(model, models_dir, logger.info)
+    store.check(found)
+    checked = time.perf_counter()
+    device = choose(settings.device, dtype=settings.dtype, threads=settings.threads)
+    runner = SequenceRunner(found.path, device, page_size=settings.page_size, kv_cache_bytes=settings.kv_cache_bytes)
+    report = {
+        "imports_s": imported - process_started,
+        "check_s": checked - imported,
+        **runner.report,
+    }
+    ready = Ready(device=device.name, cards=[found.card], directories=[str(found.path)], report=report)
+    return SequenceEngine(runner, settings, ready)

@@ -1,0 +1,156 @@
+"""Chat completions: from a request to a prompt, from pieces to OpenAI's answers, streamed or whole.
+
+How messages become a prompt (templates, images) is the service's: it passes a `Prompter`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+import uuid
+from collections.abc import AsyncGenerator, Awaitable, Callable
+
+from msgspec import UNSET
+
+from tessera.errors import InvalidRequestError
+from tessera.language.generation import Finish, Generator, Limits, Piece, Prompt, output_limit, sampling_of, stops_of
+from tessera.language.tokenizer import Tokenizer
+from tessera.web.sse import event
+from tessera.wire.chat import (
+    AnswerMessage,
+    ChatChoice,
+    ChatChunkChoice,
+    ChatCompletion,
+    ChatCompletionChunk,
+    ChatCompletionRequest,
+    ChoiceLogprobs,
+    Delta,
+    SamplingRequest,
+    TokenLogprob,
+    TopLogprob,
+    Usage,
+)
+from tessera.wire.engine import Sampling
+
+Prompter = Callable[[ChatCompletionRequest], Awaitable[Prompt]]
+
+
+def check_choices(request: SamplingRequest, limits: Limits) -> None:
+    """Refuse what the types cannot: too many choices, stream options without a stream.
+
+    Raises:
+        InvalidRequestError: names the field and the limit.
+    """
+    if request.n > limits.max_choices:
+        raise InvalidRequestError(f"`n` is {request.n}; this server allows at most {limits.max_choices}", param="n")
+    if request.stream_options is not None and not request.stream:
+        raise InvalidRequestError("`stream_options` is only allowed with `stream: true`", param="stream_options")
+
+
+class ChatCompletions:
+    """Answers chat requests for one model."""
+
+    def __init__(self, model: str, generator: Generator, prompter: Prompter, limits: Limits) -> None:
+        self.model = model
+        self.generator = generator
+        self.prompter = prompter
+        self.limits = limits
+
+    async def answer(self, request: ChatCompletionRequest) -> ChatCompletion:
+        """The whole answer."""
+        prompt, sampling = await self._prepare(request)
+        texts = [""] * request.n
+        finishes: list[Finish] = ["length"] * request.n
+        scores: list[list[TokenLogprob]] = [[] for _ in range(request.n)]
+        completed = 0
+        async with contextlib.aclosing(self._run(request, prompt, sampling)) as pieces:
+            async for piece in pieces:
+                texts[piece.choice] += piece.text
+                scores[piece.choice] += token_logprobs(piece, self.generator.tokenizer)
+                completed += len(piece.token_ids)
+                finishes[piece.choice] = piece.finish_reason or "length"
+        choices = [
+            ChatChoice(
+                index=index,
+                message=AnswerMessage(content=texts[index]),
+                logprobs=ChoiceLogprobs(scores[index]) if request.logprobs else None,
+                finish_reason=finishes[index],
+            )
+            for index in range(request.n)
+        ]
+        return ChatCompletion(
+            id=f"chatcmpl-{uuid.uuid4().hex}",
+            created=int(time.time()),
+            model=self.model,
+            choices=choices,
+            usage=usage(prompt, completed),
+        )
+
+    async def stream(self, request: ChatCompletionRequest) -> AsyncGenerator[bytes]:
+        """The answer as server-sent events; the caller appends `[DONE]`."""
+        prompt, sampling = await self._prepare(request)
+        identity = f"chatcmpl-{uuid.uuid4().hex}"
+        created = int(time.time())
+        with_usage = request.stream_options is not None and request.stream_options.include_usage
+
+        def chunk(choices: list[ChatChunkChoice], used: Usage | None = None) -> bytes:
+            field = used if with_usage else UNSET
+            body = ChatCompletionChunk(id=identity, created=created, model=self.model, choices=choices, usage=field)
+            return event(body)
+
+        completed = 0
+        begun: set[int] = set()
+        async with contextlib.aclosing(self._run(request, prompt, sampling)) as pieces:
+            async for piece in pieces:
+                completed += len(piece.token_ids)
+                if piece.choice not in begun:
+                    begun.add(piece.choice)
+                    delta = Delta(role="assistant", content="")
+                    yield chunk([ChatChunkChoice(index=piece.choice, delta=delta)])
+                found = token_logprobs(piece, self.generator.tokenizer) if request.logprobs else []
+                if piece.text or found:
+                    logprobs = ChoiceLogprobs(found) if found else None
+                    delta = Delta(content=piece.text)
+                    yield chunk([ChatChunkChoice(index=piece.choice, delta=delta, logprobs=logprobs)])
+                if piece.finish_reason is not None:
+                    end = ChatChunkChoice(index=piece.choice, delta=Delta(), finish_reason=piece.finish_reason)
+                    yield chunk([end])
+        if with_usage:
+            yield chunk([], usage(prompt, completed))
+
+    async def _prepare(self, request: ChatCompletionRequest) -> tuple[Prompt, Sampling]:
+        check_choices(request, self.limits)
+        if request.top_logprobs is not None and not request.logprobs:
+            raise InvalidRequestError("`top_logprobs` needs `logprobs: true`", param="top_logprobs")
+        prompt = await self.prompter(request)
+        param = "max_completion_tokens" if request.max_completion_tokens is not None else "max_tokens"
+        asked = request.max_completion_tokens if request.max_completion_tokens is not None else request.max_tokens
+        if request.max_completion_tokens is not None and request.max_tokens is not None:
+            raise InvalidRequestError(
+                "give `max_completion_tokens` or `max_tokens`, not both", param="max_completion_tokens"
+            )
+        limit = output_limit(asked, len(prompt.token_ids), self.limits, param=param)
+        logprobs = (request.top_logprobs or 0) if request.logprobs else None
+        return prompt, sampling_of(request, self.generator.tokenizer, max_tokens=limit, logprobs=logprobs)
+
+    def _run(self, request: ChatCompletionRequest, prompt: Prompt, sampling: Sampling) -> AsyncGenerator[Piece]:
+        return self.generator.run(prompt, sampling, choices=request.n, stops=stops_of(request))
+
+
+def usage(prompt: Prompt, completed: int) -> Usage:
+    """Counted tokens of one prompt and all its choices."""
+    length = len(prompt.token_ids)
+    return Usage(prompt_tokens=length, completion_tokens=completed, total_tokens=length + completed)
+
+
+def token_logprobs(piece: Piece, tokenizer: Tokenizer) -> list[TokenLogprob]:
+    """A piece's tokens with their scores in OpenAI's shape; empty when none were asked for."""
+    found = []
+    for token, score in zip(piece.token_ids, piece.scores, strict=False):
+        text = tokenizer.token_text(token)
+        top = [
+            TopLogprob(own, logprob, list(own.encode()))
+            for own, logprob in ((tokenizer.token_text(other), value) for other, value in score.top)
+        ]
+        found.append(TokenLogprob(text, score.logprob, list(text.encode()), top))
+    return found

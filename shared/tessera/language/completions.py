@@ -1,0 +1,149 @@
+"""Completions: continue text or token ids, one prompt or a batch of them, streamed or whole."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+import uuid
+from collections.abc import AsyncGenerator
+
+from msgspec import UNSET
+
+from tessera.errors import InvalidRequestError
+from tessera.language.chat import check_choices
+from tessera.language.generation import Finish, Generator, Limits, Piece, Prompt, output_limit, sampling_of, stops_of
+from tessera.language.tokenizer import Tokenizer
+from tessera.web.sse import event
+from tessera.wire.chat import Completion, CompletionChoice, CompletionLogprobs, CompletionRequest, Usage
+from tessera.wire.engine import Sampling
+
+MAX_PROMPTS = 256
+
+
+def token_lists(value: str | list[str | int | list[int]], tokenizer: Tokenizer, *, param: str) -> list[list[int]]:
+    """Inputs as lists of token ids: a text, texts, ids, or lists of ids.
+
+    Raises:
+        InvalidRequestError: an empty or mixed list, or more than `MAX_PROMPTS` inputs.
+    """
+    if isinstance(value, str):
+        return [tokenizer.encode(value, add_special_tokens=True)]
+    kinds = {type(item) for item in value}
+    if len(kinds) != 1:
+        raise InvalidRequestError(
+            f"`{param}` must be a string, or a list of only strings, only token ids, or only lists of token ids",
+            param=param,
+        )
+    if kinds == {int}:
+        return [[item for item in value if isinstance(item, int)]]
+    if len(value) > MAX_PROMPTS:
+        raise InvalidRequestError(f"`{param}` has {len(value)} inputs; at most {MAX_PROMPTS} are allowed", param=param)
+    return [
+        tokenizer.encode(item, add_special_tokens=True) if isinstance(item, str) else item
+        for item in value
+        if not isinstance(item, int)
+    ]
+
+
+class Completions:
+    """Answers completion requests for one model."""
+
+    def __init__(self, model: str, generator: Generator, limits: Limits) -> None:
+        self.model = model
+        self.generator = generator
+        self.limits = limits
+
+    async def answer(self, request: CompletionRequest) -> Completion:
+        """The whole answer: `n` choices for each prompt, in the prompts' order."""
+        prompts = self._prompts(request)
+        results = await asyncio.gather(*(self._collect(request, prompt, sampling) for prompt, sampling in prompts))
+        choices = []
+        for row, pieces_by_choice in enumerate(results):
+            for choice, pieces in enumerate(pieces_by_choice):
+                prefix = self._echo(request, prompts[row][0])
+                choices.append(self._choice(request, row * request.n + choice, pieces, prefix))
+        completed = sum(len(p.token_ids) for result in results for pieces in result for p in pieces)
+        return self._completion(choices, self._usage(prompts, completed))
+
+    async def stream(self, request: CompletionRequest) -> AsyncGenerator[bytes]:
+        """The answer as server-sent events; the caller appends `[DONE]`."""
+        prompts = self._prompts(request)
+        if len(prompts) > 1:
+            raise InvalidRequestError("a streamed completion takes one `prompt`", param="prompt")
+        prompt, sampling = prompts[0]
+        with_usage = request.stream_options is not None and request.stream_options.include_usage
+        identity, created = f"cmpl-{uuid.uuid4().hex}", int(time.time())
+
+        def chunk(choices: list[CompletionChoice], used: Usage | None = None) -> bytes:
+            field = used if with_usage else UNSET
+            return event(Completion(id=identity, created=created, model=self.model, choices=choices, usage=field))
+
+        completed = 0
+        offsets = [0] * request.n
+        begun: set[int] = set()
+        async with contextlib.aclosing(self._run(request, prompt, sampling)) as pieces:
+            async for piece in pieces:
+                completed += len(piece.token_ids)
+                prefix = "" if piece.choice in begun else self._echo(request, prompt)
+                begun.add(piece.choice)
+                if piece.text or prefix or piece.finish_reason is not None:
+                    yield chunk([self._choice(request, piece.choice, [piece], prefix, offsets[piece.choice])])
+                offsets[piece.choice] += len(prefix) + len(piece.text)
+        if with_usage:
+            yield chunk([], self._usage(prompts, completed))
+
+    def _prompts(self, request: CompletionRequest) -> list[tuple[Prompt, Sampling]]:
+        check_choices(request, self.limits)
+        tokenizer = self.generator.tokenizer
+        found = []
+        for ids in token_lists(request.prompt, tokenizer, param="prompt"):
+            limit = output_limit(request.max_tokens, len(ids), self.limits, param="max_tokens")
+            sampling = sampling_of(request, tokenizer, max_tokens=limit, logprobs=request.logprobs)
+            found.append((Prompt(ids, {}), sampling))
+        return found
+
+    async def _collect(self, request: CompletionRequest, prompt: Prompt, sampling: Sampling) -> list[list[Piece]]:
+        found: list[list[Piece]] = [[] for _ in range(request.n)]
+        async with contextlib.aclosing(self._run(request, prompt, sampling)) as pieces:
+            async for piece in pieces:
+                found[piece.choice].append(piece)
+        return found
+
+    def _run(self, request: CompletionRequest, prompt: Prompt, sampling: Sampling) -> AsyncGenerator[Piece]:
+        return self.generator.run(prompt, sampling, choices=request.n, stops=stops_of(request))
+
+    def _echo(self, request: CompletionRequest, prompt: Prompt) -> str:
+        return self.generator.tokenizer.decode(prompt.token_ids) if request.echo else ""
+
+    def _choice(
+        self, request: CompletionRequest, index: int, pieces: list[Piece], prefix: str, offset: int = 0
+    ) -> CompletionChoice:
+        finish: Finish | None = pieces[-1].finish_reason
+        text = prefix + "".join(piece.text for piece in pieces)
+        logprobs = self._logprobs(pieces, offset + len(prefix)) if request.logprobs is not None else None
+        return CompletionChoice(index=index, text=text, logprobs=logprobs, finish_reason=finish)
+
+    def _logprobs(self, pieces: list[Piece], offset: int) -> CompletionLogprobs:
+        tokenizer = self.generator.tokenizer
+        tokens: list[str] = []
+        values: list[float] = []
+        top: list[dict[str, float]] = []
+        offsets: list[int] = []
+        for piece in pieces:
+            for token, score in zip(piece.token_ids, piece.scores, strict=False):
+                tokens.append(tokenizer.token_text(token))
+                values.append(score.logprob)
+                top.append({tokenizer.token_text(other): value for other, value in score.top})
+                offsets.append(offset)
+            offset += len(piece.text)
+        return CompletionLogprobs(tokens=tokens, token_logprobs=values, top_logprobs=top, text_offset=offsets)
+
+    def _completion(self, choices: list[CompletionChoice], used: Usage) -> Completion:
+        return Completion(
+            id=f"cmpl-{uuid.uuid4().hex}", created=int(time.time()), model=self.model, choices=choices, usage=used
+        )
+
+    def _usage(self, prompts: list[tuple[Prompt, Sampling]], completed: int) -> Usage:
+        length = sum(len(prompt.token_ids) for prompt, _ in prompts)
+        return Usage(prompt_tokens=length, completion_tokens=completed, total_tokens=length + completed)

@@ -1,0 +1,86 @@
+"""Embeddings: the mean of a model's last hidden states, normalised, per input."""
+
+from __future__ import annotations
+
+import array
+import asyncio
+import base64
+import contextlib
+import math
+import sys
+import uuid
+
+from tessera.engine.client import EngineClient
+from tessera.errors import ContextLengthError, InvalidRequestError
+from tessera.language.completions import token_lists
+from tessera.language.generation import Limits
+from tessera.language.tokenizer import Tokenizer
+from tessera.wire.chat import Embedding, EmbeddingList, EmbeddingRequest, Usage
+from tessera.wire.engine import Embed, Embedded
+
+
+class Embeddings:
+    """Answers embedding requests for one model."""
+
+    def __init__(self, model: str, engine: EngineClient, tokenizer: Tokenizer, limits: Limits) -> None:
+        self.model = model
+        self.engine = engine
+        self.tokenizer = tokenizer
+        self.limits = limits
+
+    async def answer(self, request: EmbeddingRequest) -> EmbeddingList:
+        """A vector per input, in order.
+
+        `dimensions` keeps the first so many values and normalises again, as OpenAI does.
+        """
+        inputs = token_lists(request.input, self.tokenizer, param="input")
+        for index, ids in enumerate(inputs):
+            if not ids:
+                raise InvalidRequestError(f"`input` {index} is empty", param="input")
+            if len(ids) > self.limits.context_length:
+                raise ContextLengthError(
+                    f"`input` {index} has {len(ids)} tokens; the model takes {self.limits.context_length}",
+                    param="input",
+                )
+        vectors = await asyncio.gather(*(self._embed(ids) for ids in inputs))
+        data = [
+            Embedding(index=index, embedding=_written(_shortened(vector, request.dimensions), request.encoding_format))
+            for index, vector in enumerate(vectors)
+        ]
+        count = sum(len(ids) for ids in inputs)
+        return EmbeddingList(data=data, model=self.model, usage=Usage(prompt_tokens=count, total_tokens=count))
+
+    async def _embed(self, ids: list[int]) -> array.array[float]:
+        message = Embed(request_id=uuid.uuid4().hex, token_ids=ids)
+        async with contextlib.aclosing(self.engine.request(message)) as answers:
+            async for answer in answers:
+                assert isinstance(answer, Embedded)
+                return _floats(answer.vector.data)
+        raise AssertionError("the engine answered nothing")
+
+
+def _floats(data: bytes) -> array.array[float]:
+    values = array.array("f")
+    values.frombytes(data)
+    if sys.byteorder == "big":
+        values.byteswap()
+    return values
+
+
+def _shortened(vector: array.array[float], dimensions: int | None) -> array.array[float]:
+    if dimensions is None or dimensions == len(vector):
+        return vector
+    if dimensions > len(vector):
+        raise InvalidRequestError(f"`dimensions` is {dimensions}; this model has {len(vector)}", param="dimensions")
+    kept = vector[:dimensions]
+    length = math.sqrt(sum(value * value for value in kept)) or 1.0
+    return array.array("f", (value / length for value in kept))
+
+
+def _written(vector: array.array[float], encoding: str) -> list[float] | str:
+    if encoding == "float":
+        return vector.tolist()
+    if sys.byteorder == "big":
+        vector = array.array("f", vector)
+        vector.byteswap()
+    return base64.b64encode(vector.tobytes()).decode()

@@ -1,0 +1,187 @@
+"""From token ids to pieces of text: `n` choices of one prompt through the engine, merged into one stream.
+
+Knows tokens, stop strings and the engine's messages; does not know OpenAI's shapes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import uuid
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+from typing import Literal
+
+import msgspec
+
+from tessera.engine.client import EngineClient
+from tessera.errors import ContextLengthError, InvalidRequestError
+from tessera.language.stops import StopFinder
+from tessera.language.tokenizer import Detokenizer, Tokenizer
+from tessera.wire.chat import SamplingRequest
+from tessera.wire.engine import Array, Generate, Sampling, Tokens, TokenScore
+
+Finish = Literal["stop", "length"]
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What the service allows, beside the engine's own limits."""
+
+    context_length: int
+    max_output_tokens: int
+    max_choices: int
+
+
+@dataclass(frozen=True)
+class Piece:
+    """What one choice gained: text (maybe empty), the tokens behind it with their scores, and how it ended."""
+
+    choice: int
+    text: str
+    token_ids: list[int]
+    scores: list[TokenScore]
+    finish_reason: Finish | None
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """Token ids and, for a vision-language model, its processor's tensors."""
+
+    token_ids: list[int]
+    media: dict[str, Array]
+
+
+def sampling_of(request: SamplingRequest, tokenizer: Tokenizer, *, max_tokens: int, logprobs: int | None) -> Sampling:
+    """The engine's sampling parameters for a request, `n` and stop strings aside.
+
+    What the request leaves open is taken from the model's own `generation_config.json`, as vLLM does.
+
+    Raises:
+        InvalidRequestError: a `logit_bias` key that is no token id.
+    """
+    bias: dict[int, float] = {}
+    for key, value in (request.logit_bias or {}).items():
+        if not key.isascii() or not key.isdigit():
+            raise InvalidRequestError(f"`logit_bias`: {key!r} is not a token id", param="logit_bias")
+        bias[int(key)] = value
+    return Sampling(
+        max_tokens=max_tokens,
+        temperature=tokenizer.defaults.temperature if request.temperature is None else request.temperature,
+        top_k=tokenizer.defaults.top_k if request.top_k is None else request.top_k,
+        top_p=tokenizer.defaults.top_p if request.top_p is None else request.top_p,
+        min_p=request.min_p,
+        presence_penalty=request.presence_penalty,
+        frequency_penalty=request.frequency_penalty,
+        repetition_penalty=request.repetition_penalty,
+        logit_bias=bias,
+        seed=request.seed,
+        stop_ids=[] if request.ignore_eos else tokenizer.stop_ids,
+        logprobs=logprobs,
+    )
+
+
+def output_limit(asked: int | None, prompt_length: int, limits: Limits, *, param: str) -> int:
+    """How many tokens may be generated: what was asked for, or what fits.
+
+    Raises:
+        InvalidRequestError: more than the service allows.
+        ContextLengthError: prompt and output do not fit the model's context.
+    """
+    room = limits.context_length - prompt_length
+    if room < 1:
+        raise ContextLengthError(
+            f"the prompt has {prompt_length} tokens; the context of {limits.context_length} leaves no room to answer",
+            param="messages" if param != "max_tokens" else "prompt",
+        )
+    if asked is None:
+        return min(room, limits.max_output_tokens)
+    if asked > limits.max_output_tokens:
+        raise InvalidRequestError(
+            f"`{param}` is {asked}; this server allows at most {limits.max_output_tokens}", param=param
+        )
+    if asked > room:
+        raise ContextLengthError(
+            f"the prompt has {prompt_length} tokens and `{param}` is {asked}; the model's context is "
+            f"{limits.context_length} tokens",
+            param=param,
+        )
+    return asked
+
+
+def stops_of(request: SamplingRequest) -> list[str]:
+    """The request's stop strings as a list."""
+    if request.stop is None:
+        return []
+    return [request.stop] if isinstance(request.stop, str) else list(request.stop)
+
+
+class Generator:
+    """Runs prompts on an engine and turns its tokens into text."""
+
+    def __init__(self, engine: EngineClient, tokenizer: Tokenizer) -> None:
+        self.engine = engine
+        self.tokenizer = tokenizer
+
+    async def run(self, prompt: Prompt, sampling: Sampling, *, choices: int, stops: list[str]) -> AsyncGenerator[Piece]:
+        """Pieces of all choices as they come. Closing the iterator cancels what still runs.
+
+        With a seed, choice i uses seed + i, so that choices differ and each can be had again.
+        """
+        if choices == 1:
+            async with contextlib.aclosing(self._choice(0, prompt, sampling, stops)) as pieces:
+                async for piece in pieces:
+                    yield piece
+            return
+        merged: asyncio.Queue[Piece | BaseException | None] = asyncio.Queue()
+        base = sampling.seed if sampling.seed is not None else random.getrandbits(48)
+
+        async def feed(choice: int) -> None:
+            own = msgspec.structs.replace(sampling, seed=base + choice)
+            try:
+                async with contextlib.aclosing(self._choice(choice, prompt, own, stops)) as pieces:
+                    async for piece in pieces:
+                        merged.put_nowait(piece)
+                merged.put_nowait(None)
+            except Exception as error:  # noqa: BLE001 - raised again by the consumer
+                merged.put_nowait(error)
+
+        feeders = [asyncio.create_task(feed(choice)) for choice in range(choices)]
+        try:
+            running = choices
+            while running:
+                item = await merged.get()
+                if isinstance(item, BaseException):
+                    raise item
+                if item is None:
+                    running -= 1
+                else:
+                    yield item
+        finally:
+            for feeder in feeders:
+                feeder.cancel()
+            await asyncio.gather(*feeders, return_exceptions=True)
+
+    async def _choice(self, choice: int, prompt: Prompt, sampling: Sampling, stops: list[str]) -> AsyncGenerator[Piece]:
+        message = Generate(
+            request_id=uuid.uuid4().hex, token_ids=prompt.token_ids, sampling=sampling, media=prompt.media
+        )
+        detokenizer = Detokenizer(self.tokenizer, prompt.token_ids)
+        finder = StopFinder(stops)
+        async with contextlib.aclosing(self.engine.request(message)) as answers:
+            async for answer in answers:
+                assert isinstance(answer, Tokens)
+                ended = answer.finish_reason
+                # The token that ends an answer is no part of it.
+                shown = answer.token_ids[:-1] if ended == "stop" else answer.token_ids
+                text = "".join(finder.push(detokenizer.push(token)) for token in shown if not finder.found)
+                if finder.found:
+                    ended = "stop"
+                elif ended is not None:
+                    text += finder.push(detokenizer.flush())
+                    ended = "stop" if finder.found else ended
+                    text += finder.flush()
+                yield Piece(choice, text, list(shown), answer.scores[: len(shown)], ended)
+                if ended is not None:
+                    return

@@ -1,0 +1,94 @@
+"""What a service with a sequence engine holds: its engine's client and, once the engine is ready, the model's tools.
+
+The tokenizer and the template come from the directory that the engine says it has loaded, so both sides agree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Generic, TypeVar
+
+from prometheus_client import CollectorRegistry
+
+from tessera.engine.client import EngineClient, python_module
+from tessera.errors import ModelNotFoundError, UnavailableError
+from tessera.web.metrics import NamedGauges
+from tessera.wire.engine import Ready
+from tessera.wire.models import Card, Model, ModelList
+
+Tools = TypeVar("Tools")
+
+
+class EngineHost(Generic[Tools]):
+    """One engine process and what is made from its model's directories.
+
+    Args:
+        name: the service; the engine is `<name> engine` in logs and errors.
+        module: what runs as the engine process.
+        registry: where the engine's gauges are shown.
+        build: makes the tools from what the engine has loaded. Called once per loaded model, off the hot path.
+    """
+
+    def __init__(
+        self, name: str, module: str, registry: CollectorRegistry, build: Callable[[Ready, EngineClient], Tools]
+    ) -> None:
+        gauges = NamedGauges(registry, f"tessera_{name}_engine")
+        self.engine = EngineClient(python_module(module), name=f"{name} engine", on_gauges=gauges.update)
+        self._build = build
+        self._tools: Tools | None = None
+        self._ready: Ready | None = None
+
+    async def states(self) -> Mapping[str, str]:
+        """For `/ready`."""
+        return {"engine": self.engine.state()}
+
+    def tools(self) -> Tools:
+        """The model's tools.
+
+        Raises:
+            UnavailableError: the engine has not loaded yet.
+        """
+        if self._tools is None:
+            ready = self.engine.ready
+            if ready is None:
+                problem = self.engine.problem
+                raise UnavailableError(
+                    f"the {self.engine.name} is down: {problem.message}"
+                    if problem
+                    else f"the {self.engine.name} is still loading its model",
+                    retry_after=2,
+                )
+            self._ready = ready
+            self._tools = self._build(ready, self.engine)
+        return self._tools
+
+    def models(self) -> ModelList:
+        """What `/v1/models` answers: empty until the engine has loaded."""
+        ready = self.engine.ready or self._ready
+        if ready is None:
+            return ModelList(data=[])
+        return ModelList(data=[model_of(card, ready.device) for card in ready.cards])
+
+
+def model_of(card: Card, device: str) -> Model:
+    """A card in OpenAI's shape."""
+    return Model(id=card.id, created=card.created, owned_by="tessera", card=card, device=device)
+
+
+def find_model(models: ModelList, model_id: str) -> Model:
+    """The model with this id.
+
+    Raises:
+        ModelNotFoundError: names those there are.
+    """
+    for model in models.data:
+        if model.id == model_id:
+            return model
+    known = ", ".join(model.id for model in models.data) or "none yet"
+    raise ModelNotFoundError(f"there is no model {model_id!r} here; there are: {known}", param="model")
+
+
+def directory_of(ready: Ready) -> Path:
+    """The directory of an engine's only model."""
+    return Path(ready.directories[0])

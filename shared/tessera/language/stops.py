@@ -1,0 +1,42 @@
+"""Finding stop strings in streamed text, also across token borders.
+
+Text that could be the beginning of a stop string is held back until it is decided.
+"""
+
+from __future__ import annotations
+
+
+class StopFinder:
+    """Passes text on up to the first stop string."""
+
+    def __init__(self, stops: list[str]) -> None:
+        self._stops = stops
+        self._held = ""
+        self.found = False
+
+    def push(self, text: str) -> str:
+        """What can be shown after `text` has come; sets `found` when a stop string is complete."""
+        if not self._stops:
+            return text
+        self._held += text
+        hits = [(position, stop) for stop in self._stops if (position := self._held.find(stop)) >= 0]
+        if hits:
+            self.found = True
+            shown, self._held = self._held[: min(hits)[0]], ""
+            return shown
+        keep = max(self._overlap(stop) for stop in self._stops)
+        cut = len(self._held) - keep
+        shown, self._held = self._held[:cut], self._held[cut:]
+        return shown
+
+    def flush(self) -> str:
+        """What was held back, when no more text comes."""
+        shown, self._held = self._held, ""
+        return shown
+
+    def _overlap(self, stop: str) -> int:
+        """Length of the longest end of the held text that begins `stop`."""
+        for length in range(min(len(stop) - 1, len(self._held)), 0, -1):
+            if self._held.endswith(stop[:length]):
+                return length
+        return 0

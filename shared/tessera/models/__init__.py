@@ -1,0 +1,1 @@
+"""Models: loading, the modules we replace, runners. Knows tensors, not requests' lives."""

@@ -1,0 +1,116 @@
+"""Tessera's attention inside Transformers' models: `AttentionInterface` under the name `tessera`.
+
+A forward runs a ragged batch as `[1, tokens]`; the batch comes as the keyword argument `tessera_batch` and reaches this
+function through the model, so there is no global. Each attention module carries its own layer's cache, found by a
+probe: a forward of one token in which every module tells the shape of its keys and values. So no model is named here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from transformers import AttentionInterface, PreTrainedModel
+
+from tessera_kernels.kv_store import kv_store
+from tessera_kernels.paged_attention import Ragged, paged_attention
+
+NAME = "tessera"
+_CACHE = "tessera_kv"
+
+
+@dataclass(frozen=True)
+class LayerCache:
+    """Storage of one layer: keys [pages, page size, kv heads, head dim], values [..., value dim]."""
+
+    key_PSHD: torch.Tensor
+    value_PSHE: torch.Tensor
+
+
+@dataclass(frozen=True)
+class AttentionBatch:
+    """What attention needs to know of a step: where new keys go, and who sees what."""
+
+    slots_T: torch.Tensor
+    ragged: Ragged
+
+
+@dataclass(frozen=True)
+class Probe:
+    """Passed instead of a batch to collect (module, key heads, head dim, value dim) of every attention layer."""
+
+    found: list[tuple[torch.nn.Module, int, int, int]]
+
+
+def attention(
+    module: torch.nn.Module,
+    query_1QTD: torch.Tensor,
+    key_1HTD: torch.Tensor,
+    value_1HTE: torch.Tensor,
+    _attention_mask: torch.Tensor | None,
+    *,
+    scaling: float,
+    tessera_batch: AttentionBatch | Probe,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    s_aux: torch.Tensor | None = None,
+    **_: Any,
+) -> tuple[torch.Tensor, None]:
+    """Store this step's keys and values and attend over the pages. Called by Transformers' attention modules.
+
+    Returns:
+        [1, tokens, query heads, value dim] and None for the weights.
+    """
+    if isinstance(tessera_batch, Probe):
+        heads, dim = key_1HTD.shape[1], key_1HTD.shape[3]
+        tessera_batch.found.append((module, heads, dim, value_1HTE.shape[3]))
+        return query_1QTD.new_zeros(1, query_1QTD.shape[2], query_1QTD.shape[1], value_1HTE.shape[3]), None
+    cache: LayerCache = getattr(module, _CACHE)
+    kv_store(
+        key_1HTD[0].transpose(0, 1),
+        value_1HTE[0].transpose(0, 1),
+        cache.key_PSHD,
+        cache.value_PSHE,
+        tessera_batch.slots_T,
+    )
+    out_TQE = paged_attention(
+        query_1QTD[0].transpose(0, 1),
+        cache.key_PSHD,
+        cache.value_PSHE,
+        tessera_batch.ragged,
+        scaling=scaling,
+        sliding_window=sliding_window,
+        softcap=softcap,
+        sinks_Q=s_aux,
+    )
+    return out_TQE.unsqueeze(0), None
+
+
+def register() -> None:
+    """Make the implementation known to Transformers. Idempotent."""
+    AttentionInterface.register(NAME, attention)
+
+
+def probe(model: PreTrainedModel) -> Probe:
+    """Run one token through `model` to learn its attention layers."""
+    found = Probe([])
+    token = torch.zeros(1, 1, dtype=torch.long, device=model.device)
+    with torch.inference_mode():
+        model(input_ids=token, position_ids=token, use_cache=False, tessera_batch=found)
+    return found
+
+
+def bytes_per_token(layers: Probe, dtype: torch.dtype) -> int:
+    """Bytes of KV that one position takes in all layers."""
+    return sum(heads * (dim + value_dim) for _, heads, dim, value_dim in layers.found) * dtype.itemsize
+
+
+def attach_caches(layers: Probe, *, pages: int, page_size: int, dtype: torch.dtype, device: torch.device) -> None:
+    """Allocate every layer's storage, zeroed, and attach it to its module."""
+    for module, heads, dim, value_dim in layers.found:
+        cache = LayerCache(
+            torch.zeros(pages, page_size, heads, dim, dtype=dtype, device=device),
+            torch.zeros(pages, page_size, heads, value_dim, dtype=dtype, device=device),
+        )
+        setattr(module, _CACHE, cache)

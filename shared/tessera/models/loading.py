@@ -1,0 +1,100 @@
+"""Loading a model directory: Transformers' classes, safetensors only, no remote code, nothing fetched.
+
+The architecture is the directory's own configuration; weights are built on the meta device and mapped from disk by
+Transformers. Does not know services or engines.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText, PreTrainedModel
+
+from tessera.errors import ModelLoadError
+from tessera.models import attention
+
+PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
+
+
+def refuse_pickles(directory: Path) -> None:
+    """Say clearly that a directory whose only weights are pickles is not loaded.
+
+    Raises:
+        ModelLoadError: there is no safetensors file.
+    """
+    if any(directory.rglob("*.safetensors")):
+        return
+    pickles = sorted(path.name for path in directory.rglob("*") if path.suffix in PICKLES)
+    if pickles:
+        raise ModelLoadError(
+            f"{directory} has only pickled weights ({', '.join(pickles[:3])}), which can run code when loaded; "
+            "convert them to safetensors"
+        )
+    raise ModelLoadError(f"{directory} has no weights: no *.safetensors file")
+
+
+def load_pretrained(
+    auto_class: Any, directory: Path, *, device: torch.device, dtype: torch.dtype, **kwargs: Any
+) -> Any:
+    """`auto_class.from_pretrained(directory)` with our rules, in eval mode on `device`.
+
+    Raises:
+        ModelLoadError: missing or pickled weights, a damaged file, an architecture this Transformers does not know.
+    """
+    refuse_pickles(directory)
+    try:
+        model = auto_class.from_pretrained(
+            directory,
+            dtype=dtype,
+            local_files_only=True,
+            trust_remote_code=False,
+            use_safetensors=True,
+            **kwargs,
+        )
+    except (OSError, ValueError, KeyError, RuntimeError, ImportError) as error:
+        raise ModelLoadError(f"cannot load {directory}: {error}") from error
+    except Exception as error:
+        # safetensors raises its own SafetensorError, which derives from Exception alone
+        if type(error).__name__ != "SafetensorError":
+            raise
+        raise ModelLoadError(f"a weight file in {directory} is damaged: {error}") from error
+    return model.eval().requires_grad_(False).to(device)
+
+
+def load_decoder(directory: Path, *, device: torch.device, dtype: torch.dtype) -> PreTrainedModel:
+    """A causal language model, or the one inside a vision-language model, running on our attention.
+
+    Raises:
+        ModelLoadError: see `load_pretrained`; or its decoder has layers that do not go through `AttentionInterface`.
+    """
+    attention.register()
+    try:
+        config = AutoConfig.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
+    except (OSError, ValueError) as error:
+        raise ModelLoadError(f"cannot read the configuration in {directory}: {error}") from error
+    if "vision_config" in config.sub_configs:
+        parts = {"": "sdpa", **dict.fromkeys(config.sub_configs, "sdpa"), "text_config": attention.NAME}
+        implementation: str | dict[str, str] = parts
+        auto_class: Any = AutoModelForImageTextToText
+    else:
+        implementation, auto_class = attention.NAME, AutoModelForCausalLM
+    model: PreTrainedModel = load_pretrained(
+        auto_class, directory, device=device, dtype=dtype, attn_implementation=implementation
+    )
+    return model
+
+
+def require_attention_only(model: PreTrainedModel, layers: attention.Probe, directory: Path) -> None:
+    """Refuse decoders with recurrent or linear-attention layers, which have no KV pages.
+
+    Raises:
+        ModelLoadError: names the number of layers found.
+    """
+    expected = model.config.get_text_config().num_hidden_layers
+    if len(layers.found) != expected:
+        raise ModelLoadError(
+            f"{directory}: only {len(layers.found)} of {expected} layers attend through AttentionInterface; models with "
+            "linear-attention or recurrent layers are not supported"
+        )

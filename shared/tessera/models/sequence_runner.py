@@ -1,0 +1,111 @@
+"""Running a batch of sequences: from chunks to logits, through Transformers' model with our attention.
+
+Does not know scheduling or sampling: it computes what a `Batch` says and returns values.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tessera.device import Device
+from tessera.engine.batch import Batch
+from tessera.engine.sequence_request import SequenceRequest
+from tessera.models import attention
+from tessera.models.loading import load_decoder, require_attention_only
+from tessera.models.vision import Encoder
+from tessera_kernels.paged_attention import Ragged
+
+
+@dataclass(frozen=True)
+class StepOutput:
+    """What a step computed.
+
+    Attributes:
+        logits_RV: next-token logits of each chunk that completes a request to be sampled, in batch order.
+        hidden_TD: last hidden states of all tokens when a chunk's request is an embedding, else None.
+    """
+
+    logits_RV: torch.Tensor
+    hidden_TD: torch.Tensor | None
+
+
+class SequenceRunner:
+    """A loaded decoder with its paged cache."""
+
+    def __init__(self, directory: Path, device: Device, *, page_size: int, kv_cache_bytes: int) -> None:
+        started = time.perf_counter()
+        self.device = device
+        self.page_size = page_size
+        self.model = load_decoder(directory, device=device.torch, dtype=device.dtype)
+        loaded = time.perf_counter()
+        layers = attention.probe(self.model)
+        require_attention_only(self.model, layers, directory)
+        self.pages = max(1, kv_cache_bytes // (attention.bytes_per_token(layers, device.dtype) * page_size))
+        attention.attach_caches(layers, pages=self.pages, page_size=page_size, dtype=device.dtype, device=device.torch)
+        self.encoder = Encoder.of(self.model)
+        self.report = {"weights_s": loaded - started, "kv_cache_s": time.perf_counter() - loaded}
+
+    @property
+    def context_length(self) -> int:
+        """Positions the model was made for."""
+        return int(self.model.config.get_text_config().max_position_embeddings)
+
+    @property
+    def vocabulary(self) -> int:
+        """Number of token ids the model knows."""
+        return int(self.model.config.get_text_config().vocab_size)
+
+    @torch.inference_mode()
+    def run(self, batch: Batch) -> StepOutput:
+        """Compute the batch's chunks; their keys and values are in the cache afterwards."""
+        chunks = batch.chunks
+        device = self.device.torch
+        ids = [t for chunk in chunks for t in chunk.request.token_ids[chunk.start : chunk.start + chunk.count]]
+        positions = [p for chunk in chunks for p in range(chunk.start, chunk.start + chunk.count)]
+        slots = [
+            chunk.request.pages[p // self.page_size] * self.page_size + p % self.page_size
+            for chunk in chunks
+            for p in range(chunk.start, chunk.start + chunk.count)
+        ]
+        ends = torch.tensor([chunk.count for chunk in chunks]).cumsum(0) - 1
+        sampled = [
+            end for end, chunk in zip(ends.tolist(), chunks, strict=True) if chunk.completes and _samples(chunk.request)
+        ]
+        embeds = any(not _samples(chunk.request) for chunk in chunks)
+        arguments: dict[str, Any] = {
+            "position_ids": torch.tensor([positions], device=device),
+            "use_cache": False,
+            "logits_to_keep": torch.tensor(sampled, dtype=torch.long, device=device),
+            "tessera_batch": attention.AttentionBatch(
+                torch.tensor(slots, dtype=torch.long, device=device), self._ragged(batch)
+            ),
+            "output_hidden_states": embeds,
+        }
+        ids_1T = torch.tensor([ids], device=device)
+        if any(chunk.request.media is not None for chunk in chunks):
+            assert self.encoder is not None
+            arguments["inputs_embeds"] = self.encoder.embed(ids_1T, chunks)
+        else:
+            arguments["input_ids"] = ids_1T
+        output = self.model(**arguments)
+        return StepOutput(output.logits[0], output.hidden_states[-1][0] if embeds else None)
+
+    def _ragged(self, batch: Batch) -> Ragged:
+        chunks = batch.chunks
+        width = max(-(-(chunk.start + chunk.count) // self.page_size) for chunk in chunks)
+        table = torch.zeros(len(chunks), width, dtype=torch.int32)
+        for row, chunk in enumerate(chunks):
+            pages = chunk.request.pages[: -(-(chunk.start + chunk.count) // self.page_size)]
+            table[row, : len(pages)] = torch.tensor(pages, dtype=torch.int32)
+        context = torch.tensor([chunk.start + chunk.count for chunk in chunks])
+        device = self.device.torch
+        return Ragged(table.to(device), context.to(device), [chunk.count for chunk in chunks])
+
+
+def _samples(request: SequenceRequest) -> bool:
+    return request.sampling is not None
