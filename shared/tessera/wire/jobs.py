@@ -9,6 +9,7 @@ from typing import Literal
 
 import msgspec
 
+JobKind = Literal["video"]
 JobStatus = Literal["queued", "in_progress", "completed", "failed", "cancelled"]
 ENDED: frozenset[str] = frozenset({"completed", "failed", "cancelled"})
 
@@ -33,7 +34,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     """A job as it is now. Times are Unix seconds; `progress` is 0 to 100."""
 
     id: str
-    kind: Literal["video"]
+    kind: JobKind
     owner: str
     """Whose it is: the hash of the API key, or `anonymous`."""
     queue: str

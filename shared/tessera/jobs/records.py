@@ -1,0 +1,146 @@
+"""What the store's scripts answer, as types.
+
+Does not know Redis' commands (`tessera.jobs.scripts`) or connections (`tessera.jobs.store`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, cast
+
+import msgspec
+
+from tessera.wire.jobs import Artifact, Job, JobError, JobKind, JobStatus
+from tessera.wire.models import Card
+
+Ending = Literal["completed", "failed", "cancelled", "queued", "lost"]
+"""What became of a job that its holder gave up; `lost` when it was no longer its to give."""
+Held = Literal["held", "cancel", "lost"]
+"""What a renewed lease says: go on, stop because somebody cancelled, or stop because it is another's now."""
+
+
+class Created(msgspec.Struct, frozen=True):
+    """A job, and whether an idempotency key led to one that was there before."""
+
+    job: Job
+    replayed: bool
+
+
+class Lease(msgspec.Struct, frozen=True):
+    """The right to work on a job: void as soon as a newer `token` was given out."""
+
+    job: Job
+    token: int
+
+
+class NotClaimed(msgspec.Struct, frozen=True):
+    """Why there is nothing to do for a ring."""
+
+    reason: Literal["gone", "busy", "ended"]
+
+
+class Page(msgspec.Struct, frozen=True):
+    """A stretch of an owner's jobs."""
+
+    jobs: list[Job]
+    has_more: bool
+
+
+class Ring(msgspec.Struct, frozen=True):
+    """A job that a worker should hear of."""
+
+    job_id: str
+    queue: str
+
+
+class Counts(msgspec.Struct, frozen=True):
+    """Jobs by state, all owners together."""
+
+    queued: int
+    in_progress: int
+    ended: int
+
+
+class WorkerInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A live worker: what it can do and where it runs."""
+
+    id: str
+    kind: JobKind
+    queue: str
+    card: Card
+    device: str
+    pid: int
+
+
+def _text(value: Any) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
+def _fields(reply: Mapping[Any, Any] | Sequence[Any]) -> dict[str, bytes]:
+    pairs = reply.items() if isinstance(reply, Mapping) else zip(reply[::2], reply[1::2], strict=True)
+    return {_text(key): value for key, value in pairs}
+
+
+def job_from(reply: Mapping[Any, Any] | Sequence[Any]) -> Job:
+    """The job of a record as HGETALL gives it."""
+    fields = _fields(reply)
+
+    def when(name: str) -> float | None:
+        return int(fields[name]) / 1e6 if name in fields else None
+
+    created_at = when("created_at")
+    assert created_at is not None
+    return Job(
+        id=_text(fields["id"]),
+        kind=cast("JobKind", _text(fields["kind"])),
+        owner=_text(fields["owner"]),
+        queue=_text(fields["queue"]),
+        status=cast("JobStatus", _text(fields["status"])),
+        input=msgspec.Raw(fields["input"]),
+        progress=int(fields["progress"]),
+        attempts=int(fields["attempts"]),
+        cancel_requested=fields.get("cancel") == b"1",
+        created_at=created_at,
+        started_at=when("started_at"),
+        ended_at=when("ended_at"),
+        expires_at=when("expires_at"),
+        error=msgspec.json.decode(fields["error"], type=JobError) if "error" in fields else None,
+        artifacts=msgspec.json.decode(fields["artifacts"], type=dict[str, Artifact]) if "artifacts" in fields else {},
+    )
+
+
+def lease_from(reply: Sequence[Any]) -> Lease | NotClaimed:
+    """The answer to a claim."""
+    outcome = _text(reply[0])
+    if outcome == "claimed":
+        return Lease(job_from(reply[2]), int(reply[1]))
+    return NotClaimed(cast("Literal['gone', 'busy', 'ended']", outcome))
+
+
+def page_from(reply: Sequence[Any]) -> Page | None:
+    """The answer to a list; None when the id to start after is not the owner's."""
+    outcome = _text(reply[0])
+    if outcome == "unknown":
+        return None
+    return Page([job_from(record) for record in reply[1:]], has_more=outcome == "more")
+
+
+def rings_from(reply: Sequence[Any]) -> list[Ring]:
+    """The answer to a reaping."""
+    return [Ring(_text(job_id), _text(queue)) for job_id, queue in zip(reply[::2], reply[1::2], strict=True)]
+
+
+def ending_from(reply: Any) -> Ending:
+    """The answer to completing, failing or releasing."""
+    return cast("Ending", _text(reply))
+
+
+def held_from(reply: Any) -> Held:
+    """The answer to a renewal."""
+    return cast("Held", _text(reply))
+
+
+def workers_from(reply: Sequence[bytes]) -> list[WorkerInfo]:
+    """The answer to a look for workers, in a stable order."""
+    found = [msgspec.json.decode(worker, type=WorkerInfo) for worker in reply]
+    return sorted(found, key=lambda worker: worker.id)
