@@ -12,9 +12,11 @@ from typing import Any, Protocol
 
 import celery
 import redis
+from celery.exceptions import Reject
 from kombu.exceptions import OperationalError
 
 from tessera.errors import UnavailableError
+from tessera.jobs.store import RING_PREFIX
 from tessera.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -22,7 +24,6 @@ logger = logging.getLogger(__name__)
 TASK = "tessera.job"
 VISIBILITY_TIMEOUT_S = 12 * 3600
 """Until Redis' transport hands an unacknowledged ring to another worker. Long: our own lease notices deaths."""
-KEY_PREFIX = "tessera:celery:"
 
 
 class Bell(Protocol):
@@ -47,7 +48,7 @@ def make_app(settings: Settings) -> celery.Celery:
         "socket_keepalive": True,
         "retry_on_timeout": False,
         "health_check_interval": 10,
-        "global_keyprefix": KEY_PREFIX,
+        "global_keyprefix": RING_PREFIX,
     }
     app = celery.Celery("tessera", broker=broker_url(settings.redis_url), set_as_current=False)
     app.conf.update(
@@ -79,10 +80,11 @@ def broker_url(url: str) -> str:
 
 
 def listen(app: celery.Celery, run: Callable[[str], object]) -> None:
-    """Have `run(job_id)` called for every ring that this process hears."""
+    """Have `run(job_id)` called for every ring that this process hears; the answer `draining` passes the ring on."""
 
     def job(job_id: str) -> None:
-        run(job_id)
+        if run(job_id) == "draining":
+            raise Reject("this worker is to end", requeue=True)
 
     app.task(job, name=TASK, shared=False)
 

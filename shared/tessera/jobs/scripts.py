@@ -23,7 +23,7 @@ from __future__ import annotations
 PRELUDE = """
 local P = 'tessera:'
 local QUEUED, LEASED, ENDED = P .. 'jobs:queued', P .. 'jobs:leased', P .. 'jobs:ended'
-local MOST_DOUBLINGS = 10
+local MOST_DOUBLINGS = 6
 
 local function text(number) return string.format('%.0f', number) end
 local function now() local time = redis.call('TIME'); return time[1] * 1000000 + time[2] end
@@ -245,19 +245,22 @@ return ids
 """
 )
 
-# most attempts, keep, ring again after, how many; answers [id, queue, …] of the jobs to ring for
+# most attempts, keep, ring again after, how many, prefix of Celery's queues; answers [id, queue, …] to ring for.
+# A queue that holds as many rings as there are queued jobs has lost none: no more are added then.
 REAP = """
 local most, keep, ring_after = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 for _, id in ipairs(redis.call('ZRANGEBYSCORE', LEASED, '-inf', text(now()), 'LIMIT', 0, ARGV[4])) do
   if get(id, 'status') then lose(id, most, keep) else redis.call('ZREM', LEASED, id) end
 end
-local due = {}
+local due, waiting = {}, redis.call('ZCARD', QUEUED)
 for _, id in ipairs(redis.call('ZRANGEBYSCORE', QUEUED, '-inf', text(now()), 'LIMIT', 0, ARGV[4])) do
   local created = get(id, 'created_at')
   if not created then
     redis.call('ZREM', QUEUED, id)
   elseif tonumber(created) + keep < now() then
     finish(id, 'failed', problem('expired', 'no worker took the job in the time that jobs are kept'), keep)
+  elseif redis.call('LLEN', ARGV[5] .. get(id, 'queue')) >= waiting then
+    redis.call('ZADD', QUEUED, text(now() + ring_after), id)
   else
     local rings = redis.call('HINCRBY', job(id), 'rings', 1)
     redis.call('ZADD', QUEUED, text(now() + ring_after * 2 ^ math.min(rings, MOST_DOUBLINGS)), id)

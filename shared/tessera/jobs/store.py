@@ -37,6 +37,8 @@ logger = logging.getLogger(__name__)
 
 IDEMPOTENCY_S = 24 * 3600
 SWEEP_BATCH = 100
+RING_PREFIX = "tessera:celery:"
+"""Before the name of each list in which Celery keeps rings."""
 _DOWN = (
     redis.exceptions.ConnectionError,
     redis.exceptions.TimeoutError,
@@ -280,6 +282,7 @@ class JobStore:
             _microseconds(self.settings.keep_s),
             _microseconds(self.settings.reap_every_s),
             SWEEP_BATCH,
+            RING_PREFIX,
         )
         return records.rings_from(reply)
 

@@ -25,7 +25,10 @@ class VideoCreateRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
 
     prompt: Annotated[str, Meta(min_length=1, max_length=8192)]
     model: str | None = None
-    seconds: Annotated[str, Meta(pattern=r"^[0-9]{1,4}(\.[0-9]{1,3})?$")] | None = None
+    seconds: (
+        Annotated[str, Meta(pattern=r"^[0-9]{1,4}(\.[0-9]{1,3})?$")] | Annotated[float, Meta(gt=0, lt=1e4)] | None
+    ) = None
+    """A string for OpenAI's clients; people who write JSON by hand send a number."""
     size: Annotated[str, Meta(pattern=r"^[0-9]{1,5}x[0-9]{1,5}$")] | None = None
     input_reference: ImageReference | None = None
     # beyond OpenAI

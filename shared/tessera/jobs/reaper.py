@@ -1,0 +1,98 @@
+"""The reaper: nothing that was accepted is forgotten, and nothing is kept for ever.
+
+Every few seconds it puts jobs whose worker was lost back into the queue, rings for queued jobs that nobody took, and
+removes jobs that were kept long enough together with their files. Any number of reapers may run at once: each step is
+one script in Redis. Runs as a thread in every worker and in the video service. Does not know what a job does.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+
+from tessera.errors import UnavailableError
+from tessera.jobs.artifacts import ArtifactStore
+from tessera.jobs.celery_app import Bell
+from tessera.jobs.records import Counts
+from tessera.jobs.store import JobStore
+
+logger = logging.getLogger(__name__)
+
+STALE_EVERY = 200
+"""A look for files without a record every so many rounds."""
+STALE_MARGIN_S = 24 * 3600.0
+
+
+class Reaper:
+    """One of them.
+
+    Args:
+        store: where the records are.
+        artifacts: whose files go with the records.
+        bell: to ring with.
+        on_counts: told how many jobs there are, each round.
+    """
+
+    def __init__(
+        self,
+        store: JobStore,
+        artifacts: ArtifactStore,
+        bell: Bell,
+        *,
+        on_counts: Callable[[Counts], None] = lambda _: None,
+    ) -> None:
+        self.store = store
+        self.artifacts = artifacts
+        self.bell = bell
+        self.on_counts = on_counts
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="reaper", daemon=True)
+
+    def start(self) -> None:
+        """Begin, in a thread."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop after the current round. Returns when it has."""
+        self._closing.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def look(self) -> int:
+        """One round over leases, rings and expired jobs. Returns how many rings it gave.
+
+        Raises:
+            UnavailableError: Redis is down.
+        """
+        rings = self.store.reap()
+        for ring in rings:
+            self.bell.ring(ring.job_id, ring.queue)
+        for job_id in self.store.expire():
+            self.artifacts.remove(job_id)
+        self.on_counts(self.store.counts())
+        return len(rings)
+
+    def remove_stale(self) -> None:
+        """Remove files of jobs that have no record, once they are older than any record can be.
+
+        The age protects the files when Redis answers but has lost its data, or is another one than before.
+        """
+        for job_id in self.artifacts.stale(self.store.settings.keep_s + STALE_MARGIN_S):
+            if not self.store.exists(job_id):
+                self.artifacts.remove(job_id)
+
+    def _run(self) -> None:
+        settings = self.store.settings
+        rounds = 0
+        while not self._closing.wait(settings.reap_every_s):
+            try:
+                self.look()
+                if rounds % STALE_EVERY == 0:
+                    self.remove_stale()
+                rounds += 1
+            except UnavailableError:
+                # Workers could not renew meanwhile: they have a lease's time to come back before theirs are taken.
+                self._closing.wait(settings.lease_s)
+            except Exception:
+                logger.exception("a round of the reaper failed")

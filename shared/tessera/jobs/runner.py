@@ -1,0 +1,237 @@
+"""Runs one job: claim, keep the lease while a handler works, end the record under the fencing token.
+
+The handler learns at each `JobContext.step` that it has to stop: because somebody cancelled, because the lease is
+another's now, or because this process is to end (then the job is given back at once). The lease is kept by a thread of
+its own, so a step never waits for Redis, and a Redis that is down for a while costs no finished work.
+Does not know what a job does, nor who rings.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from typing import Literal
+
+from tessera.errors import TesseraError, UnavailableError
+from tessera.jobs.artifacts import ArtifactStore
+from tessera.jobs.celery_app import Bell
+from tessera.jobs.records import Ending, Lease, NotClaimed
+from tessera.jobs.store import JobStore
+from tessera.wire.jobs import Artifact, Job, JobError
+
+logger = logging.getLogger(__name__)
+
+RETRY_EVERY_S = 0.5
+RENEWALS_PER_LEASE = 3
+StopReason = Literal["cancelled", "lost", "draining"]
+
+
+class JobStoppedError(Exception):
+    """Raised in a handler at a step where it has to stop. It lets this pass and puts nothing away."""
+
+    def __init__(self, reason: StopReason) -> None:
+        super().__init__(reason)
+        self.reason: StopReason = reason
+
+
+class JobContext:
+    """What a handler has of its job.
+
+    Args:
+        lease: of the job.
+        draining: set when the process is to end.
+    """
+
+    def __init__(self, lease: Lease, draining: threading.Event) -> None:
+        self.job = lease.job
+        self._lease = lease
+        self._draining = draining
+        self._stop: StopReason | None = None
+        self._progress = 0
+        self._stepped = threading.Event()
+
+    def step(self, progress: int) -> None:
+        """Report progress (0 to 100) and stop here if it is time to. Never blocks.
+
+        Raises:
+            JobStoppedError: see the class.
+        """
+        self._progress = max(self._progress, min(progress, 100))
+        self._stepped.set()
+        if self._stop is not None:
+            raise JobStoppedError(self._stop)
+        if self._draining.is_set():
+            raise JobStoppedError("draining")
+
+    def key(self, name: str) -> str:
+        """The artifact key of a result: no other attempt at this job has it."""
+        return f"{self.job.id}/{self._lease.token}-{name}"
+
+    def stop(self, reason: StopReason) -> None:
+        """For the keeper of the lease: end the handler at its next step."""
+        self._stop = reason
+
+    def wait_for_step(self, timeout_s: float) -> int:
+        """For the keeper of the lease: the progress after the next step, or after `timeout_s`."""
+        self._stepped.wait(timeout_s)
+        self._stepped.clear()
+        return self._progress
+
+    def wake(self) -> None:
+        """For the runner: end a `wait_for_step` now."""
+        self._stepped.set()
+
+
+Handler = Callable[[Job, JobContext], Mapping[str, Artifact]]
+"""Does a job and answers its artifacts by name. A `TesseraError` that is not retryable fails the job for good; after any
+other error it is tried again while it has attempts left."""
+Outcome = Ending | Literal["gone", "busy", "ended", "draining"]
+"""What became of a ring. `draining`: this process is to end and has not looked at it."""
+
+
+class Runner:
+    """Does the jobs that this process hears of, one or several at a time (one thread each).
+
+    Args:
+        store: where the records are.
+        artifacts: where a handler puts its results.
+        bell: rung when a job goes back to the queue.
+        handlers: by kind of job.
+        worker: id of this process.
+    """
+
+    def __init__(
+        self,
+        store: JobStore,
+        artifacts: ArtifactStore,
+        bell: Bell,
+        handlers: Mapping[str, Handler],
+        *,
+        worker: str,
+    ) -> None:
+        self.store = store
+        self.artifacts = artifacts
+        self.bell = bell
+        self.handlers = dict(handlers)
+        self.worker = worker
+        self._draining = threading.Event()
+
+    def drain(self) -> None:
+        """Stop at the next step and give running jobs back; take no new ones. Safe in a signal handler."""
+        self._draining.set()
+
+    def run(self, job_id: str) -> Outcome:
+        """Do a job if it is to be had. Never raises for what a handler does wrong."""
+        if self._draining.is_set():
+            return "draining"
+        claimed = self._claim(job_id)
+        if claimed is None:
+            return "draining"
+        if isinstance(claimed, NotClaimed):
+            logger.info("nothing to do for %s: %s", job_id, claimed.reason)
+            return claimed.reason
+        logger.info("%s begins (attempt %d)", job_id, claimed.job.attempts)
+        outcome = self._work(claimed)
+        logger.info("%s: %s", job_id, outcome)
+        if outcome == "queued":
+            self._ring(claimed.job)
+        return outcome
+
+    def _claim(self, job_id: str) -> Lease | NotClaimed | None:
+        while True:
+            try:
+                return self.store.claim(job_id, worker=self.worker)
+            except UnavailableError:
+                if self._draining.wait(RETRY_EVERY_S):
+                    return None
+
+    def _work(self, lease: Lease) -> Ending:
+        context = JobContext(lease, self._draining)
+        handler = self.handlers[lease.job.kind]
+        try:
+            with self._kept(lease, context):
+                artifacts = handler(lease.job, context)
+                ending = self._persist(lambda: self.store.complete(lease, artifacts))
+        except JobStoppedError as stopped:
+            ending = self._stopped(lease, stopped.reason)
+        except Exception as error:  # noqa: BLE001 - whatever a handler raises is the job's error
+            ending = self._failed(lease, error)
+        if ending in ("cancelled", "lost"):
+            self._remove_files(lease, ending)
+        return ending
+
+    def _stopped(self, lease: Lease, reason: StopReason) -> Ending:
+        if reason == "lost":
+            return "lost"
+        if reason == "draining":
+            return self._persist(lambda: self.store.release(lease))
+        error = JobError(code="cancelled", message="the job was cancelled")
+        return self._persist(lambda: self.store.fail(lease, error, again=False))
+
+    def _failed(self, lease: Lease, error: Exception) -> Ending:
+        if isinstance(error, TesseraError):
+            body = error.body()
+            known = JobError(code=body.code or body.type, message=body.message)
+            again = error.retryable
+        else:
+            known = JobError(code="internal_error", message="the worker failed on this job; its log says why")
+            again = True
+        logger.error("%s failed: %s", lease.job.id, error, exc_info=None if isinstance(error, TesseraError) else error)
+        return self._persist(lambda: self.store.fail(lease, known, again=again))
+
+    def _persist(self, change: Callable[[], Ending]) -> Ending:
+        """Write the end of an attempt, however long Redis is away, unless this process is to end."""
+        while True:
+            try:
+                return change()
+            except UnavailableError:
+                if self._draining.wait(RETRY_EVERY_S):
+                    logger.exception("the end of an attempt could not be written: its lease will run out")
+                    return "lost"
+
+    def _remove_files(self, lease: Lease, ending: Ending) -> None:
+        """After a cancel or a delete nobody can reach what this attempt has stored. A lost lease leaves the files of
+        the attempt to the job's own removal: another attempt's files lie beside them."""
+        try:
+            if ending == "cancelled" or not self.store.exists(lease.job.id):
+                self.artifacts.remove(lease.job.id)
+        except UnavailableError:
+            logger.warning("the files of %s stay until they are stale: Redis is down", lease.job.id)
+
+    def _ring(self, job: Job) -> None:
+        try:
+            self.bell.ring(job.id, job.queue)
+        except UnavailableError:
+            logger.warning("%s was not rung for; the reaper will", job.id)
+
+    @contextlib.contextmanager
+    def _kept(self, lease: Lease, context: JobContext) -> Iterator[None]:
+        """Renew the lease as long as the context is open."""
+        closing = threading.Event()
+        keeper = threading.Thread(target=self._keep, args=(lease, context, closing), name="lease", daemon=True)
+        keeper.start()
+        try:
+            yield
+        finally:
+            closing.set()
+            context.wake()
+            keeper.join()
+
+    def _keep(self, lease: Lease, context: JobContext, closing: threading.Event) -> None:
+        every_s = self.store.settings.lease_s / RENEWALS_PER_LEASE
+        while not closing.is_set():
+            progress = context.wait_for_step(every_s)
+            if closing.is_set():
+                return
+            try:
+                held = self.store.renew(lease, progress=progress)
+            except UnavailableError:
+                closing.wait(RETRY_EVERY_S)
+                continue
+            if held == "cancel":
+                context.stop("cancelled")
+            elif held == "lost":
+                context.stop("lost")
+                return
