@@ -37,6 +37,6 @@ def create_app(settings: Settings) -> Litestar:
         registry=registry,
         description="Language models: chat completions, completions and embeddings with OpenAI's shapes.",
         lifespan=[engine],
-        state={"host": host},
+        state={"host": host, "models": host.models},
         max_body_bytes=settings.gateway.max_json_bytes,
     )

@@ -4,36 +4,22 @@ from __future__ import annotations
 
 from typing import Any
 
-from litestar import Request, Response, get, post
+from litestar import Request, Response, post
 from litestar.datastructures import State
 from litestar.response import Stream
 
-from tessera.language.service import EngineHost, find_model
+from tessera.language.service import EngineHost
 from tessera.web.app import json_response
 from tessera.web.disconnect import unless_client_leaves
 from tessera.web.docs import documented
+from tessera.web.models import MODEL_ROUTES
 from tessera.web.sse import stream_response
 from tessera.wire.chat import ChatCompletionRequest, CompletionRequest, EmbeddingRequest
 from tessera.wire.decoding import decode_json
-from tessera.wire.models import Model, ModelList
 from tessera_text.pipeline import TextTools
 
 Host = EngineHost[TextTools]
 TextRequest = Request[Any, Any, State]
-
-
-@get("/v1/models", summary="Models of this service.", tags=["models"])
-async def list_models(state: State) -> ModelList:
-    """Empty until the engine has loaded."""
-    host: Host = state.host
-    return host.models()
-
-
-@get("/v1/models/{model_id:path}", summary="One model.", tags=["models"])
-async def get_model(state: State, model_id: str) -> Model:
-    """Its card says what is known about it."""
-    host: Host = state.host
-    return find_model(host.models(), model_id.lstrip("/"))
 
 
 @post(
@@ -47,8 +33,7 @@ async def chat_completions(request: TextRequest, state: State) -> Response[bytes
     """Streams server-sent events when `stream` is true."""
     body = decode_json(await request.body(), ChatCompletionRequest)
     host: Host = state.host
-    find_model(host.models(), body.model)
-    chat = host.tools().chat
+    chat = host.tools(body.model).chat
     if body.stream:
         return await stream_response(chat.stream(body))
     return json_response(await unless_client_leaves(request, chat.answer(body)))
@@ -65,8 +50,7 @@ async def completions(request: TextRequest, state: State) -> Response[bytes] | S
     """Streams server-sent events when `stream` is true."""
     body = decode_json(await request.body(), CompletionRequest)
     host: Host = state.host
-    find_model(host.models(), body.model)
-    tools = host.tools().completions
+    tools = host.tools(body.model).completions
     if body.stream:
         return await stream_response(tools.stream(body))
     return json_response(await unless_client_leaves(request, tools.answer(body)))
@@ -83,8 +67,7 @@ async def embeddings(request: TextRequest, state: State) -> Response[bytes]:
     """The mean of the last hidden states, of length one."""
     body = decode_json(await request.body(), EmbeddingRequest)
     host: Host = state.host
-    find_model(host.models(), body.model)
-    return json_response(await unless_client_leaves(request, host.tools().embeddings.answer(body)))
+    return json_response(await unless_client_leaves(request, host.tools(body.model).embeddings.answer(body)))
 
 
-ROUTES = [list_models, get_model, chat_completions, completions, embeddings]
+ROUTES = [*MODEL_ROUTES, chat_completions, completions, embeddings]

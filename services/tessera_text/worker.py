@@ -1,4 +1,4 @@
-"""The text engine's process: loads the language model and steps it. The service starts it (`tessera.engine.client`)."""
+"""The text engine's process: loads the language model and steps it (see `tessera.engine.client`)."""
 
 from __future__ import annotations
 

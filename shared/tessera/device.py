@@ -18,7 +18,7 @@ from tessera.errors import StartError
 class Device:
     """A device to run on, and how."""
 
-    torch: torch.device
+    place: torch.device
     dtype: torch.dtype
     name: str
 

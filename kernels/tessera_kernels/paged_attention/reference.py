@@ -39,7 +39,7 @@ def paged_attention(
         pages_GM = ragged.page_table_BM[sequences_G, : -(-longest // page_size)]
         key_GLHD = key_cache_PSHD[pages_GM].flatten(1, 2)[:, :longest]
         value_GLHE = value_cache_PSHE[pages_GM].flatten(1, 2)[:, :longest]
-        query_GNQD = query_TQD[rows_R].unflatten(0, (len(sequences), count))
+        query_GNQD = query_TQD[rows_R].view(len(sequences), count, *query_TQD.shape[1:])
         position_L = torch.arange(longest, device=device)
         own_GN = context_G[:, None] - count + torch.arange(count, device=device)
         seen_GNL = position_L <= own_GN[..., None]
@@ -69,12 +69,14 @@ def _attend(
     softcap: float | None,
     sinks_Q: torch.Tensor | None,
 ) -> torch.Tensor:
-    groups = query_GNQD.shape[2] // key_GLHD.shape[2]
+    batch, count, heads, dim = query_GNQD.shape
+    kv_heads = key_GLHD.shape[2]
+    groups = heads // kv_heads
     # [G, H, groups*N, D]: the query heads of one kv head side by side, so that keys are not repeated in memory.
-    query = query_GNQD.unflatten(2, (-1, groups)).permute(0, 2, 3, 1, 4).flatten(2, 3)
+    query = query_GNQD.view(batch, count, kv_heads, groups, dim).permute(0, 2, 3, 1, 4).flatten(2, 3)
     key, value = key_GLHD.permute(0, 2, 3, 1), value_GLHE.transpose(1, 2)
     scores = torch.matmul(query, key).float() * scaling
-    scores = scores.unflatten(2, (groups, -1))  # [G, H, groups, N, L]
+    scores = scores.view(batch, kv_heads, groups, count, -1)
     if softcap is not None:
         scores = softcap * torch.tanh(scores / softcap)
     scores = scores.masked_fill(~seen_GNL[:, None, None], float("-inf"))
@@ -84,4 +86,4 @@ def _attend(
     else:
         weights = torch.softmax(scores, dim=-1)
     result = torch.matmul(weights.flatten(2, 3).to(value.dtype), value)  # [G, H, groups*N, E]
-    return result.unflatten(2, (groups, -1)).permute(0, 3, 1, 2, 4).flatten(2, 3)
+    return result.view(batch, kv_heads, groups, count, -1).permute(0, 3, 1, 2, 4).flatten(2, 3)

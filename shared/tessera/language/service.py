@@ -12,10 +12,11 @@ from typing import Generic, TypeVar
 from prometheus_client import CollectorRegistry
 
 from tessera.engine.client import EngineClient, python_module
-from tessera.errors import ModelNotFoundError, UnavailableError
+from tessera.errors import UnavailableError
 from tessera.web.metrics import NamedGauges
+from tessera.web.models import find_model, model_of
 from tessera.wire.engine import Ready
-from tessera.wire.models import Card, Model, ModelList
+from tessera.wire.models import ModelList
 
 Tools = TypeVar("Tools")
 
@@ -43,11 +44,12 @@ class EngineHost(Generic[Tools]):
         """For `/ready`."""
         return {"engine": self.engine.state()}
 
-    def tools(self) -> Tools:
-        """The model's tools.
+    def tools(self, model: str) -> Tools:
+        """The tools of the model that a request names.
 
         Raises:
             UnavailableError: the engine has not loaded yet.
+            ModelNotFoundError: it has loaded another.
         """
         if self._tools is None:
             ready = self.engine.ready
@@ -61,6 +63,7 @@ class EngineHost(Generic[Tools]):
                 )
             self._ready = ready
             self._tools = self._build(ready, self.engine)
+        find_model(self.models(), model)
         return self._tools
 
     def models(self) -> ModelList:
@@ -69,24 +72,6 @@ class EngineHost(Generic[Tools]):
         if ready is None:
             return ModelList(data=[])
         return ModelList(data=[model_of(card, ready.device) for card in ready.cards])
-
-
-def model_of(card: Card, device: str) -> Model:
-    """A card in OpenAI's shape."""
-    return Model(id=card.id, created=card.created, owned_by="tessera", card=card, device=device)
-
-
-def find_model(models: ModelList, model_id: str) -> Model:
-    """The model with this id.
-
-    Raises:
-        ModelNotFoundError: names those there are.
-    """
-    for model in models.data:
-        if model.id == model_id:
-            return model
-    known = ", ".join(model.id for model in models.data) or "none yet"
-    raise ModelNotFoundError(f"there is no model {model_id!r} here; there are: {known}", param="model")
 
 
 def directory_of(ready: Ready) -> Path:

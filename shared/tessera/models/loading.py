@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText, PreTrainedModel
+from transformers.utils import logging as transformers_logging
 
 from tessera.errors import ModelLoadError
 from tessera.models import attention
@@ -44,6 +45,7 @@ def load_pretrained(
         ModelLoadError: missing or pickled weights, a damaged file, an architecture this Transformers does not know.
     """
     refuse_pickles(directory)
+    transformers_logging.disable_progress_bar()
     try:
         model = auto_class.from_pretrained(
             directory,
@@ -95,6 +97,6 @@ def require_attention_only(model: PreTrainedModel, layers: attention.Probe, dire
     expected = model.config.get_text_config().num_hidden_layers
     if len(layers.found) != expected:
         raise ModelLoadError(
-            f"{directory}: only {len(layers.found)} of {expected} layers attend through AttentionInterface; models with "
-            "linear-attention or recurrent layers are not supported"
+            f"{directory}: only {len(layers.found)} of {expected} layers attend through AttentionInterface; models "
+            "with linear-attention or recurrent layers are not supported"
         )

@@ -41,12 +41,12 @@ class SequenceRunner:
         started = time.perf_counter()
         self.device = device
         self.page_size = page_size
-        self.model = load_decoder(directory, device=device.torch, dtype=device.dtype)
+        self.model = load_decoder(directory, device=device.place, dtype=device.dtype)
         loaded = time.perf_counter()
         layers = attention.probe(self.model)
         require_attention_only(self.model, layers, directory)
         self.pages = max(1, kv_cache_bytes // (attention.bytes_per_token(layers, device.dtype) * page_size))
-        attention.attach_caches(layers, pages=self.pages, page_size=page_size, dtype=device.dtype, device=device.torch)
+        attention.attach_caches(layers, pages=self.pages, page_size=page_size, dtype=device.dtype, device=device.place)
         self.encoder = Encoder.of(self.model)
         self.report = {"weights_s": loaded - started, "kv_cache_s": time.perf_counter() - loaded}
 
@@ -64,7 +64,7 @@ class SequenceRunner:
     def run(self, batch: Batch) -> StepOutput:
         """Compute the batch's chunks; their keys and values are in the cache afterwards."""
         chunks = batch.chunks
-        device = self.device.torch
+        device = self.device.place
         ids = [t for chunk in chunks for t in chunk.request.token_ids[chunk.start : chunk.start + chunk.count]]
         positions = [p for chunk in chunks for p in range(chunk.start, chunk.start + chunk.count)]
         slots = [
@@ -103,7 +103,7 @@ class SequenceRunner:
             pages = chunk.request.pages[: -(-(chunk.start + chunk.count) // self.page_size)]
             table[row, : len(pages)] = torch.tensor(pages, dtype=torch.int32)
         context = torch.tensor([chunk.start + chunk.count for chunk in chunks])
-        device = self.device.torch
+        device = self.device.place
         return Ragged(table.to(device), context.to(device), [chunk.count for chunk in chunks])
 
 

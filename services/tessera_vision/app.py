@@ -1,0 +1,49 @@
+"""The vision service's app."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+
+from litestar import Litestar
+from prometheus_client import CollectorRegistry
+
+from tessera.language.service import EngineHost
+from tessera.settings import Settings
+from tessera.web.app import build_app
+from tessera_vision.pipeline import VisionTools, build_tools
+from tessera_vision.routes import ROUTES
+
+
+def create_app(settings: Settings) -> Litestar:
+    """Make the app; its engine and its preprocessing pool start and end with it."""
+    registry = CollectorRegistry()
+    pool = ThreadPoolExecutor(max_workers=min(4, os.cpu_count() or 1), thread_name_prefix="preprocess")
+    host: EngineHost[VisionTools] = EngineHost(
+        "vision",
+        "tessera_vision.worker",
+        registry,
+        lambda ready, engine: build_tools(ready, engine, settings.vision, pool),
+    )
+
+    @asynccontextmanager
+    async def engine(_: Litestar) -> AsyncIterator[None]:
+        await host.engine.start()
+        try:
+            yield
+        finally:
+            await host.engine.close()
+            pool.shutdown(wait=False, cancel_futures=True)
+
+    return build_app(
+        "vision",
+        ROUTES,
+        ready=host.states,
+        registry=registry,
+        description="Vision-language models: chat completions with images by data URL, with OpenAI's shapes.",
+        lifespan=[engine],
+        state={"host": host, "models": host.models},
+        max_body_bytes=settings.gateway.max_body_bytes,
+    )

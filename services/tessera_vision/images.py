@@ -1,0 +1,95 @@
+"""Images from a request: data URLs decoded under limits that are checked before any pixel is.
+
+Does not know models. Remote addresses are refused: a server that fetches what a stranger names can be turned against
+its own network.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import io
+import re
+import warnings
+from dataclasses import dataclass
+
+from PIL import Image, UnidentifiedImageError
+
+from tessera.errors import InvalidRequestError, PayloadTooLargeError, UnsupportedMediaError
+
+FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
+MIN_SIDE = 2
+MAX_RATIO = 200
+"""Longest side over shortest: beyond it a processor's resize makes images of absurd size."""
+_DATA_URL = re.compile(r"^data:(?P<kind>[\w.+-]+/[\w.+-]+);base64,(?P<data>[A-Za-z0-9+/=\s]*)$")
+
+
+@dataclass(frozen=True)
+class ImageLimits:
+    """What the service's settings allow."""
+
+    count: int
+    bytes: int
+    pixels: int
+
+
+def decode_data_url(url: str, limits: ImageLimits, *, param: str) -> Image.Image:
+    """An RGB image from a data URL.
+
+    Raises:
+        InvalidRequestError: not a base64 data URL, broken base64, a damaged image, or sides out of range.
+        PayloadTooLargeError: more bytes or pixels than allowed.
+        UnsupportedMediaError: a format that is not on the list.
+    """
+    if url.startswith(("http://", "https://")):
+        raise InvalidRequestError(
+            f"`{param}`: remote images are not fetched; send the image as data:image/png;base64,…", param=param
+        )
+    if len(url) > limits.bytes * 4 // 3 + 256:
+        raise PayloadTooLargeError(f"`{param}`: an image may have {limits.bytes} bytes", param=param)
+    match = _DATA_URL.match(url)
+    if match is None:
+        raise InvalidRequestError(f"`{param}` must be a data URL such as data:image/png;base64,…", param=param)
+    try:
+        data = base64.b64decode(match["data"], validate=False)
+    except binascii.Error as error:
+        raise InvalidRequestError(f"`{param}`: the base64 data is broken: {error}", param=param) from error
+    if len(data) > limits.bytes:
+        raise PayloadTooLargeError(
+            f"`{param}`: the image has {len(data)} bytes; at most {limits.bytes} are allowed", param=param
+        )
+    return _decode(data, limits, param)
+
+
+def _decode(data: bytes, limits: ImageLimits, param: str) -> Image.Image:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # our own limit is checked below
+            image = Image.open(io.BytesIO(data), formats=FORMATS)
+        width, height = image.size
+        if width * height > limits.pixels:
+            raise PayloadTooLargeError(
+                f"`{param}`: the image is {width}x{height}; at most {limits.pixels} pixels are allowed", param=param
+            )
+        if min(width, height) < MIN_SIDE or max(width, height) > MAX_RATIO * min(width, height):
+            raise InvalidRequestError(
+                f"`{param}`: the image is {width}x{height}; sides must be at least {MIN_SIDE} pixels and one at most "
+                f"{MAX_RATIO} times the other",
+                param=param,
+            )
+        return _on_white(image)
+    except UnidentifiedImageError as error:
+        raise UnsupportedMediaError(
+            f"`{param}` is not an image in one of the formats {', '.join(FORMATS)}", param=param
+        ) from error
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        raise InvalidRequestError(f"`{param}`: the image is damaged: {error}", param=param) from error
+
+
+def _on_white(image: Image.Image) -> Image.Image:
+    """RGB; what is transparent becomes white, as a reader would see it on a page."""
+    if image.mode in {"RGBA", "LA", "PA"} or "transparency" in image.info:
+        layer = image.convert("RGBA")
+        page = Image.new("RGBA", layer.size, "white")
+        return Image.alpha_composite(page, layer).convert("RGB")
+    return image.convert("RGB")

@@ -1,0 +1,124 @@
+"""From a conversation with images to a prompt: the model's own processor, in a thread pool.
+
+The processor (Transformers') makes both the token ids, with one token per image feature, and the pixel tensors that
+travel to the engine. Pillow releases the interpreter lock while it decodes and resizes, so threads suffice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+from transformers import AutoProcessor
+
+from tessera.engine.client import EngineClient
+from tessera.errors import InvalidRequestError, ModelLoadError
+from tessera.language.chat import ChatCompletions
+from tessera.language.generation import Generator, Limits, Prompt
+from tessera.language.service import directory_of
+from tessera.language.template import ChatTemplate
+from tessera.language.tokenizer import Tokenizer
+from tessera.settings import VisionSettings
+from tessera.wire.chat import ChatCompletionRequest, ImagePart, Message
+from tessera.wire.engine import Array, Ready
+from tessera_vision.images import ImageLimits, decode_data_url
+
+_TOKENS = frozenset({"input_ids", "attention_mask", "token_type_ids", "mm_token_type_ids"})
+
+
+@dataclass(frozen=True)
+class VisionTools:
+    """What answers the vision routes."""
+
+    chat: ChatCompletions
+
+
+def build_tools(ready: Ready, engine: EngineClient, settings: VisionSettings, pool: ThreadPoolExecutor) -> VisionTools:
+    """The tools for the model that the engine has loaded."""
+    card, directory = ready.cards[0], directory_of(ready)
+    generator = Generator(engine, Tokenizer(directory))
+    preprocessor = Preprocessor(directory, settings)
+    limits = Limits(
+        context_length=card.context_length or 2048,
+        max_output_tokens=settings.max_output_tokens,
+        max_choices=settings.max_choices,
+    )
+
+    async def prompter(request: ChatCompletionRequest) -> Prompt:
+        return await asyncio.get_running_loop().run_in_executor(pool, preprocessor.prompt, request)
+
+    return VisionTools(ChatCompletions(card.id, generator, prompter, limits))
+
+
+class Preprocessor:
+    """A model directory's template and processor."""
+
+    def __init__(self, directory: Path, settings: VisionSettings) -> None:
+        template = ChatTemplate.of(directory)
+        if template is None:
+            raise ModelLoadError(f"{directory} has no chat template")
+        self._template = template
+        self._limits = ImageLimits(settings.max_images, settings.max_image_bytes, settings.max_image_pixels)
+        try:
+            self._processor: Any = AutoProcessor.from_pretrained(
+                directory, local_files_only=True, trust_remote_code=False
+            )
+        except (OSError, ValueError, KeyError, ImportError) as error:
+            raise ModelLoadError(f"cannot load the processor in {directory}: {error}") from error
+
+    def prompt(self, request: ChatCompletionRequest) -> Prompt:
+        """Decode the images, render the template, run the processor.
+
+        Raises:
+            TesseraError: an image or a message that cannot be used; names the part.
+        """
+        images: list[Image.Image] = []
+        count = sum(
+            isinstance(part, ImagePart)
+            for message in request.messages
+            if isinstance(message.content, list)
+            for part in message.content
+        )
+        if count > self._limits.count:
+            raise InvalidRequestError(
+                f"`messages` have {count} images; at most {self._limits.count} are allowed", param="messages"
+            )
+        messages = [self._message(message, index, images) for index, message in enumerate(request.messages)]
+        text = self._template.render(messages)
+        try:
+            output = self._processor(text=text, images=images or None, add_special_tokens=False)
+        except ValueError as error:
+            raise InvalidRequestError(f"the model's processor refuses this: {error}", param="messages") from error
+        ids = output["input_ids"]
+        token_ids = list(ids[0]) if len(ids) and not isinstance(ids[0], int) else list(ids)
+        media = {name: _array(value) for name, value in output.items() if name not in _TOKENS}
+        return Prompt([int(token) for token in token_ids], media)
+
+    def _message(self, message: Message, index: int, images: list[Image.Image]) -> dict[str, Any]:
+        param = f"messages[{index}].content"
+        if message.content is None:
+            raise InvalidRequestError(f"`{param}` is empty", param=param)
+        role = "system" if message.role == "developer" else message.role
+        if isinstance(message.content, str):
+            return {"role": role, "content": [{"type": "text", "text": message.content}]}
+        parts: list[dict[str, Any]] = []
+        for place, part in enumerate(message.content):
+            if isinstance(part, ImagePart):
+                url = part.image_url.url
+                images.append(decode_data_url(url, self._limits, param=f"{param}[{place}].image_url.url"))
+                parts.append({"type": "image"})
+            else:
+                parts.append({"type": "text", "text": part.text})
+        return {"role": role, "content": parts}
+
+
+def _array(value: Any) -> Array:
+    values = np.ascontiguousarray(value)
+    if values.dtype == np.float64:
+        values = values.astype(np.float32)
+    return Array(dtype=values.dtype.name, shape=list(values.shape), data=values.tobytes())
