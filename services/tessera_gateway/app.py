@@ -15,8 +15,10 @@ from litestar.openapi.spec import SecurityScheme
 from litestar.types import ControllerRouterHandler
 from prometheus_client import CollectorRegistry
 
+from tessera.jobs.video_routes import mount
 from tessera.settings import Settings
 from tessera.web.app import build_app
+from tessera.wire.models import Card
 from tessera_gateway.keys import Keys
 from tessera_gateway.metrics import GatewayMetrics
 from tessera_gateway.proxy import Proxy
@@ -57,8 +59,13 @@ def create_app(settings: Settings) -> Litestar:
             )
             yield
 
+    async def video_card(name: str | None) -> Card:
+        return await upstreams.card(name, "video")
+
+    videos = mount(settings, video_card) if "video" in settings.gateway.services else None
+
     async def ready() -> Mapping[str, str]:
-        return upstreams.states()
+        return {**(await videos.ready() if videos else {}), **upstreams.states()}
 
     def behind_keys(handlers: list[ControllerRouterHandler], max_body_bytes: int) -> Router:
         security: list[dict[str, list[str]]] = [{"key": []}] if keys.required else []
@@ -79,12 +86,13 @@ def create_app(settings: Settings) -> Litestar:
                 settings.gateway.max_json_bytes,
             ),
             behind_keys([transcriptions], settings.gateway.max_body_bytes),
+            *([behind_keys(videos.route_handlers, settings.gateway.max_json_bytes)] if videos else []),
         ],
         ready=ready,
         registry=registry,
         description=DESCRIPTION,
-        lifespan=[serving],
-        state={"upstreams": upstreams},
+        lifespan=[serving, *(videos.lifespan if videos else [])],
+        state={"upstreams": upstreams, **(videos.state if videos else {})},
         max_body_bytes=settings.gateway.max_json_bytes,
         security_schemes=_SCHEMES if keys.required else None,
     )

@@ -20,6 +20,7 @@ import msgspec
 
 from tessera.errors import InvalidRequestError, ModelNotFoundError, SettingsError, UnavailableError
 from tessera.settings import Settings
+from tessera.wire.decoding import DAMAGED
 from tessera.wire.models import Card, Health, Model, Task
 from tessera_gateway.metrics import GatewayMetrics
 
@@ -174,9 +175,21 @@ class Upstreams:
                 await self.refresh()
         raise self._no_such(name)
 
-    def cards(self, task: Task) -> list[Card]:
-        """Cards of all known models that can do `task`."""
-        return [model.card for model in self.models() if model.card is not None and task in model.card.tasks]
+    async def card(self, name: str | None, task: Task) -> Card:
+        """The card of a model by its name, or of the first that can do `task`; its upstream may be away.
+
+        Raises:
+            ModelNotFoundError, InvalidRequestError, UnavailableError: as `candidates`.
+        """
+        for attempt in range(2):
+            for model in self.models():
+                if model.card is not None and task in model.card.tasks and name in {None, model.id}:
+                    return model.card
+            if attempt == 0:
+                await self.refresh()
+        if name is None:
+            raise UnavailableError(f"no model for {task} is known yet; try again", retry_after=POLL_S)
+        raise self._not_able(name, task)
 
     async def candidates(self, model: str, task: Task) -> list[Upstream]:
         """Who may answer, best first: ready before starting, then least requests in flight, then least used.
@@ -253,7 +266,7 @@ class Upstreams:
                 upstream.seen(models, *(await self._readiness(upstream)))
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             upstream.lost(str(error) or type(error).__name__)
-        except msgspec.MsgspecError as error:
+        except DAMAGED as error:
             upstream.lost(f"GET /v1/models answered what is no list of models: {error}")
         self.metrics.up.labels(upstream.name).set(1 if upstream.state == "ok" else 0)
 
@@ -281,7 +294,7 @@ class Upstreams:
 def _model(entry: ListedModel, upstream: Upstream) -> Model:
     try:
         card = msgspec.json.decode(entry.card, type=Card | None)
-    except msgspec.MsgspecError:
+    except DAMAGED:
         card = None
     return Model(
         id=entry.id,

@@ -15,6 +15,7 @@ import multipart
 from litestar import Request
 
 from tessera.errors import InvalidRequestError, UnsupportedMediaError
+from tessera.wire.decoding import DAMAGED
 
 _BRACKETED = re.compile(r"^(?P<outer>[^\[\]]+)\[(?P<inner>[^\[\]]*)\]$")
 MAX_PARTS = 64
@@ -61,10 +62,18 @@ def parse_multipart(body: bytes, content_type: str) -> Form:
             if part.filename is not None:
                 files[part.name] = Upload(part.filename, part.content_type or "", part.raw)
             else:
-                _put(fields, part.name, part.value)
+                _put(fields, part.name, _text(part.name, part.raw))
     except multipart.MultipartError as error:
         raise InvalidRequestError(f"the multipart body is damaged: {error}", code="invalid_form") from error
     return Form(fields, files)
+
+
+def _text(name: str, raw: bytes) -> str:
+    # RFC 7578 fields are UTF-8; a charset that a part declares is not obeyed.
+    try:
+        return raw.decode()
+    except UnicodeDecodeError as error:
+        raise InvalidRequestError(f"the field `{name}` is not UTF-8 text", param=name, code="invalid_form") from error
 
 
 def _put(fields: dict[str, Any], name: str, value: str) -> None:
@@ -101,7 +110,7 @@ async def read_form(request: Request[Any, Any, Any]) -> tuple[Form, bool]:
     if kind.startswith("application/json"):
         try:
             return Form(msgspec.json.decode(body, type=dict[str, Any]), {}), False
-        except msgspec.MsgspecError as error:
+        except DAMAGED as error:
             raise InvalidRequestError(f"the body is not a JSON object: {error}", code="invalid_json") from error
     given = kind.split(";")[0] or "(none)"
     raise UnsupportedMediaError(

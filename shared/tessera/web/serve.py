@@ -5,6 +5,8 @@ Does not know which app.
 
 from __future__ import annotations
 
+import signal
+
 import uvicorn
 from litestar import Litestar
 
@@ -32,4 +34,7 @@ def server(app: Litestar, *, host: str, port: int) -> uvicorn.Server:
 
 def serve(app: Litestar, *, host: str, port: int) -> None:
     """Serve until a signal. Returns when all connections are closed, at most `GRACE_S` seconds after the signal."""
+    for sign in (signal.SIGTERM, signal.SIGINT):
+        # uvicorn raises the signal again when it has stopped. It has been obeyed by then: end as one that succeeded.
+        signal.signal(sign, lambda *_: None)
     server(app, host=host, port=port).run()

@@ -14,6 +14,9 @@ from tessera.errors import InvalidRequestError
 
 T = TypeVar("T")
 
+DAMAGED = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What msgspec raises for bytes that are no JSON: beside its own error, for text that is not UTF-8 and for depth."""
+
 _PATH = re.compile(r" - at `\$\.?(?P<path>[^`]*)`$")
 _UNKNOWN = re.compile(r"unknown field `(?P<field>[^`]+)`")
 _MISSING = re.compile(r"missing required field `(?P<field>[^`]+)`")
@@ -30,7 +33,7 @@ def decode_json(body: bytes, kind: type[T]) -> T:
         return msgspec.json.decode(body, type=kind)
     except msgspec.ValidationError as error:
         raise _explain(str(error), kind) from error
-    except msgspec.DecodeError as error:
+    except DAMAGED as error:
         raise InvalidRequestError(f"the body is not valid JSON: {error}", code="invalid_json") from error
 
 
