@@ -14,12 +14,18 @@ AudioFormat = Literal["mp3", "opus", "aac", "flac", "wav", "pcm"]
 TranscriptFormat = Literal["json", "text", "srt", "verbose_json", "vtt"]
 
 
+class VoiceReference(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A voice by id: the SDK's other way to write a voice's name."""
+
+    id: str
+
+
 class SpeechRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Body of `POST /v1/audio/speech`."""
 
     model: str
     input: Annotated[str, Meta(min_length=1)]
-    voice: str | None = None
+    voice: str | VoiceReference | None = None
     response_format: AudioFormat = "mp3"
     speed: Annotated[float, Meta(ge=0.25, le=4.0)] = 1.0
     stream_format: Literal["audio", "sse"] = "audio"
@@ -82,6 +88,7 @@ class TranscriptTextDone(msgspec.Struct, frozen=True, kw_only=True, tag_field="t
     """Stream event: the whole text."""
 
     text: str
+    usage: TranscriptUsage
 
 
 class SpeechAudioDelta(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="speech.audio.delta"):

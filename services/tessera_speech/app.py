@@ -1,0 +1,55 @@
+"""The speech service's app."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from litestar import Litestar
+from prometheus_client import CollectorRegistry, Histogram
+
+from tessera.language.service import EngineHost
+from tessera.settings import Settings
+from tessera.web.app import build_app
+from tessera.web.metrics import SECONDS
+from tessera_speech.pipeline import SpeechTools
+from tessera_speech.routes import ROUTES
+
+FORM_BYTES = 1024 * 1024
+"""What a form may have beside its file."""
+
+
+def create_app(settings: Settings) -> Litestar:
+    """Make the app; its engine starts and ends with it."""
+    registry = CollectorRegistry()
+    first_audio = Histogram(
+        "tessera_speech_first_audio_seconds",
+        "Time from a speech request to the first bytes of its audio.",
+        buckets=SECONDS,
+        registry=registry,
+    )
+    host: EngineHost[SpeechTools] = EngineHost(
+        "speech",
+        "tessera_speech.worker",
+        registry,
+        lambda ready, engine: SpeechTools(ready, engine, settings.speech, first_audio),
+    )
+
+    @asynccontextmanager
+    async def engine(_: Litestar) -> AsyncIterator[None]:
+        await host.engine.start()
+        try:
+            yield
+        finally:
+            await host.engine.close()
+
+    return build_app(
+        "speech",
+        ROUTES,
+        ready=host.states,
+        registry=registry,
+        description="Speech synthesis and transcription with OpenAI's shapes.",
+        lifespan=[engine],
+        state={"host": host, "models": host.models},
+        max_body_bytes=settings.speech.max_audio_bytes + FORM_BYTES,
+    )

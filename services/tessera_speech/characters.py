@@ -1,0 +1,70 @@
+"""Text into a VITS model's token ids, without torch: the rules of Transformers' `VitsTokenizer`, one token a character.
+
+Does not know sentences or voices. A model that wants phonemes or romanised text is refused: the programs that make them
+are no part of the suite.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from tessera.errors import ModelLoadError
+
+
+class _TokenizerSettings(msgspec.Struct, frozen=True):
+    """What `tokenizer_config.json` says, with Transformers' defaults."""
+
+    add_blank: bool = True
+    normalize: bool = True
+    phonemize: bool = True
+    is_uroman: bool = False
+    language: str | None = None
+    unk_token: str = "<unk>"  # noqa: S105 - a token of a vocabulary
+
+
+class Characters:
+    """A model's alphabet.
+
+    Args:
+        directory: holds `vocab.json` and `tokenizer_config.json`.
+
+    Raises:
+        ModelLoadError: a file is missing or damaged, or the model wants phonemes or romanised text.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        try:
+            self._ids = msgspec.json.decode((directory / "vocab.json").read_bytes(), type=dict[str, int])
+            settings = msgspec.json.decode((directory / "tokenizer_config.json").read_bytes(), type=_TokenizerSettings)
+        except (OSError, msgspec.MsgspecError) as error:
+            raise ModelLoadError(f"cannot read the tokenizer in {directory}: {error}") from error
+        if settings.phonemize or settings.is_uroman:
+            wanted = "phonemes" if settings.phonemize else "romanised text"
+            raise ModelLoadError(
+                f"the model in {directory} wants {wanted}, which the suite does not make; take one that reads "
+                "characters, as the MMS-TTS models of languages in Latin script do"
+            )
+        self._settings = settings
+        self._blank = next((token for token, index in self._ids.items() if index == 0), None)
+        if self._blank is None:
+            raise ModelLoadError(f"{directory / 'vocab.json'} has no token 0, which stands between the others")
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of `text`; empty when the model has none of its characters."""
+        settings, ids = self._settings, self._ids
+        if settings.normalize:
+            # A character that the vocabulary has as it is keeps its case; the others are lowered.
+            text = "".join(character if character in ids else character.lower() for character in text)
+        if settings.language == "ron":
+            text = text.replace("ț", "ţ")
+        if settings.normalize:
+            text = "".join(character for character in text if character in ids).strip()
+        found = [ids.get(character, ids.get(settings.unk_token)) for character in text]
+        tokens = [token for token in found if token is not None]
+        if not tokens or not settings.add_blank:
+            return tokens
+        with_blanks = [0] * (2 * len(tokens) + 1)
+        with_blanks[1::2] = tokens
+        return with_blanks

@@ -1,0 +1,202 @@
+"""From request to engine and back: text to an audio file in pieces, a recording to a transcript in segments.
+
+Knows what OpenAI's parameters mean; does not know HTTP responses.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+import uuid
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from pathlib import Path
+
+import numpy as np
+from prometheus_client import Histogram
+
+from tessera.engine.client import EngineClient
+from tessera.errors import InvalidRequestError, ModelNotFoundError, PayloadTooLargeError
+from tessera.settings import SpeechSettings
+from tessera.wire.audio import Segment, SpeechRequest, TranscriptionRequest
+from tessera.wire.engine import Array, Audio, Ready, Synthesize, Transcribe, Transcript
+from tessera.wire.models import Card
+from tessera_speech import recordings, voices
+from tessera_speech.characters import Characters
+from tessera_speech.codecs import encoder, to_int16
+from tessera_speech.sentences import split
+from tessera_speech.transcripts import Transcripts
+
+DECODERS = 2
+"""Recordings that are decoded at once; each may hold `max_audio_seconds` of samples."""
+
+
+class Synthesis:
+    """Text to audio files.
+
+    Args:
+        card: of the model; its first voice is the default.
+        directory: of the model; its alphabet is read from there.
+        engine: that has the model.
+        settings: limits.
+        first_audio: observed with the seconds from request to the first bytes.
+    """
+
+    def __init__(
+        self, card: Card, directory: Path, engine: EngineClient, settings: SpeechSettings, first_audio: Histogram
+    ) -> None:
+        if card.sample_rate is None:
+            raise AssertionError("the engine completes the cards it sends")
+        self.card = card
+        self.rate = card.sample_rate
+        self._characters = Characters(directory)
+        self._engine = engine
+        self._settings = settings
+        self._first_audio = first_audio
+
+    async def speak(self, body: SpeechRequest) -> AsyncGenerator[bytes, None]:
+        """The bytes of the asked-for file, sentence by sentence. Closing the iterator cancels.
+
+        Raises:
+            InvalidRequestError: a text that is too long or has nothing to speak, an unknown voice.
+            TesseraError: what the engine says.
+        """
+        started = time.perf_counter()
+        message = self._message(body)
+        made = encoder(body.response_format, self.rate)
+        waiting = True
+        async with aclosing(self._engine.request(message)) as answers:
+            async for answer in answers:
+                assert isinstance(answer, Audio)
+                samples = to_int16(np.frombuffer(answer.samples.data, dtype="<f4"))
+                data = await asyncio.to_thread(made.add, samples, last=answer.last)
+                if waiting and data:
+                    waiting = False
+                    self._first_audio.observe(time.perf_counter() - started)
+                if data:
+                    yield data
+
+    def _message(self, body: SpeechRequest) -> Synthesize:
+        _require(self.card, body.model, "speak")
+        limit = self._settings.max_input_characters
+        if len(body.input) > limit:
+            raise InvalidRequestError(
+                f"`input` has {len(body.input)} characters; `max_input_characters` is {limit}; send it in parts",
+                param="input",
+                code="string_above_max_length",
+            )
+        sentences = [tokens for sentence in split(body.input) if (tokens := self._characters.encode(sentence))]
+        if not sentences:
+            raise InvalidRequestError("`input` has no character that the model can speak", param="input")
+        voice = body.voice if isinstance(body.voice, str) or body.voice is None else body.voice.id
+        return Synthesize(
+            request_id=f"speech-{uuid.uuid4().hex}",
+            sentences=sentences,
+            voice=voices.index_of(voice, self.card.voices),
+            speed=body.speed,
+            seed=secrets.randbits(63) if body.seed is None else body.seed,
+        )
+
+
+class Transcription:
+    """Recordings to text.
+
+    Args:
+        card: of the model.
+        directory: of the model; its tokenizer is read from there.
+        engine: that has the model.
+        settings: limits.
+    """
+
+    def __init__(self, card: Card, directory: Path, engine: EngineClient, settings: SpeechSettings) -> None:
+        if card.sample_rate is None:
+            raise AssertionError("the engine completes the cards it sends")
+        self.card = card
+        self.rate = card.sample_rate
+        self._transcripts = Transcripts(directory)
+        self._engine = engine
+        self._settings = settings
+        self._decoding = asyncio.Semaphore(DECODERS)
+
+    async def listen(self, body: TranscriptionRequest, data: bytes, *, timestamps: bool) -> Listening:
+        """Decode a recording and say how to follow its transcript.
+
+        Args:
+            body: the request's fields.
+            data: bytes of the uploaded file.
+            timestamps: whether segments inside the model's windows are wanted.
+
+        Raises:
+            InvalidRequestError, PayloadTooLargeError, UnsupportedMediaError: what is wrong with the file or a field.
+        """
+        _require(self.card, body.model, "transcribe")
+        language = self._transcripts.language(body.language)
+        prompt_ids = self._transcripts.prompt_ids(body.prompt)
+        limit = self._settings.max_audio_bytes
+        if not data:
+            raise InvalidRequestError("`file` is empty", param="file")
+        if len(data) > limit:
+            raise PayloadTooLargeError(
+                f"`file` has {len(data)} bytes; `max_audio_bytes` is {limit}; compress it or send it in parts",
+                param="file",
+            )
+        async with self._decoding:
+            samples = await asyncio.to_thread(
+                recordings.decode, data, rate=self.rate, max_seconds=self._settings.max_audio_seconds
+            )
+        message = Transcribe(
+            request_id=f"transcript-{uuid.uuid4().hex}",
+            audio=Array(dtype="float32", shape=[samples.size], data=samples.tobytes()),
+            language=language,
+            prompt_ids=prompt_ids,
+            temperature=body.temperature,
+            timestamps=timestamps,
+            seed=secrets.randbits(63),
+        )
+        return Listening(message, self._engine, self._transcripts, samples.size / self.rate)
+
+
+class Listening:
+    """A transcript in the making.
+
+    Args:
+        message: for the engine.
+        engine: that has the model.
+        transcripts: turns its tokens into text.
+        seconds: length of the recording.
+    """
+
+    def __init__(self, message: Transcribe, engine: EngineClient, transcripts: Transcripts, seconds: float) -> None:
+        self.seconds = seconds
+        self.language = message.language or ""
+        self._message = message
+        self._engine = engine
+        self._transcripts = transcripts
+
+    async def segments(self) -> AsyncGenerator[Segment, None]:
+        """Segments as they are heard; `language` is known with the first. Closing the iterator cancels."""
+        number = 0
+        async with aclosing(self._engine.request(self._message)) as answers:
+            async for answer in answers:
+                assert isinstance(answer, Transcript)
+                self.language = answer.language
+                for heard in answer.segments:
+                    text = self._transcripts.text(heard.token_ids)
+                    yield Segment(id=number, start=round(heard.start, 3), end=round(heard.end, 3), text=text)
+                    number += 1
+
+
+class SpeechTools:
+    """Both directions, made once the engine has loaded."""
+
+    def __init__(self, ready: Ready, engine: EngineClient, settings: SpeechSettings, first_audio: Histogram) -> None:
+        spoken, heard = ready.cards
+        speech_directory, transcription_directory = map(Path, ready.directories)
+        self.synthesis = Synthesis(spoken, speech_directory, engine, settings, first_audio)
+        self.transcription = Transcription(heard, transcription_directory, engine, settings)
+
+
+def _require(card: Card, model: str, purpose: str) -> None:
+    if model != card.id:
+        raise ModelNotFoundError(f"there is no model {model!r} here that can {purpose}; {card.id!r} can", param="model")

@@ -1,0 +1,150 @@
+"""An uploaded recording into samples: mono float32 at the model's rate, within limits, in a thread.
+
+The bytes are hostile until proven otherwise. Only demuxers of the list below are tried, so a playlist that names other
+files or addresses is never opened; rates and channels are checked before a sample is decoded; decoding stops at the
+limit of seconds. Does not know models or HTTP.
+"""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import av
+import numpy as np
+from av.error import FFmpegError
+
+from tessera.errors import InvalidRequestError, UnsupportedMediaError
+
+FORMATS = ("wav", "w64", "mp3", "flac", "ogg", "mov", "mp4", "matroska", "webm", "aac", "aiff", "caf", "amr", "au")
+"""Names of FFmpeg's demuxers; each covers its relatives (mov: mp4, m4a, 3gp; ogg: opus, oga)."""
+READABLE = "wav, mp3, flac, ogg, opus, m4a, mp4, aac, webm, mka, aiff, caf, amr"
+MIN_SECONDS = 0.1
+RATES = (4_000, 384_000)
+MAX_CHANNELS = 32
+
+
+def decode(data: bytes, *, rate: int, max_seconds: float) -> np.ndarray[Any, Any]:
+    """Decode the first audio stream.
+
+    Args:
+        data: the file's bytes.
+        rate: samples a second of the result.
+        max_seconds: longest recording that is taken.
+
+    Returns:
+        float32 of shape [samples]; channels are mixed down.
+
+    Raises:
+        UnsupportedMediaError: not a file of a known format, or of a codec that cannot be decoded.
+        InvalidRequestError: damaged, without sound, too short or too long.
+    """
+    try:
+        # `format_whitelist` binds the probing itself; no protocol may be opened from inside a file.
+        options = {"format_whitelist": ",".join(FORMATS), "protocol_whitelist": ""}
+        container = av.open(io.BytesIO(data), "r", options=options, metadata_errors="replace")
+    except (FFmpegError, OSError, ValueError) as error:
+        raise UnsupportedMediaError(
+            f"`file` is not a recording that can be read ({_reason(error)}); known formats are {READABLE}", param="file"
+        ) from error
+    with container:
+        if not container.streams.audio:
+            raise InvalidRequestError("`file` has no audio track", param="file", code="invalid_audio")
+        samples = _Samples(rate, max_seconds)
+        try:
+            _decode(container, samples)
+        except (FFmpegError, ValueError) as error:
+            raise InvalidRequestError(
+                f"`file` is damaged: {_reason(error)}", param="file", code="invalid_audio"
+            ) from error
+    return samples.result()
+
+
+def _decode(container: Any, samples: _Samples) -> None:
+    """Decode packet by packet. A broken packet (a tag at the end, a cut tail) is skipped; a file of them is refused."""
+    stream = container.streams.audio[0]
+    context = stream.codec_context
+    if context is None:
+        raise UnsupportedMediaError("the codec of `file` cannot be decoded", param="file")
+    broken = whole = 0
+    last: Exception | None = None
+    for packet in container.demux(stream):
+        _check(context)
+        try:
+            frames = packet.decode()
+        except FFmpegError as error:
+            broken, last = broken + 1, error
+            continue
+        for frame in frames:
+            samples.add(frame)
+            whole += 1
+        if samples.full:
+            return
+    if last is not None and broken > whole:
+        raise last
+    samples.finish()
+
+
+def _check(context: Any) -> None:
+    rate, channels = context.sample_rate, context.channels
+    if rate and not RATES[0] <= rate <= RATES[1]:
+        raise InvalidRequestError(
+            f"`file` has {rate} samples a second; {RATES[0]} to {RATES[1]} are taken",
+            param="file",
+            code="invalid_audio",
+        )
+    if channels > MAX_CHANNELS:
+        raise InvalidRequestError(
+            f"`file` has {channels} channels; at most {MAX_CHANNELS} are taken", param="file", code="invalid_audio"
+        )
+
+
+class _Samples:
+    """What has been decoded so far, resampled."""
+
+    def __init__(self, rate: int, max_seconds: float) -> None:
+        self._rate = rate
+        self._max_seconds = max_seconds
+        self._resampler = av.AudioResampler(format="flt", layout="mono", rate=rate)
+        self._parts: list[np.ndarray[Any, Any]] = []
+        self._count = 0
+
+    @property
+    def full(self) -> bool:
+        """Whether there is more than may be."""
+        return self._count > self._max_seconds * self._rate
+
+    def add(self, frame: Any) -> None:
+        frame.pts = None  # gaps and jumps of a file's own clock must not become silence
+        self._keep(self._resampler.resample(frame))
+
+    def finish(self) -> None:
+        if self._count:
+            self._keep(self._resampler.resample(None))
+
+    def _keep(self, frames: list[Any]) -> None:
+        for frame in frames:
+            part = frame.to_ndarray()[0]
+            self._parts.append(part)
+            self._count += part.size
+
+    def result(self) -> np.ndarray[Any, Any]:
+        if self.full:
+            raise InvalidRequestError(
+                f"`file` is longer than `max_audio_seconds`, {self._max_seconds:g}; send it in parts",
+                param="file",
+                code="audio_too_long",
+            )
+        if self._count < MIN_SECONDS * self._rate:
+            raise InvalidRequestError(
+                f"`file` has {self._count / self._rate:.2f} s of audio; at least {MIN_SECONDS} s are needed",
+                param="file",
+                code="audio_too_short",
+            )
+        samples = np.concatenate(self._parts)
+        # A float file may carry NaN or infinity; features must not.
+        return np.clip(np.nan_to_num(samples), -1.0, 1.0).astype("<f4", copy=False)
+
+
+def _reason(error: Exception) -> str:
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__

@@ -1,0 +1,116 @@
+"""Whisper's tokens and text, without torch: prompts into token ids, heard tokens into text, language codes.
+
+Does not know audio or HTTP.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+from tokenizers import Tokenizer
+
+from tessera.errors import InvalidRequestError, ModelLoadError
+
+ENGLISH = "en"
+
+
+class _Generation(msgspec.Struct, frozen=True):
+    """What is needed of `generation_config.json`."""
+
+    lang_to_id: dict[str, int] = {}
+
+
+class _Config(msgspec.Struct, frozen=True):
+    """What is needed of `config.json`."""
+
+    max_target_positions: int
+    eos_token_id: int
+
+
+class Transcripts:
+    """The text side of a Whisper directory.
+
+    Args:
+        directory: holds `tokenizer.json`, `config.json` and `generation_config.json`.
+
+    Raises:
+        ModelLoadError: a file is missing or damaged.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        tokenizer = directory / "tokenizer.json"
+        if not tokenizer.is_file():
+            raise ModelLoadError(
+                f"{tokenizer} is missing; `AutoTokenizer.from_pretrained(…).save_pretrained(…)` writes it"
+            )
+        try:
+            generation = directory / "generation_config.json"
+            config = msgspec.json.decode((directory / "config.json").read_bytes(), type=_Config)
+            known = generation.read_bytes() if generation.is_file() else b"{}"
+            codes = msgspec.json.decode(known, type=_Generation).lang_to_id
+            self._tokenizer = Tokenizer.from_file(str(tokenizer))
+        except (OSError, msgspec.MsgspecError) as error:
+            raise ModelLoadError(f"cannot read the tokenizer in {directory}: {error}") from error
+        except Exception as error:
+            # `tokenizers` raises plain Exception for a file that it cannot parse
+            if type(error) is not Exception:
+                raise
+            raise ModelLoadError(f"cannot read {tokenizer}: {error}") from error
+        self.languages = sorted(token.strip("<|>") for token in codes) or [ENGLISH]
+        self._end = config.eos_token_id
+        self._max_prompt = config.max_target_positions // 2 - 1
+        self._before = self._tokenizer.token_to_id("<|startofprev|>")
+
+    def language(self, code: str | None) -> str | None:
+        """A language code that the model knows, lower-case; None leaves it to be detected.
+
+        Raises:
+            InvalidRequestError: the model does not know it.
+        """
+        if code is None:
+            return None
+        if code.lower() not in self.languages:
+            raise InvalidRequestError(
+                f"the model does not know the language {code!r}; it knows {', '.join(self.languages)}", param="language"
+            )
+        return code.lower()
+
+    def prompt_ids(self, prompt: str | None) -> list[int]:
+        """Token ids that stand before the transcript; of a long prompt the end is kept, as Whisper does.
+
+        Raises:
+            InvalidRequestError: the prompt has one of the model's special tokens in it.
+        """
+        if prompt is None or not prompt.strip():
+            return []
+        if self._before is None:
+            raise InvalidRequestError("this model takes no prompt", param="prompt")
+        ids = self._tokenizer.encode(" " + prompt.strip(), add_special_tokens=False).ids
+        special = next((token for token in ids if token >= self._end), None)
+        if special is not None:
+            text = self._tokenizer.id_to_token(special)
+            raise InvalidRequestError(f"the prompt must not contain the special token {text}", param="prompt")
+        return [self._before, *ids[-(self._max_prompt - 1) :]]
+
+    def text(self, token_ids: list[int]) -> str:
+        """Text of text tokens. Bytes that are no UTF-8 become U+FFFD."""
+        return self._tokenizer.decode(token_ids, skip_special_tokens=True)
+
+
+class TextInProgress:
+    """Joins pieces to a text without white space at its ends, such that what was given out is never taken back."""
+
+    def __init__(self) -> None:
+        self.text = ""
+        self._held = ""
+
+    def add(self, piece: str) -> str:
+        """What can be given out now that `piece` has come."""
+        whole = self._held + piece
+        if not self.text:
+            whole = whole.lstrip()
+        delta = whole.rstrip()
+        self._held = whole[len(delta) :]
+        self.text += delta
+        return delta

@@ -1,0 +1,73 @@
+"""The speech engine's process: loads both models and serves the socket that its HTTP process hands it.
+
+Does not know HTTP or text.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from itertools import pairwise
+
+from tessera import settings as configuration
+from tessera.engine.process import Engine, run
+from tessera.hub import store
+from tessera.settings import Settings
+from tessera.telemetry import configure_logging
+from tessera.wire.engine import Ready
+from tessera_speech.characters import Characters
+from tessera_speech.transcripts import Transcripts
+
+logger = logging.getLogger(__name__)
+
+
+def build(settings: Settings) -> Engine:
+    """Load the models that `[speech]` names; a starter that is missing is made first.
+
+    Raises:
+        StartError: a model cannot be loaded, or there is no such device.
+    """
+    marks = [time.perf_counter()]
+    # Imported here, not above, so that the report of the start can say how long the imports took.
+    import transformers  # noqa: PLC0415
+
+    from tessera import device as devices  # noqa: PLC0415
+    from tessera.engine.speech import SpeechEngine  # noqa: PLC0415
+    from tessera.models.speech_synthesis import load_synthesizer  # noqa: PLC0415
+    from tessera.models.speech_transcription import load_transcriber  # noqa: PLC0415
+
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    speech = settings.speech
+    device = devices.choose(speech.device, dtype="float32", threads=speech.threads)
+    marks.append(time.perf_counter())
+    synthesis = store.ensure(speech.synthesis_model, settings.models_dir, logger.info)
+    transcription = store.ensure(speech.transcription_model, settings.models_dir, logger.info)
+    for found in (synthesis, transcription):
+        store.check(found)
+    # The HTTP process reads these; what is wrong with them is found here, at the start.
+    Characters(synthesis.path)
+    Transcripts(transcription.path)
+    marks.append(time.perf_counter())
+    synthesizer = load_synthesizer(synthesis.path, synthesis.card, device=device.place)
+    transcriber = load_transcriber(transcription.path, transcription.card, device=device.place)
+    marks.append(time.perf_counter())
+    parts = ("imports", "check", "weights")
+    ready = Ready(
+        device=device.name,
+        cards=[synthesizer.card, transcriber.card],
+        directories=[str(synthesis.path), str(transcription.path)],
+        report={part: after - before for part, (before, after) in zip(parts, pairwise(marks), strict=True)},
+    )
+    return SpeechEngine(synthesizer, transcriber, max_waiting=speech.max_waiting, ready=ready)
+
+
+def main() -> None:
+    """Run until the HTTP process closes the line."""
+    settings = configuration.load()
+    configure_logging("speech-engine", level=settings.suite.log_level, form=settings.suite.log_format)
+    run(lambda: build(settings))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,192 @@
+"""The speech engine: a bounded queue of requests, one unit of work a step, in turns.
+
+A unit is a sentence to speak or a window to transcribe. Requests take turns after every unit, so that an hour of audio
+does not keep a sentence waiting, and a cancel takes effect between units. Every request draws from its own random
+numbers, so that its result does not depend on what runs beside it. Does not know models' insides, text or HTTP.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from tessera.engine.process import failed
+from tessera.errors import InvalidRequestError, OverloadedError
+from tessera.models.speech_random import RandomStream
+from tessera.models.speech_synthesis import Synthesizer
+from tessera.models.speech_transcription import Transcriber
+from tessera.wire.engine import (
+    Array,
+    Audio,
+    FromEngine,
+    Ready,
+    Synthesize,
+    ToEngine,
+    Transcribe,
+    Transcript,
+    TranscriptSegment,
+)
+
+MIN_REST_S = 0.1
+"""What is left of a recording after its windows is dropped when it is shorter: nothing can be said in it."""
+RETRY_AFTER_S = 2.0
+
+
+class SynthesisRequest:
+    """A text being spoken, sentence by sentence."""
+
+    def __init__(self, message: Synthesize, synthesizer: Synthesizer) -> None:
+        if not message.sentences:
+            raise InvalidRequestError("there is nothing to speak", param="input")
+        self.message = message
+        self.synthesizer = synthesizer
+        self.random = RandomStream(message.seed, synthesizer.device)
+        self.spoken = 0
+
+    @property
+    def started(self) -> bool:
+        """Whether a unit has been done."""
+        return self.spoken > 0
+
+    def advance(self) -> tuple[Audio, float]:
+        """Speak the next sentence. The second value is its length in seconds."""
+        message = self.message
+        samples = self.synthesizer.speak(
+            message.sentences[self.spoken], voice=message.voice, speed=message.speed, random=self.random
+        )
+        self.spoken += 1
+        array = Array(dtype="float32", shape=[samples.numel()], data=samples.numpy().astype("<f4").tobytes())
+        answer = Audio(request_id=message.request_id, samples=array, last=self.spoken == len(message.sentences))
+        return answer, samples.numel() / self.synthesizer.sample_rate
+
+
+class TranscriptionRequest:
+    """A recording being transcribed, window by window."""
+
+    def __init__(self, message: Transcribe, transcriber: Transcriber) -> None:
+        self.message = message
+        self.transcriber = transcriber
+        self.samples = _samples(message.audio)
+        self.random = RandomStream(message.seed, transcriber.device)
+        self.language = message.language
+        self.position_s = 0.0
+        self.window = int(transcriber.window_s * transcriber.sample_rate)
+        self.timestamps = message.timestamps or len(self.samples) > self.window
+
+    @property
+    def started(self) -> bool:
+        """Whether a unit has been done."""
+        return self.position_s > 0
+
+    def advance(self) -> tuple[Transcript, float]:
+        """Transcribe the next window. The second value is the seconds of audio that it moved on by."""
+        transcriber, message, rate = self.transcriber, self.message, self.transcriber.sample_rate
+        first = round(self.position_s * rate)
+        piece = self.samples[first : first + self.window]
+        features = transcriber.features(piece)
+        if self.language is None:
+            self.language = transcriber.detect_language(features)
+        heard = transcriber.transcribe(
+            features,
+            seconds=len(piece) / rate,
+            language=self.language,
+            prompt_ids=message.prompt_ids,
+            temperature=message.temperature,
+            timestamps=self.timestamps,
+            random=self.random,
+        )
+        segments = [
+            TranscriptSegment(
+                start=self.position_s + segment.start, end=self.position_s + segment.end, token_ids=segment.token_ids
+            )
+            for segment in heard.segments
+        ]
+        self.position_s += heard.advance_s
+        last = len(self.samples) / rate - self.position_s < MIN_REST_S
+        answer = Transcript(request_id=message.request_id, segments=segments, language=self.language or "", last=last)
+        return answer, heard.advance_s
+
+
+class SpeechEngine:
+    """Implements `tessera.engine.process.Engine` for a synthesizer and a transcriber.
+
+    Args:
+        max_waiting: requests it holds at once, the ones in work among them.
+        ready: what `ready` answers.
+    """
+
+    def __init__(self, synthesizer: Synthesizer, transcriber: Transcriber, *, max_waiting: int, ready: Ready) -> None:
+        self.synthesizer = synthesizer
+        self.transcriber = transcriber
+        self.max_waiting = max_waiting
+        self._ready = ready
+        self._turns: deque[SynthesisRequest | TranscriptionRequest] = deque()
+        self._spoken_s = 0.0
+        self._heard_s = 0.0
+
+    def ready(self) -> Ready:
+        """What was loaded."""
+        return self._ready
+
+    def submit(self, message: ToEngine) -> None:
+        """Queue a request.
+
+        Raises:
+            OverloadedError: the queue is full.
+            InvalidRequestError: not a speech request, or one that is empty.
+        """
+        if len(self._turns) >= self.max_waiting:
+            raise OverloadedError(
+                f"{self.max_waiting} speech requests are already waiting; try again in a moment",
+                retry_after=RETRY_AFTER_S,
+            )
+        if isinstance(message, Synthesize):
+            self._turns.append(SynthesisRequest(message, self.synthesizer))
+        elif isinstance(message, Transcribe):
+            self._turns.append(TranscriptionRequest(message, self.transcriber))
+        else:
+            raise InvalidRequestError(f"the speech engine does not know {type(message).__name__}")
+
+    def cancel(self, request_id: str) -> None:
+        """Forget a request."""
+        self._turns = deque(request for request in self._turns if request.message.request_id != request_id)
+
+    def has_work(self) -> bool:
+        """Whether a request is queued."""
+        return bool(self._turns)
+
+    def step(self) -> Iterable[FromEngine]:
+        """One unit of the request whose turn it is."""
+        if not self._turns:
+            return []
+        request = self._turns.popleft()
+        try:
+            answer, seconds = request.advance()
+        except Exception as error:  # noqa: BLE001 - a fault of one request must not end the others
+            return [failed(request.message.request_id, error)]
+        if isinstance(answer, Audio):
+            self._spoken_s += seconds
+        else:
+            self._heard_s += seconds
+        if not answer.last:
+            self._turns.append(request)
+        return [answer]
+
+    def gauges(self) -> dict[str, float]:
+        """Requests by state, and seconds of audio done since the start."""
+        running = sum(request.started for request in self._turns)
+        return {
+            "waiting_requests": len(self._turns) - running,
+            "running_requests": running,
+            "synthesized_audio_seconds": self._spoken_s,
+            "transcribed_audio_seconds": self._heard_s,
+        }
+
+
+def _samples(audio: Array) -> np.ndarray[Any, Any]:
+    if audio.dtype != "float32" or len(audio.shape) != 1 or len(audio.data) != 4 * audio.shape[0] or not audio.data:
+        raise InvalidRequestError("audio must be float32 of shape [samples], at least one", param="file")
+    return np.frombuffer(audio.data, dtype="<f4")
