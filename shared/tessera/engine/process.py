@@ -105,8 +105,9 @@ def loop(
             if message is None or isinstance(message, Shutdown):
                 return
             _dispatch(engine, message, outbox)
-        for answer in engine.step():
-            outbox.put(answer)
+        if engine.has_work():
+            for answer in engine.step():
+                outbox.put(answer)
         now = time.monotonic()
         if now - told >= GAUGES_EVERY_S or not engine.has_work():
             outbox.put(Gauges(values=engine.gauges()))

@@ -1,0 +1,103 @@
+"""Paged attention equals attention computed one row at a time in float64, whatever shares the batch."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tessera_kernels.kv_store import kv_store
+from tessera_kernels.paged_attention import Ragged, paged_attention
+
+
+def independent(query_QD, keys_LHD, values_LHE, own, scaling, window, softcap, sinks):
+    """One query row against its sequence, in float64, by loops over heads."""
+    heads, groups = query_QD.shape[0], query_QD.shape[0] // keys_LHD.shape[1]
+    first = 0 if window is None else max(0, own - window + 1)
+    rows = []
+    for head in range(heads):
+        keys = keys_LHD[first : own + 1, head // groups].double()
+        scores = keys @ query_QD[head].double() * scaling
+        if softcap is not None:
+            scores = softcap * torch.tanh(scores / softcap)
+        if sinks is not None:
+            scores = torch.cat([scores, sinks[head].double()[None]])
+        weights = torch.softmax(scores, dim=0)[: len(keys)]
+        rows.append(weights @ values_LHE[first : own + 1, head // groups].double())
+    return torch.stack(rows)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    sequences=st.lists(st.tuples(st.integers(1, 20), st.integers(1, 6)), min_size=1, max_size=4),
+    page_size=st.sampled_from([1, 3, 16]),
+    heads=st.sampled_from([(1, 1), (4, 2), (6, 1)]),
+    dims=st.sampled_from([(8, 8), (16, 4)]),
+    window=st.sampled_from([None, 1, 5]),
+    softcap=st.sampled_from([None, 2.0]),
+    with_sinks=st.booleans(),
+    seed=st.integers(0, 2**31),
+)
+def test_equals_the_definition(sequences, page_size, heads, dims, window, softcap, with_sinks, seed):
+    generator = torch.Generator().manual_seed(seed)
+    (query_heads, kv_heads), (dim, value_dim) = heads, dims
+    sequences = [(context, min(count, context)) for context, count in sequences]
+    width = max(-(-context // page_size) for context, _ in sequences)
+    total = sum(-(-context // page_size) for context, _ in sequences) + 2
+    order = torch.randperm(total, generator=generator).tolist()
+    # Large garbage in every slot that nobody wrote: it must never matter.
+    key_cache = torch.full((total, page_size, kv_heads, dim), 1e4)
+    value_cache = torch.full((total, page_size, kv_heads, value_dim), 1e4)
+    table = torch.zeros(len(sequences), width, dtype=torch.int32)
+    expected, queries = [], []
+    sinks = torch.randn(query_heads, generator=generator) if with_sinks else None
+    scaling = 1 / math.sqrt(dim)
+    for row, (context, count) in enumerate(sequences):
+        pages = [order.pop() for _ in range(-(-context // page_size))]
+        table[row, : len(pages)] = torch.tensor(pages)
+        keys = torch.randn(context, kv_heads, dim, generator=generator)
+        values = torch.randn(context, kv_heads, value_dim, generator=generator)
+        slots = torch.tensor([pages[p // page_size] * page_size + p % page_size for p in range(context)])
+        kv_store(keys, values, key_cache, value_cache, slots)
+        query = torch.randn(count, query_heads, dim, generator=generator)
+        queries.append(query)
+        for index in range(count):
+            own = context - count + index
+            expected.append(independent(query[index], keys, values, own, scaling, window, softcap, sinks))
+    ragged = Ragged(table, torch.tensor([c for c, _ in sequences]), [n for _, n in sequences])
+    got = paged_attention(
+        torch.cat(queries),
+        key_cache,
+        value_cache,
+        ragged,
+        scaling=scaling,
+        sliding_window=window,
+        softcap=softcap,
+        sinks_Q=sinks,
+    )
+    torch.testing.assert_close(got.double(), torch.stack(expected), rtol=1e-5, atol=1e-5)
+
+
+def test_head_counts_that_do_not_fit_are_refused():
+    cache = torch.zeros(1, 4, 2, 8)
+    ragged = Ragged(torch.zeros(1, 1, dtype=torch.int32), torch.tensor([1]), [1])
+    with pytest.raises(ValueError, match="multiple of kv heads"):
+        paged_attention(torch.zeros(1, 3, 8), cache, cache, ragged, scaling=1.0)
+
+
+def test_counts_that_do_not_add_up_are_refused():
+    cache = torch.zeros(1, 4, 2, 8)
+    ragged = Ragged(torch.zeros(1, 1, dtype=torch.int32), torch.tensor([1]), [2])
+    with pytest.raises(ValueError, match="add up to 2"):
+        paged_attention(torch.zeros(1, 2, 8), cache, cache, ragged, scaling=1.0)
+
+
+def test_storing_checks_shapes_and_slot_dtype():
+    cache = torch.zeros(1, 4, 2, 8)
+    with pytest.raises(ValueError, match="do not fit caches"):
+        kv_store(torch.zeros(1, 1, 8), torch.zeros(1, 2, 8), cache, cache, torch.zeros(1, dtype=torch.int64))
+    with pytest.raises(ValueError, match="int64"):
+        kv_store(torch.zeros(1, 2, 8), torch.zeros(1, 2, 8), cache, cache, torch.zeros(1, dtype=torch.int32))

@@ -1,0 +1,67 @@
+"""An engine without a model, run as a process by the tests: says a request's tokens back, one a step.
+
+A token of 66 makes the process exit, as a crash would; 77 makes it wait for a file's appearance before it goes on.
+`ECHO_BROKEN` in the environment makes it fail to load.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import deque
+from pathlib import Path
+
+from tessera.engine.process import run
+from tessera.errors import InvalidRequestError, ModelLoadError
+from tessera.wire.engine import Generate, Ready, Tokens
+
+CRASH, WAIT, REFUSE = 66, 77, 88
+
+
+class EchoEngine:
+    """Implements `tessera.engine.process.Engine`."""
+
+    def __init__(self) -> None:
+        if os.environ.get("ECHO_BROKEN"):
+            raise ModelLoadError("the echo is broken; mend it")
+        self.queue: deque[tuple[str, deque[int]]] = deque()
+        self.cancelled = 0
+
+    def ready(self) -> Ready:
+        return Ready(device="echo", cards=[], directories=["/nowhere"], report={"total_s": 0.0})
+
+    def submit(self, message: Generate) -> None:
+        if REFUSE in message.token_ids:
+            raise InvalidRequestError("88 is not to be said", param="prompt")
+        self.queue.append((message.request_id, deque(message.token_ids)))
+
+    def cancel(self, request_id: str) -> None:
+        kept = [item for item in self.queue if item[0] != request_id]
+        self.cancelled += len(self.queue) - len(kept)
+        self.queue = deque(kept)
+
+    def has_work(self) -> bool:
+        return bool(self.queue)
+
+    def step(self) -> list[Tokens]:
+        request_id, tokens = self.queue.popleft()
+        token = tokens.popleft()
+        if token == CRASH:
+            marker = Path(os.environ["ECHO_FOLDER"]) / "crashed"
+            if not marker.exists():
+                marker.touch()
+                os._exit(3)
+        if token == WAIT:
+            deadline = time.monotonic() + 30
+            while not (Path(os.environ["ECHO_FOLDER"]) / "go").exists() and time.monotonic() < deadline:
+                time.sleep(0.01)
+        if tokens:
+            self.queue.append((request_id, tokens))
+        return [Tokens(request_id=request_id, token_ids=[token], finish_reason=None if tokens else "stop")]
+
+    def gauges(self) -> dict[str, float]:
+        return {"cancelled": self.cancelled, "queued": len(self.queue)}
+
+
+if __name__ == "__main__":
+    run(EchoEngine)

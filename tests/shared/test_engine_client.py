@@ -1,0 +1,214 @@
+"""The line to an engine process: answers reach who asked, cancels arrive, a death is repaired and told."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tessera.engine.client import EngineClient
+from tessera.engine.connection import frame
+from tessera.errors import EngineDiedError, InvalidRequestError, ModelLoadError, UnavailableError
+from tessera.wire.engine import Generate, Sampling
+
+ECHO = [sys.executable, str(Path(__file__).with_name("echo_engine.py"))]
+CRASH, WAIT, REFUSE = 66, 77, 88
+
+
+@contextlib.asynccontextmanager
+async def echo(folder: Path, **environment: str):
+    """A running client, and the latest gauges."""
+    gauges: dict[str, float] = {}
+    client = EngineClient(
+        ECHO,
+        name="echo engine",
+        on_gauges=gauges.update,
+        environment={**os.environ, "ECHO_FOLDER": str(folder), **environment},
+    )
+    await client.start()
+    try:
+        yield client, gauges
+    finally:
+        await client.close()
+
+
+async def say(client: EngineClient, name: str, tokens: list[int]) -> list[int]:
+    message = Generate(request_id=name, token_ids=tokens, sampling=Sampling(max_tokens=1))
+    async with contextlib.aclosing(client.request(message)) as answers:
+        return [token async for answer in answers for token in answer.token_ids]
+
+
+async def until(condition, seconds: float = 20.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        await asyncio.sleep(0.01)
+
+
+def gone(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
+
+
+def test_concurrent_requests_get_their_own_answers(tmp_path):
+    async def main() -> None:
+        async with echo(tmp_path) as (client, _):
+            await client.wait_ready(20)
+            said = await asyncio.gather(*(say(client, str(n), [n, n + 1, n + 2]) for n in range(1, 30)))
+            assert said == [[n, n + 1, n + 2] for n in range(1, 30)]
+
+    asyncio.run(main())
+
+
+def test_what_the_engine_refuses_comes_back_as_the_same_error(tmp_path):
+    async def main() -> None:
+        async with echo(tmp_path) as (client, _):
+            await client.wait_ready(20)
+            with pytest.raises(InvalidRequestError, match="not to be said") as caught:
+                await say(client, "r", [REFUSE])
+            assert caught.value.param == "prompt"
+            assert await say(client, "s", [1]) == [1]
+
+    asyncio.run(main())
+
+
+def test_leaving_early_cancels_in_the_engine(tmp_path):
+    async def main() -> None:
+        async with echo(tmp_path) as (client, gauges):
+            await client.wait_ready(20)
+            message = Generate(request_id="r", token_ids=[1, WAIT, 2, 3], sampling=Sampling(max_tokens=1))
+            async with contextlib.aclosing(client.request(message)) as answers:
+                async for _ in answers:
+                    break
+            (tmp_path / "go").touch()
+            await until(lambda: gauges.get("cancelled") == 1)
+
+    asyncio.run(main())
+
+
+def test_before_it_is_ready_requests_are_told_to_come_back(tmp_path):
+    async def main() -> None:
+        async with echo(tmp_path) as (client, _):
+            with pytest.raises(UnavailableError, match="still loading"):
+                await say(client, "r", [1])
+
+    asyncio.run(main())
+
+
+def test_a_request_that_had_no_answer_yet_is_run_again_after_a_crash(tmp_path):
+    async def main() -> None:
+        async with echo(tmp_path) as (client, _):
+            await client.wait_ready(20)
+            first = client.pid
+            assert await say(client, "r", [CRASH, 5]) == [CRASH, 5]
+            assert client.pid != first
+            assert client.restarts == 1
+
+    asyncio.run(main())
+
+
+def test_a_request_that_had_begun_ends_with_a_clear_error_and_the_next_one_works(tmp_path):
+    async def main() -> None:
+        async with echo(tmp_path) as (client, _):
+            await client.wait_ready(20)
+            message = Generate(request_id="r", token_ids=[1, WAIT, 2], sampling=Sampling(max_tokens=1))
+            async with contextlib.aclosing(client.request(message)) as answers:
+                assert (await anext(answers)).token_ids == [1]
+                os.kill(client.pid, signal.SIGKILL)
+                with pytest.raises(EngineDiedError, match="died while it worked on this request"):
+                    await anext(answers)
+            (tmp_path / "go").touch()
+            await client.wait_ready(20)
+            assert await say(client, "s", [4]) == [4]
+
+    asyncio.run(main())
+
+
+def test_requests_made_while_it_restarts_wait_for_it(tmp_path):
+    async def main() -> None:
+        async with echo(tmp_path) as (client, _):
+            await client.wait_ready(20)
+            os.kill(client.pid, signal.SIGKILL)
+            await until(lambda: client.ready is None)
+            assert await say(client, "r", [1, 2]) == [1, 2]
+
+    asyncio.run(main())
+
+
+def test_an_engine_that_cannot_load_says_why(tmp_path):
+    async def main() -> None:
+        async with echo(tmp_path, ECHO_BROKEN="1") as (client, _):
+            with pytest.raises(Exception, match="the echo is broken; mend it"):
+                await client.wait_ready(20)
+            assert client.state() == "failed"
+            with pytest.raises(UnavailableError, match="the echo is broken; mend it"):
+                await say(client, "r", [1])
+
+    asyncio.run(main())
+
+
+def test_closing_leaves_no_process(tmp_path):
+    async def main() -> int:
+        async with echo(tmp_path) as (client, _):
+            await client.wait_ready(20)
+            return client.pid
+
+    assert gone(asyncio.run(main()))
+
+
+def test_the_engine_dies_with_a_service_that_is_killed(tmp_path):
+    script = f"""
+import asyncio, os, sys
+from tessera.engine.client import EngineClient
+async def main():
+    client = EngineClient({ECHO!r}, name="echo engine")
+    await client.start()
+    await client.wait_ready(20)
+    print(client.pid, flush=True)
+    await asyncio.sleep(60)
+asyncio.run(main())
+"""
+    service = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+    engine = int(service.stdout.readline())
+    service.kill()
+    service.wait()
+    deadline = time.monotonic() + 10
+    while not gone(engine):
+        assert time.monotonic() < deadline, "the engine outlived its service"
+        time.sleep(0.01)
+
+
+def test_garbage_on_the_line_ends_the_engine_and_a_new_one_serves(tmp_path):
+    async def main() -> None:
+        async with echo(tmp_path) as (client, _):
+            await client.wait_ready(20)
+            first = client.pid
+            client._writer.write(b"\x00\x00\x00\x05hello")
+            await until(lambda: client.pid not in {first, None} and client.ready is not None)
+            assert await say(client, "r", [1]) == [1]
+
+    asyncio.run(main())
+
+
+def test_a_load_error_keeps_its_kind_across_the_line(tmp_path):
+    async def main() -> None:
+        async with echo(tmp_path, ECHO_BROKEN="1") as (client, _):
+            with pytest.raises(ModelLoadError):
+                await client.wait_ready(20)
+
+    asyncio.run(main())
+
+
+def test_frames_have_their_length_in_front():
+    message = Generate(request_id="r", token_ids=[1], sampling=Sampling(max_tokens=1))
+    data = frame(message)
+    assert int.from_bytes(data[:4], "big") == len(data) - 4

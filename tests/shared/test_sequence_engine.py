@@ -1,0 +1,223 @@
+"""The sequence engine against Transformers' own `generate`: the same greedy tokens, however the work is cut."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import transformers
+
+from tessera.device import choose
+from tessera.engine.sequence import SequenceEngine
+from tessera.errors import ContextLengthError, InvalidRequestError, ModelLoadError
+from tessera.models.sequence_runner import SequenceRunner
+from tessera.settings import SequenceEngineSettings
+from tessera.wire.engine import Embed, Embedded, Failed, Generate, Ready, Sampling, Tokens
+
+SMALL = {
+    "vocab_size": 97,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "max_position_embeddings": 512,
+    "initializer_range": 0.3,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+EXPERTS = {"num_experts": 4, "num_local_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+CLASSES = {
+    "llama": {},
+    "mistral": {"sliding_window": 8},
+    "qwen2": {},
+    "qwen3": {},
+    "qwen3_moe": EXPERTS,
+    "mixtral": EXPERTS,
+    "gemma2": {"sliding_window": 8},
+    "gemma3_text": {"sliding_window": 8},
+    "phi3": {},
+    "olmo2": {},
+    "glm4": {},
+    "gpt_oss": {**EXPERTS, "sliding_window": 8},
+}
+PROMPTS = [[5, 9, 33, 7, 50], [11] * 3 + list(range(20, 60)), [60, 3]]
+NEW_TOKENS = 12
+
+
+@pytest.fixture(scope="session")
+def tiny_models(tmp_path_factory):
+    """Directories of tiny random models, made once per class."""
+    made = {}
+
+    def make(name: str):
+        if name not in made:
+            directory = tmp_path_factory.mktemp(name)
+            config = transformers.AutoConfig.for_model(name, **(SMALL | CLASSES[name]))
+            torch.manual_seed(3)
+            model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+            model.save_pretrained(directory)
+            made[name] = directory
+        return made[name]
+
+    return make
+
+
+def engine_for(directory, **changes) -> SequenceEngine:
+    settings = SequenceEngineSettings(**({"max_batch_tokens": 64, "page_size": 4} | changes))
+    pages = settings.kv_cache_bytes
+    runner = SequenceRunner(directory, choose("cpu", threads=1), page_size=settings.page_size, kv_cache_bytes=pages)
+    return SequenceEngine(runner, settings, Ready(device="cpu", cards=[], directories=[], report={}))
+
+
+def run(engine: SequenceEngine) -> dict[str, list[int]]:
+    tokens: dict[str, list[int]] = {}
+    while engine.has_work():
+        for answer in engine.step():
+            assert isinstance(answer, Tokens), answer
+            tokens.setdefault(answer.request_id, []).extend(answer.token_ids)
+    engine.scheduler.check_integrity()
+    assert engine.scheduler.allocator.used == 0
+    return tokens
+
+
+def generate(directory, prompt: list[int]) -> list[int]:
+    model = transformers.AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32).eval()
+    ids = torch.tensor([prompt])
+    out = model.generate(
+        ids, attention_mask=torch.ones_like(ids), max_new_tokens=NEW_TOKENS, do_sample=False, eos_token_id=None
+    )
+    return out[0, len(prompt) :].tolist()
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_greedy_tokens_equal_transformers(name, tiny_models):
+    directory = tiny_models(name)
+    engine = engine_for(directory, kv_cache_bytes=1 << 20)
+    for index, prompt in enumerate(PROMPTS):
+        engine.submit(Generate(request_id=str(index), token_ids=prompt, sampling=Sampling(max_tokens=NEW_TOKENS)))
+    got = run(engine)
+    assert got == {str(index): generate(directory, prompt) for index, prompt in enumerate(PROMPTS)}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"max_batch_tokens": 1},
+        {"max_batch_tokens": 3},
+        {"max_batch_tokens": 512},
+        {"page_size": 1},
+        {"page_size": 64},
+        {"max_running": 1},
+        {"kv_cache_bytes": 64 * 512},
+    ],
+)
+def test_budgets_pages_and_preemption_do_not_change_a_token(changes, tiny_models):
+    directory = tiny_models("llama")
+    engine = engine_for(directory, **({"kv_cache_bytes": 1 << 20} | changes))
+    prompts = [*PROMPTS, PROMPTS[1][:20], PROMPTS[1][5:30]]
+    for index, prompt in enumerate(prompts):
+        engine.submit(Generate(request_id=str(index), token_ids=prompt, sampling=Sampling(max_tokens=NEW_TOKENS)))
+    got = run(engine)
+    assert got == {str(index): generate(directory, prompt) for index, prompt in enumerate(prompts)}
+    if "kv_cache_bytes" in changes:
+        assert engine.scheduler.preemptions > 0
+
+
+def test_embeddings_are_the_normalised_mean_of_the_last_hidden_states(tiny_models):
+    directory = tiny_models("llama")
+    engine = engine_for(directory, kv_cache_bytes=1 << 20, max_batch_tokens=7)
+    engine.submit(Generate(request_id="beside", token_ids=PROMPTS[0], sampling=Sampling(max_tokens=3)))
+    engine.submit(Embed(request_id="e", token_ids=PROMPTS[1]))
+    vectors = []
+    while engine.has_work():
+        vectors += [answer for answer in engine.step() if isinstance(answer, Embedded)]
+    model = transformers.AutoModel.from_pretrained(directory, dtype=torch.float32).eval()
+    hidden = model(torch.tensor([PROMPTS[1]])).last_hidden_state[0]
+    expected = torch.nn.functional.normalize(hidden.mean(dim=0), dim=0)
+    got = torch.frombuffer(bytearray(vectors[0].vector.data), dtype=torch.float32)
+    torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_cancelled_request_gives_its_pages_back_and_leaves_the_others_alone(tiny_models):
+    directory = tiny_models("llama")
+    engine = engine_for(directory, kv_cache_bytes=1 << 20)
+    for name, prompt in (("stay", PROMPTS[0]), ("go", PROMPTS[1])):
+        engine.submit(Generate(request_id=name, token_ids=prompt, sampling=Sampling(max_tokens=NEW_TOKENS)))
+    first = [answer for answer in engine.step() if answer.request_id == "stay"]
+    engine.cancel("go")
+    engine.cancel("never seen")
+    rest = run(engine)
+    assert [t for a in first for t in a.token_ids] + rest["stay"] == generate(directory, PROMPTS[0])
+    assert "go" not in rest
+
+
+def test_stop_tokens_end_a_request(tiny_models):
+    directory = tiny_models("llama")
+    expected = generate(directory, PROMPTS[0])
+    engine = engine_for(directory, kv_cache_bytes=1 << 20)
+    sampling = Sampling(max_tokens=NEW_TOKENS, stop_ids=[expected[4]])
+    engine.submit(Generate(request_id="r", token_ids=PROMPTS[0], sampling=sampling))
+    answers = []
+    while engine.has_work():
+        answers += list(engine.step())
+    assert [t for a in answers for t in a.token_ids] == expected[: expected.index(expected[4]) + 1]
+    assert answers[-1].finish_reason == "stop"
+
+
+def test_a_step_that_fails_ends_its_requests_with_an_error_and_nothing_else(tiny_models, monkeypatch):
+    directory = tiny_models("llama")
+    engine = engine_for(directory, kv_cache_bytes=1 << 20)
+    sampling = Sampling(max_tokens=2)
+    engine.submit(Generate(request_id="unlucky", token_ids=PROMPTS[0], sampling=sampling))
+    with monkeypatch.context() as patched:
+        patched.setattr(engine.runner, "run", lambda _: (_ for _ in ()).throw(RuntimeError("out of memory")))
+        (answer,) = engine.step()
+    assert isinstance(answer, Failed)
+    assert "out of memory" not in answer.error.message
+    engine.submit(Generate(request_id="next", token_ids=PROMPTS[0], sampling=sampling))
+    assert run(engine)["next"] == generate(directory, PROMPTS[0])[:2]
+
+
+@pytest.mark.parametrize(
+    ("tokens", "sampling", "error", "words"),
+    [
+        ([], {}, InvalidRequestError, "no tokens"),
+        ([97], {}, InvalidRequestError, "token 97 is outside the model's vocabulary of 97"),
+        ([-1], {}, InvalidRequestError, "token -1"),
+        ([5], {"logit_bias": {5000: 1.0}}, InvalidRequestError, "token 5000"),
+        ([5] * 510, {"max_tokens": 10}, ContextLengthError, "at most 512"),
+    ],
+)
+def test_what_a_client_can_get_wrong_is_said(tokens, sampling, error, words, tiny_models):
+    engine = engine_for(tiny_models("llama"), kv_cache_bytes=1 << 20)
+    with pytest.raises(error, match=words):
+        engine.submit(Generate(request_id="r", token_ids=tokens, sampling=Sampling(**({"max_tokens": 1} | sampling))))
+    assert not engine.has_work()
+
+
+def test_pickled_weights_are_refused(tiny_models, tmp_path):
+    source = tiny_models("llama")
+    (tmp_path / "config.json").write_bytes((source / "config.json").read_bytes())
+    torch.save({}, tmp_path / "pytorch_model.bin")
+    with pytest.raises(ModelLoadError, match="only pickled weights"):
+        engine_for(tmp_path)
+
+
+def test_a_truncated_weight_file_is_named(tiny_models, tmp_path):
+    source = tiny_models("llama")
+    (tmp_path / "config.json").write_bytes((source / "config.json").read_bytes())
+    weights = (source / "model.safetensors").read_bytes()
+    (tmp_path / "model.safetensors").write_bytes(weights[: len(weights) // 2])
+    with pytest.raises(ModelLoadError, match=str(tmp_path)):
+        engine_for(tmp_path)
+
+
+def test_a_recurrent_model_is_refused_with_the_reason(tmp_path):
+    config = transformers.AutoConfig.for_model(
+        "mamba", vocab_size=97, hidden_size=32, num_hidden_layers=2, state_size=4, intermediate_size=64
+    )
+    transformers.AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
+    with pytest.raises(ModelLoadError):
+        engine_for(tmp_path)
