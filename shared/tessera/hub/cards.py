@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from tessera.errors import ModelLoadError
+from tessera.hub.video_geometry import video_geometry
 from tessera.wire.models import Card, Task
 
 CARD_FILE = "card.json"
@@ -108,6 +109,7 @@ def _derive(directory: Path) -> Card:
     try:
         if index.is_file():
             family = str(json.loads(index.read_text())["_class_name"])
+            geometry = video_geometry(directory, family)
             return Card(
                 id=directory.name,
                 family=family,
@@ -116,6 +118,10 @@ def _derive(directory: Path) -> Card:
                 parameters=parameters,
                 licence="unknown",
                 created=created,
+                fps=geometry.fps,
+                frames_multiple=geometry.frames_multiple,
+                size_multiple=geometry.size_multiple,
+                image_input=geometry.image_input,
             )
         if config.is_file():
             values = json.loads(config.read_text())

@@ -85,8 +85,8 @@ class JobContext:
 
 
 Handler = Callable[[Job, JobContext], Mapping[str, Artifact]]
-"""Does a job and answers its artifacts by name. A `TesseraError` that is not retryable fails the job for good; after any
-other error it is tried again while it has attempts left."""
+"""Does a job and answers its artifacts by name. A `TesseraError` that is not retryable fails the job for good; after
+any other error it is tried again while it has attempts left."""
 Outcome = Ending | Literal["gone", "busy", "ended", "draining"]
 """What became of a ring. `draining`: this process is to end and has not looked at it."""
 

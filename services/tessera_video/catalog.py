@@ -1,0 +1,117 @@
+"""Which video models can be asked for now, and where they run: what live workers say, and the card on this disk.
+
+Does not know requests. Torch-free.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import AsyncIterator, Sequence
+
+from litestar import Litestar
+
+from tessera.errors import ModelNotFoundError, TesseraError, UnavailableError
+from tessera.hub.store import is_path, locate
+from tessera.jobs.records import WorkerInfo
+from tessera.jobs.store import AsyncJobStore
+from tessera.settings import Settings
+from tessera.web.models import model_of
+from tessera.wire.models import Card, Model, ModelList
+
+logger = logging.getLogger(__name__)
+
+REFRESH_S = 1.0
+
+
+class Catalog:
+    """A picture of the workers, a second old at most.
+
+    Args:
+        settings: say the default model.
+        store: where workers are registered.
+    """
+
+    def __init__(self, settings: Settings, store: AsyncJobStore) -> None:
+        self.settings = settings
+        self.store = store
+        self.workers: Sequence[WorkerInfo] = ()
+        self._own: Card | None = None
+
+    def models(self) -> ModelList:
+        """The default model first, then whatever else workers have; `device` is where the first worker runs it."""
+        return ModelList(data=[self._model(card) for card in self._cards()])
+
+    async def card(self, name: str | None) -> Card:
+        """The card of a model; None is the default one.
+
+        Raises:
+            ModelNotFoundError: no worker has it, and it is not the default one.
+            UnavailableError: the default model is still being made.
+        """
+        if not self._cards():
+            await self.refresh()
+        cards = self._cards()
+        if not cards:
+            raise UnavailableError("the video model is still being made; try again in a moment", retry_after=2)
+        if name is None:
+            return cards[0]
+        for card in cards:
+            if card.id == name:
+                return card
+        known = ", ".join(card.id for card in cards)
+        raise ModelNotFoundError(f"there is no video model {name!r}; there are: {known}", param="model")
+
+    def has_worker(self) -> bool:
+        """Whether anybody can make a video of the default model now."""
+        cards = self._cards()
+        return bool(cards) and any(worker.card.id == cards[0].id for worker in self.workers)
+
+    async def refresh(self) -> None:
+        """Look again.
+
+        Raises:
+            UnavailableError: Redis is down; the last picture stays.
+        """
+        self._own = self._own or await asyncio.to_thread(self._on_disk)
+        self.workers = await self.store.workers()
+
+    @contextlib.asynccontextmanager
+    async def lifespan(self, _: Litestar) -> AsyncIterator[None]:
+        """Keep looking while the app serves."""
+        looking = asyncio.create_task(self._keep_looking())
+        try:
+            yield
+        finally:
+            looking.cancel()
+            await asyncio.gather(looking, return_exceptions=True)
+
+    async def _keep_looking(self) -> None:
+        while True:
+            started = time.monotonic()
+            with contextlib.suppress(UnavailableError):
+                await self.refresh()
+            await asyncio.sleep(max(0.1, REFRESH_S - (time.monotonic() - started)))
+
+    def _on_disk(self) -> Card | None:
+        """The default model's card, if a directory is there: a worker on this machine may still be making it."""
+        try:
+            found = locate(self.settings.video.model, self.settings.models_dir)
+        except TesseraError as error:
+            logger.debug("no card on this disk: %s", error.message)
+            return None
+        return None if found is None else found.card
+
+    def _cards(self) -> list[Card]:
+        default = self.settings.video.model.rstrip("/")
+        default = default.rsplit("/", 1)[-1] if is_path(default) else default
+        cards = {card.id: card for card in ([self._own] if self._own else [])}
+        cards |= {worker.card.id: worker.card for worker in self.workers}
+        own = self._own.id if self._own else default
+        return sorted(cards.values(), key=lambda card: (card.id != own, card.id))
+
+    def _model(self, card: Card) -> Model:
+        devices = [worker.device for worker in self.workers if worker.card.id == card.id]
+        return model_of(card, devices[0] if devices else "none: no worker has it now")

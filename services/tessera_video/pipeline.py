@@ -1,0 +1,137 @@
+"""From a video job to its files: decode the first frame, make the clip, encode MP4 and thumbnail, store both.
+
+Does not know Redis, Celery or HTTP: it gets a job and a context to report to.
+"""
+
+from __future__ import annotations
+
+import io
+import logging
+from collections.abc import Mapping
+from fractions import Fraction
+from pathlib import Path
+
+import av
+import av.error
+import msgspec
+from PIL import Image, UnidentifiedImageError
+
+from tessera.engine.diffusion import DiffusionRequest, Frames, VideoModel
+from tessera.errors import InvalidRequestError
+from tessera.jobs.artifacts import ArtifactStore
+from tessera.jobs.runner import JobContext
+from tessera.settings import VideoSettings
+from tessera.telemetry import request_id_var
+from tessera.wire.jobs import Artifact, Job, VideoInput
+
+logger = logging.getLogger(__name__)
+
+DENOISED_PERCENT = 95
+THUMBNAIL_PIXELS = 512
+IMAGE_FORMATS = ("PNG", "JPEG", "WEBP")
+
+
+class VideoPipeline:
+    """Makes videos with one loaded model.
+
+    Args:
+        model: what steps.
+        model_id: the name that jobs call it.
+        artifacts: where inputs come from and results go.
+        settings: limits.
+    """
+
+    def __init__(self, model: VideoModel, model_id: str, artifacts: ArtifactStore, settings: VideoSettings) -> None:
+        self.model = model
+        self.model_id = model_id
+        self.artifacts = artifacts
+        self.settings = settings
+
+    def __call__(self, job: Job, context: JobContext) -> Mapping[str, Artifact]:
+        """A `tessera.jobs.runner.Handler`.
+
+        Raises:
+            InvalidRequestError: the first frame is no image, or the job is for another model.
+            StorageFullError: there is no room for the files.
+            JobStoppedError: at a step.
+        """
+        given = msgspec.json.decode(job.input, type=VideoInput)
+        token = request_id_var.set(given.request_id)
+        try:
+            return self._make(given, context)
+        finally:
+            request_id_var.reset(token)
+
+    def _make(self, given: VideoInput, context: JobContext) -> Mapping[str, Artifact]:
+        if given.model != self.model_id:
+            raise InvalidRequestError(
+                f"this worker has the model {self.model_id!r}, not {given.model!r}", param="model"
+            )
+        request = DiffusionRequest(
+            id=context.job.id,
+            prompt=given.prompt,
+            negative_prompt=given.negative_prompt,
+            width=given.width,
+            height=given.height,
+            frames=given.frames,
+            steps=given.steps,
+            guidance_scale=given.guidance_scale,
+            seed=given.seed,
+            image=None if given.image is None else self._first_frame(given.image),
+        )
+        frames = self.model.generate(
+            request, lambda done, total: context.step(round(DENOISED_PERCENT * done / max(total, 1)))
+        )
+        context.step(DENOISED_PERCENT + 2)
+        with self.artifacts.create(context.key("video.mp4"), "video/mp4") as video:
+            write_mp4(frames, given.fps, video.path)
+        context.step(DENOISED_PERCENT + 4)
+        thumbnail = self.artifacts.put(context.key("thumbnail.jpg"), thumbnail_jpeg(frames), "image/jpeg")
+        return {"video": video.artifact, "thumbnail": thumbnail}
+
+    def _first_frame(self, key: str) -> Image.Image:
+        with self.artifacts.open(key) as file:
+            data = file.read()
+        try:
+            image = Image.open(io.BytesIO(data), formats=IMAGE_FORMATS)
+            # From the header, before anything is decoded.
+            if image.width * image.height > self.settings.max_pixels:
+                raise InvalidRequestError(
+                    f"`input_reference` has {image.width}x{image.height} pixels; the limit is "
+                    f"{self.settings.max_pixels} in all",
+                    param="input_reference",
+                )
+            return image.convert("RGB")
+        except (UnidentifiedImageError, OSError, SyntaxError, ValueError) as error:
+            raise InvalidRequestError(
+                f"`input_reference` cannot be decoded: {error}", param="input_reference"
+            ) from error
+
+
+def write_mp4(frames: Frames, fps: int, path: Path) -> None:
+    """Encode what browsers play: H.264, yuv420p, its index at the front.
+
+    Args:
+        frames: even width and height.
+        fps: frames per second.
+        path: the file to write.
+
+    Raises:
+        OSError: as the operating system says (no room, for one).
+    """
+    _, height, width, _ = frames.shape
+    with av.open(str(path), "w", format="mp4", options={"movflags": "+faststart"}) as container:
+        stream = container.add_stream("libx264", rate=Fraction(fps), options={"crf": "18", "preset": "veryfast"})
+        stream.width, stream.height, stream.pix_fmt = width, height, "yuv420p"
+        for frame in frames:
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(frame, format="rgb24")))
+        container.mux(stream.encode())
+
+
+def thumbnail_jpeg(frames: Frames) -> bytes:
+    """The middle frame as a JPEG, its longer side at most `THUMBNAIL_PIXELS`."""
+    image = Image.fromarray(frames[len(frames) // 2])
+    image.thumbnail((THUMBNAIL_PIXELS, THUMBNAIL_PIXELS))
+    file = io.BytesIO()
+    image.save(file, "JPEG", quality=88)
+    return file.getvalue()

@@ -1,0 +1,16 @@
+"""What the video service answers: `/v1/videos` and `/v1/models`, both written once for every service.
+
+Does not know how a video is made.
+"""
+
+from __future__ import annotations
+
+from litestar.types import ControllerRouterHandler
+
+from tessera.jobs.video_routes import Mounted
+from tessera.web.models import MODEL_ROUTES
+
+
+def routes(videos: Mounted) -> list[ControllerRouterHandler]:
+    """All routes beside the operational ones."""
+    return [*videos.route_handlers, *MODEL_ROUTES]

@@ -1,0 +1,105 @@
+"""`python -m tessera_video.worker`: a process that makes videos, one at a time.
+
+The model is loaded before the first ring is heard. SIGTERM ends it within a denoising step: the job it works on goes
+back and another worker takes it at once. Celery runs one thread, never a forked pool: CUDA does not survive a fork.
+Does not know HTTP.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import time
+import uuid
+from typing import Any
+
+from celery import signals
+
+from tessera.device import choose
+from tessera.errors import TesseraError
+from tessera.hub.store import check, ensure
+from tessera.jobs.artifacts import DirectoryArtifacts
+from tessera.jobs.celery_app import CeleryBell, listen, make_app
+from tessera.jobs.presence import Presence
+from tessera.jobs.reaper import Reaper
+from tessera.jobs.records import WorkerInfo
+from tessera.jobs.runner import Runner
+from tessera.jobs.store import JobStore
+from tessera.jobs.video_routes import queue_of
+from tessera.models.diffusion import load as load_model
+from tessera.settings import Settings, load
+from tessera.telemetry import configure_logging
+from tessera_video.pipeline import VideoPipeline
+
+logger = logging.getLogger(__name__)
+
+
+def main() -> int:
+    """Load, register, work until a signal. Returns the exit status."""
+    settings = load()
+    configure_logging("video-worker", level=settings.suite.log_level, form=settings.suite.log_format)
+    try:
+        return work(settings)
+    except TesseraError as error:
+        logger.error("the video worker cannot start: %s", error.message)
+        return 1
+
+
+def work(settings: Settings) -> int:
+    """Be a worker. Returns Celery's exit status.
+
+    Raises:
+        TesseraError: the model cannot be made or loaded, or there is no such device.
+    """
+    started = time.perf_counter()
+    device = choose(settings.video.device, threads=settings.video.threads)
+    found = ensure(settings.video.model, settings.models_dir, logger.info)
+    check(found)
+    model = load_model(found.path, device)
+    logger.info("%s is loaded on %s in %.1f s", found.card.id, device.name, time.perf_counter() - started)
+
+    store = JobStore(settings.redis_url, timeout_s=settings.redis.timeout_s, settings=settings.jobs)
+    artifacts = DirectoryArtifacts(settings.artifacts_dir)
+    app = make_app(settings)
+    bell = CeleryBell(app)
+    worker_id = f"video-{uuid.uuid4().hex[:12]}"
+    queue = queue_of(found.card.id)
+    pipeline = VideoPipeline(model, found.card.id, artifacts, settings.video)
+    runner = Runner(store, artifacts, bell, {"video": pipeline}, worker=worker_id)
+    info = WorkerInfo(id=worker_id, kind="video", queue=queue, card=found.card, device=device.name, pid=os.getpid())
+    presence, reaper = Presence(store, info), Reaper(store, artifacts, bell)
+
+    def drain(**_: Any) -> None:
+        runner.drain()
+
+    def keep_our_logging(**_: Any) -> None:
+        """Being connected is what keeps Celery from configuring logging."""
+
+    listen(app, runner.run)
+    signals.setup_logging.connect(keep_our_logging, weak=False)
+    signals.worker_shutting_down.connect(drain, weak=False)
+    presence.start()
+    reaper.start()
+    try:
+        celery_worker = app.Worker(
+            hostname=worker_id,
+            pool="threads",
+            concurrency=1,
+            queues=[queue],
+            without_gossip=True,
+            without_mingle=True,
+            without_heartbeat=True,
+            quiet=True,
+        )
+        celery_worker.start()
+        return int(celery_worker.exitcode or 0)
+    finally:
+        reaper.close()
+        presence.close()
+        bell.close()
+        store.close()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,73 @@
+"""Any other Diffusers video pipeline, run whole through its own `__call__`: one request at a time, called each step.
+
+Does not know the architecture; what a pipeline takes is read from its signature.
+"""
+
+from __future__ import annotations
+
+import inspect
+import threading
+from typing import Any
+
+import numpy as np
+import torch
+
+from tessera.engine.diffusion import DiffusionRequest, Frames, OnStep, to_frames
+from tessera.errors import InvalidRequestError
+
+NEEDED = ("prompt", "height", "width", "num_frames", "num_inference_steps", "generator", "callback_on_step_end")
+
+
+def unsupported(pipe: Any) -> str | None:
+    """Why a pipeline cannot be run here, or None when it can."""
+    missing = [name for name in NEEDED if name not in _parameters(pipe)]
+    return f"its call takes no {', '.join(missing)}" if missing else None
+
+
+class PipelineModel:
+    """A pipeline that steps itself.
+
+    Args:
+        pipe: loaded, on its device.
+        device: where it is.
+    """
+
+    def __init__(self, pipe: Any, device: torch.device) -> None:
+        self.pipe = pipe
+        self.device = device
+        self._running = threading.Lock()
+
+    def generate(self, request: DiffusionRequest, on_step: OnStep) -> Frames:
+        """See `VideoModel.generate`. What `on_step` raises passes through Diffusers' loop and ends it."""
+        known = _parameters(self.pipe)
+        optional: dict[str, Any] = {"guidance_scale": request.guidance_scale}
+        if request.negative_prompt:
+            optional["negative_prompt"] = request.negative_prompt
+        if request.image is not None:
+            optional["image"] = request.image
+        unknown = [name for name in optional if name not in known]
+        if unknown:
+            raise InvalidRequestError(f"{type(self.pipe).__name__} takes no {', '.join(unknown)}", param=unknown[0])
+        on_step(0, request.steps)
+
+        def stepped(_: Any, index: int, __: Any, tensors: dict[str, Any]) -> dict[str, Any]:
+            on_step(index + 1, request.steps)
+            return tensors
+
+        with self._running, torch.inference_mode():
+            made = self.pipe(
+                prompt=request.prompt,
+                height=request.height,
+                width=request.width,
+                num_frames=request.frames,
+                num_inference_steps=request.steps,
+                generator=torch.Generator("cpu").manual_seed(request.seed),
+                callback_on_step_end=stepped,
+                output_type="np",
+                **optional,
+            )
+        return to_frames(np.asarray(made.frames[0], dtype=np.float32))
+
+
+def _parameters(pipe: Any) -> set[str]:
+    return set(inspect.signature(type(pipe).__call__).parameters)

@@ -1,0 +1,71 @@
+"""How a Diffusers video pipeline counts frames and pixels, from the configurations in its directory alone.
+
+What a configuration does not say (older ones leave the VAE's factors out) comes from tables by class. Does not load
+anything, and does not know Diffusers.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+VAE_FACTORS = {
+    "AutoencoderKLWan": (4, 8),
+    "AutoencoderKLHunyuanVideo": (4, 8),
+    "AutoencoderKLCogVideoX": (4, 8),
+    "AutoencoderKLLTXVideo": (8, 32),
+    "AutoencoderKLMochi": (6, 8),
+}
+"""Temporal and spatial factor by class of the VAE."""
+FRAMES_PER_SECOND = {"Wan": 16, "LTX": 24, "CogVideoX": 8, "Hunyuan": 24, "Mochi": 30}
+"""What a family was trained at, by how its pipeline's name begins."""
+FALLBACK_FACTORS = (1, 8)
+FALLBACK_FRAMES_PER_SECOND = 16
+
+
+class VideoGeometry(msgspec.Struct, frozen=True, kw_only=True):
+    """The fields of `tessera.wire.models.Card` that only video models have."""
+
+    fps: int
+    frames_multiple: int
+    size_multiple: int
+    image_input: Literal["none", "required"]
+
+
+def video_geometry(directory: Path, family: str) -> VideoGeometry:
+    """Read it.
+
+    Args:
+        directory: of the pipeline.
+        family: class name of the pipeline.
+
+    Raises:
+        ValueError: a configuration is not JSON.
+    """
+    vae, transformer = _config(directory / "vae"), _config(directory / "transformer")
+    temporal, spatial = VAE_FACTORS.get(str(vae.get("_class_name")), FALLBACK_FACTORS)
+    temporal = _number(vae, ("scale_factor_temporal", "temporal_compression_ratio"), temporal)
+    spatial = _number(vae, ("scale_factor_spatial", "spatial_compression_ratio"), spatial)
+    patch = transformer.get("patch_size", 1)
+    patch = max(patch) if isinstance(patch, list) else int(patch)
+    fps = [value for name, value in FRAMES_PER_SECOND.items() if family.startswith(name)]
+    return VideoGeometry(
+        fps=fps[0] if fps else FALLBACK_FRAMES_PER_SECOND,
+        frames_multiple=temporal,
+        size_multiple=max(2, spatial * patch),
+        image_input="required" if "ImageToVideo" in family else "none",
+    )
+
+
+def _config(directory: Path) -> dict[str, Any]:
+    path = directory / "config.json"
+    values = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    return values if isinstance(values, dict) else {}
+
+
+def _number(config: dict[str, Any], names: tuple[str, ...], fallback: int) -> int:
+    found = [config[name] for name in names if isinstance(config.get(name), int)]
+    return found[0] if found else fallback

@@ -1,0 +1,53 @@
+"""Tells the job store that a worker is alive, for as long as it is. Does not know what the worker does."""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+from tessera.errors import UnavailableError
+from tessera.jobs.records import WorkerInfo
+from tessera.jobs.store import JobStore
+
+logger = logging.getLogger(__name__)
+
+EVERY_S = 1.0
+MISSED = 5
+"""Turns a worker may miss before it counts as gone."""
+
+
+class Presence:
+    """A thread that registers a worker again and again.
+
+    Args:
+        store: where it is registered.
+        worker: its description.
+    """
+
+    def __init__(self, store: JobStore, worker: WorkerInfo) -> None:
+        self.store = store
+        self.worker = worker
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="presence", daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop, and say that the worker is gone."""
+        self._closing.set()
+        self._thread.join()
+        try:
+            self.store.remove_worker(self.worker.id)
+        except UnavailableError:
+            logger.info("the worker's entry will expire by itself")
+
+    def _run(self) -> None:
+        while True:
+            try:
+                self.store.register_worker(self.worker, seconds=EVERY_S * MISSED)
+            except UnavailableError:
+                logger.debug("not registered this time: Redis is down")
+            if self._closing.wait(EVERY_S):
+                return

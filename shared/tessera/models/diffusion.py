@@ -1,0 +1,113 @@
+"""Loads any Diffusers video pipeline from a directory: safetensors only, nothing remote, no code from the directory.
+
+Wan-class pipelines get our own step loop; every other one that Diffusers knows runs through its own `__call__`, and the
+log says so. Does not know jobs or files of results.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import diffusers
+import torch
+
+from tessera.device import Device
+from tessera.engine.diffusion import VideoModel
+from tessera.engine.diffusion_pipeline import PipelineModel, unsupported
+from tessera.engine.diffusion_wan import WanModel
+from tessera.errors import ModelLoadError
+
+logger = logging.getLogger(__name__)
+
+PICKLE_SUFFIXES = frozenset({".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle", ".msgpack"})
+LIBRARIES = frozenset({"diffusers", "transformers"})
+STEP_LOOP_CLASSES = frozenset({"WanPipeline", "WanImageToVideoPipeline"})
+
+
+def load(directory: Path, device: Device) -> VideoModel:
+    """Load a pipeline and choose how it is stepped.
+
+    Args:
+        directory: as `DiffusionPipeline.save_pretrained` writes it.
+        device: where it goes; the VAE stays in float32, as its makers run it.
+
+    Raises:
+        ModelLoadError: no pipeline, a class that Diffusers does not have, pickled or missing weights, a component that
+            wants code from elsewhere. Says which file and what to do.
+    """
+    index = _read_index(directory)
+    name = _checked_class(directory, index)
+    _refuse_pickles(directory, index)
+    kinds: Any = device.dtype if device.dtype == torch.float32 else {"default": device.dtype, "vae": torch.float32}
+    try:
+        pipe = getattr(diffusers, name).from_pretrained(
+            str(directory), torch_dtype=kinds, use_safetensors=True, local_files_only=True
+        )
+    except (OSError, ValueError, KeyError, TypeError, RuntimeError, ImportError) as error:
+        raise ModelLoadError(f"the pipeline in {directory} cannot be loaded: {error}") from error
+    for component in pipe.components.values():
+        if isinstance(component, torch.nn.Module):
+            component.eval().requires_grad_(requires_grad=False)
+    pipe.to(device.place)
+    pipe.set_progress_bar_config(disable=True)
+    if name in STEP_LOOP_CLASSES:
+        return WanModel(pipe, device.place)
+    if reason := unsupported(pipe):
+        raise ModelLoadError(f"{directory} is a {name}, which cannot make videos here: {reason}")
+    logger.warning("%s has no step loop of ours: it runs whole, one request at a time, through Diffusers' own", name)
+    return PipelineModel(pipe, device.place)
+
+
+def _read_index(directory: Path) -> dict[str, Any]:
+    path = directory / "model_index.json"
+    try:
+        index = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ModelLoadError(f"{directory} is no Diffusers pipeline: it has no readable model_index.json") from error
+    except ValueError as error:
+        raise ModelLoadError(f"{path} is not valid JSON: {error}") from error
+    if not isinstance(index, dict):
+        raise ModelLoadError(f"{path} is not a JSON object")
+    return index
+
+
+def _checked_class(directory: Path, index: dict[str, Any]) -> str:
+    """The pipeline's class name; it and all components come from Diffusers or Transformers, never from elsewhere."""
+    name = index.get("_class_name")
+    known = getattr(diffusers, name, None) if isinstance(name, str) else None
+    if not (isinstance(known, type) and issubclass(known, diffusers.DiffusionPipeline)):
+        raise ModelLoadError(
+            f"{directory} names the pipeline class {name!r}, which diffusers {diffusers.__version__} does not have; "
+            f"code from model directories is never run"
+        )
+    for component, library in _components(index).items():
+        if library not in LIBRARIES:
+            raise ModelLoadError(
+                f"the component {component!r} of {directory} wants code from {library!r}; only components of "
+                f"{' and '.join(sorted(LIBRARIES))} are loaded"
+            )
+    assert isinstance(name, str)
+    return name
+
+
+def _components(index: dict[str, Any]) -> dict[str, Any]:
+    """The library of each component that is there."""
+    return {
+        name: entry[0]
+        for name, entry in index.items()
+        if isinstance(entry, list) and len(entry) == 2 and entry[0] is not None
+    }
+
+
+def _refuse_pickles(directory: Path, index: dict[str, Any]) -> None:
+    for component in _components(index):
+        files = [path for path in (directory / component).glob("*") if path.is_file()]
+        pickles = sorted(path.name for path in files if path.suffix in PICKLE_SUFFIXES)
+        if pickles and not any(path.suffix == ".safetensors" for path in files):
+            raise ModelLoadError(
+                f"{directory / component / pickles[0]} is a pickle, which can run any code when it is opened; "
+                f"save the pipeline with safe_serialization=True and take that"
+            )
