@@ -20,8 +20,8 @@ SEED = 20_210_614
 VOICES = ["first", "second"]
 SAMPLE_RATE = 16_000
 CHARACTERS = " " + string.ascii_lowercase + string.digits + ".,;:!?'\"-()&%$#@/+=*<>[]{}|~^_`\\\n\t"
-# Found by trying: about 12 characters a second at speed 1, which is how people speak, and some ten frames a token, so that
-# speeds from 0.25 to 4 stay far from the floor of one frame.
+# Found by trying: about 12 characters a second at speed 1, which is how people speak, and some ten frames a token, so
+# that speeds from 0.25 to 4 stay far from the floor of one frame.
 SLOWNESS = 0.1
 LOUDNESS = 0.01
 

@@ -47,12 +47,13 @@ def load_pretrained(
     refuse_pickles(directory)
     transformers_logging.disable_progress_bar()
     try:
-        model = auto_class.from_pretrained(
+        model, loading = auto_class.from_pretrained(
             directory,
             dtype=dtype,
             local_files_only=True,
             trust_remote_code=False,
             use_safetensors=True,
+            output_loading_info=True,
             **kwargs,
         )
     except (OSError, ValueError, KeyError, RuntimeError, ImportError) as error:
@@ -62,6 +63,9 @@ def load_pretrained(
         if type(error).__name__ != "SafetensorError":
             raise
         raise ModelLoadError(f"a weight file in {directory} is damaged: {error}") from error
+    if missing := sorted(loading["missing_keys"]):
+        # Transformers would go on with random values in their place.
+        raise ModelLoadError(f"{directory} lacks {len(missing)} weights of its architecture: {', '.join(missing[:3])}")
     return model.eval().requires_grad_(False).to(device)
 
 
