@@ -60,6 +60,11 @@ class Child:
         """Start it and keep it running. Call from the main thread: it dies with the thread that starts it."""
         self._keeper = asyncio.create_task(self._keep(), name=f"keep {self.part.name}")
 
+    def let_go(self) -> None:
+        """Do not start it again when it ends."""
+        if self._keeper is not None:
+            self._keeper.cancel()
+
     async def stop(self) -> bool:
         """SIGTERM, after the part's `stop_s` SIGKILL to all that it started. Returns whether it ended by itself."""
         keeper, self._keeper = self._keeper, None

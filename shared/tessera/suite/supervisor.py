@@ -123,7 +123,9 @@ class Supervisor:
         if "redis" in self.children:
             await self._start_redis()
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(fetch_missing(self.settings, self.selection, self.handed, self.terminal.progress))
+            fetching = tasks.create_task(
+                fetch_missing(self.settings, self.selection, self.handed, self.terminal.progress)
+            )
             for name, child in self.children.items():
                 if name != "redis":
                     child.start()
@@ -131,6 +133,7 @@ class Supervisor:
             await watch.settled(stalled_s=STALLED_S, gateway_s=GATEWAY_AGREES_S)
             await self._show(session, watch)
             await watch.hopeless.wait()
+            fetching.cancel()
             watching.cancel()
 
     async def _start_redis(self) -> None:
@@ -154,6 +157,8 @@ class Supervisor:
             self.terminal.print(f"\nready in {seconds:.1f} s; Ctrl-C stops it; logs are in {self.logs}")
 
     async def _stop(self) -> None:
+        for child in self.children.values():
+            child.let_go()
         for kinds in STOP_ORDER:
             children = [
                 child for child in self.children.values() if child.part.kind in kinds and child.state != "stopped"

@@ -92,8 +92,11 @@ class Watch:
     async def _follow(self, name: str) -> None:
         child = self.asked[name]
         assert child.part.url is not None
-        misses = 0
+        misses = restarts = 0
         while True:
+            if child.restarts != restarts:
+                restarts = child.restarts
+                self.states[name] = "starting"
             answer = await readiness.health(self.session, child.part.url)
             misses = 0 if answer is not None and child.pid is not None else misses + 1
             state = self._judge(name, child, answer)
@@ -120,6 +123,7 @@ class Watch:
         return bool(workers) and all(worker.state == "failed" for worker in workers)
 
     async def _enter(self, name: str, child: Child, state: State, answer: Health | None) -> None:
+        reason = await self._reason(name, child) if state == "failed" else None
         before, self.states[name] = self.states[name], state
         self.reasons.pop(name, None)
         if state == "ready":
@@ -127,9 +131,9 @@ class Watch:
                 if mate is child or mate.part.service == name:
                     mate.was_ready = True
             self.announce(name, "ready again" if child.restarts or before == "failed" else "ready")
-        elif state == "failed":
-            self.reasons[name] = await self._reason(name, child)
-            self.announce(name, f"failed: {self.reasons[name]}")
+        elif reason is not None:
+            self.reasons[name] = reason
+            self.announce(name, f"failed: {reason}")
         else:
             parts = ", ".join(f"{part} {value}" for part, value in (answer.parts if answer else {}).items())
             self.announce(name, f"not ready any more: {parts or 'it does not answer'}")
