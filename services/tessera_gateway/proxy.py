@@ -220,7 +220,8 @@ class Relay:
         """Pass the answer on. Closing the response wakes a pending read, so a leaving client ends this at once."""
         response, upstream = self.answer.response, self.answer.upstream
         self.gone.add_done_callback(lambda _: response.close())
-        is_events = response.content_type == "text/event-stream"
+        # Compressed events cannot be told apart, nor added to: they pass as any other bytes.
+        is_events = response.content_type == "text/event-stream" and "content-encoding" not in response.headers
         whole = WholeEvents() if is_events else None
         try:
             await send({"type": "http.response.start", "status": response.status, "headers": self._headers(is_events)})

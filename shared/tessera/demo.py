@@ -112,7 +112,7 @@ class Demo:
         with path.open("rb") as file:
             text = self.client.audio.transcriptions.create(model=offer.id, file=file).text
         (self.output / "transcript.txt").write_text(text + "\n", encoding="utf-8")
-        _say(f"  {text}\n")
+        _say(f"  {_printable(text)}\n")
         return f"of {path.name} → transcript.txt"
 
     def _converse(self, offer: Offer, name: str, messages: list[Any], *, max_tokens: int) -> str:
@@ -126,7 +126,7 @@ class Demo:
             if piece:
                 first = first or time.perf_counter() - started
                 text += piece
-                _say(piece.replace("\n", "\n  "))
+                _say(_printable(piece).replace("\n", "\n  "))
         _say("\n")
         (self.output / name).write_text(text + "\n", encoding="utf-8")
         return f"first words after {first:.2f} s → {name}" if text else f"the answer is empty → {name}"
@@ -237,6 +237,11 @@ def _show_progress(response: httpx.Response) -> None:
     job = json.loads(response.read())
     if isinstance(job, dict) and "progress" in job:
         _say(f"\r  {job['status']} {job['progress']:3d} %")
+
+
+def _printable(text: str) -> str:
+    """`text` without what a terminal would obey: a model may say anything."""
+    return "".join(letter if letter.isprintable() or letter == "\n" else "\N{REPLACEMENT CHARACTER}" for letter in text)
 
 
 def _write_silence(path: Path) -> None:

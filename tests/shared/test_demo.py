@@ -40,9 +40,10 @@ def wav() -> bytes:
 class FakeSuite:
     """Answers each modality; `broken` answers 500."""
 
-    def __init__(self, *models: str, broken: str = "") -> None:
+    def __init__(self, *models: str, broken: str = "", said: str = "Small <b>stones.") -> None:
         self.models = models
         self.broken = broken
+        self.said = said
         self.asked: list[tuple[str, bytes]] = []
         self.looks = 0
         self.port = 0
@@ -99,7 +100,7 @@ class FakeSuite:
     async def _chat(self, request: web.Request) -> web.Response:
         body = json.loads(await request.read())
         await self._asked(request, body["model"])
-        chunks = [{"choices": [{"index": 0, "delta": {"content": piece}}]} for piece in ("Small <b>", "stones.")]
+        chunks = [{"choices": [{"index": 0, "delta": {"content": piece}}]} for piece in (self.said[:9], self.said[9:])]
         text = "".join(f"data: {json.dumps(chunk)}\n\n" for chunk in chunks) + "data: [DONE]\n\n"
         return web.Response(text=text, content_type="text/event-stream")
 
@@ -173,6 +174,16 @@ def test_a_step_that_fails_makes_the_demo_fail_but_not_stop(tmp_path, capsys, br
         assert len(suite.asked) == 5
     assert "it broke" in capsys.readouterr().out
     assert "it broke" in (tmp_path / "index.html").read_text()
+
+
+def test_what_a_model_says_cannot_command_the_terminal(tmp_path, capsys):
+    said = "\x1b[2J\x07ok\u202e"
+    with FakeSuite("writer", said=said) as suite:
+        assert demo.run(suite.url, "none", tmp_path) == 0
+    out = capsys.readouterr().out
+    assert "ok" in out
+    assert not {"\x1b", "\x07", "\u202e"} & set(out)
+    assert (tmp_path / "answer.txt").read_text() == said + "\n"
 
 
 def test_a_suite_that_is_not_there_is_said_with_the_cure(tmp_path, capsys, monkeypatch):

@@ -148,6 +148,15 @@ def test_a_head_that_never_ends_is_cut(small):
     assert httpx.get(small.url + "/health").status_code == 200
 
 
+def test_a_head_that_dawdles_is_cut(small, monkeypatch):
+    monkeypatch.setattr("tessera.web.protocol.HEAD_TIMEOUT_S", 0.2)
+    with socket.create_connection(("127.0.0.1", small.port), timeout=20) as connection:
+        connection.sendall(b"GET /health HTTP/1.1\r\nx: ")
+        assert connection.recv(4096) == b""
+    with httpx.Client(base_url=small.url) as http:
+        assert [http.get("/health").status_code for _ in range(3)] == [200, 200, 200]
+
+
 def test_what_is_not_http_is_answered_in_the_envelope(small):
     with socket.create_connection(("127.0.0.1", small.port), timeout=20) as connection:
         connection.sendall(b"nonsense\r\n\r\n")
