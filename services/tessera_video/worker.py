@@ -12,9 +12,11 @@ import os
 import sys
 import time
 import uuid
+import warnings
 from typing import Any
 
 from celery import signals
+from celery.exceptions import CPendingDeprecationWarning, SecurityWarning
 
 from tessera.device import choose
 from tessera.errors import TesseraError
@@ -76,6 +78,8 @@ def work(settings: Settings) -> int:
     def keep_our_logging(**_: Any) -> None:
         """Being connected is what keeps Celery from configuring logging."""
 
+    warnings.filterwarnings("ignore", category=SecurityWarning)  # about root and pickle: messages are JSON only
+    warnings.filterwarnings("ignore", category=CPendingDeprecationWarning)
     listen(app, runner.run)
     signals.setup_logging.connect(keep_our_logging, weak=False)
     signals.worker_shutting_down.connect(drain, weak=False)

@@ -22,7 +22,9 @@ def build(directory: Path, report: Report) -> Card:
     import torch  # noqa: PLC0415 - the HTTP processes read this module's NAME, and have no torch
     from diffusers import AutoencoderKLWan, UniPCMultistepScheduler, WanPipeline, WanTransformer3DModel  # noqa: PLC0415
     from transformers import ByT5Tokenizer, UMT5Config, UMT5EncoderModel  # noqa: PLC0415
+    from transformers.utils import logging as transformers_logging  # noqa: PLC0415
 
+    transformers_logging.disable_progress_bar()
     report("making a tiny video pipeline with random weights")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(SEED)

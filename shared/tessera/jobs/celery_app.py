@@ -50,6 +50,8 @@ def make_app(settings: Settings) -> celery.Celery:
         "health_check_interval": 10,
         "global_keyprefix": RING_PREFIX,
     }
+    for chatty in ("celery.app.trace", "celery.worker.strategy"):  # the runner says what becomes of each ring
+        logging.getLogger(chatty).setLevel(logging.WARNING)
     app = celery.Celery("tessera", broker=broker_url(settings.redis_url), set_as_current=False)
     app.conf.update(
         broker_transport_options=transport,

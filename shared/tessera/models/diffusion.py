@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import json
 import logging
+import warnings
 from pathlib import Path
 from typing import Any
 
 import diffusers
 import torch
+import transformers
 
 from tessera.device import Device
 from tessera.engine.diffusion import VideoModel
@@ -42,10 +44,15 @@ def load(directory: Path, device: Device) -> VideoModel:
     name = _checked_class(directory, index)
     _refuse_pickles(directory, index)
     kinds: Any = device.dtype if device.dtype == torch.float32 else {"default": device.dtype, "vae": torch.float32}
+    diffusers.utils.logging.disable_progress_bar()
+    transformers.utils.logging.disable_progress_bar()
     try:
-        pipe = getattr(diffusers, name).from_pretrained(
-            str(directory), torch_dtype=kinds, use_safetensors=True, local_files_only=True
-        )
+        with warnings.catch_warnings():
+            # `dtype` is the newer name, which the oldest Diffusers that we support does not know.
+            warnings.filterwarnings("ignore", message="`torch_dtype` is deprecated", category=FutureWarning)
+            pipe = getattr(diffusers, name).from_pretrained(
+                str(directory), torch_dtype=kinds, use_safetensors=True, local_files_only=True
+            )
     except (OSError, ValueError, KeyError, TypeError, RuntimeError, ImportError) as error:
         raise ModelLoadError(f"the pipeline in {directory} cannot be loaded: {error}") from error
     for component in pipe.components.values():
