@@ -82,7 +82,11 @@ def _decode(data: bytes, limits: ImageLimits, param: str) -> Image.Image:
         raise UnsupportedMediaError(
             f"`{param}` is not an image in one of the formats {', '.join(FORMATS)}", param=param
         ) from error
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+    except Image.DecompressionBombError as error:  # beyond Pillow's own limit, which it checks while it opens
+        raise PayloadTooLargeError(
+            f"`{param}`: the image is too large ({error}); at most {limits.pixels} pixels are allowed", param=param
+        ) from error
+    except (OSError, SyntaxError, ValueError) as error:
         raise InvalidRequestError(f"`{param}`: the image is damaged: {error}", param=param) from error
 
 

@@ -214,13 +214,19 @@ class StorageFullError(TesseraError):
 class SettingsError(TesseraError):
     """A setting is unknown or has a wrong value. Raised at start, never while serving."""
 
+    code = "invalid_settings"
+
 
 class StartError(TesseraError):
     """Something the suite needs to start is missing. The message says how to get it."""
 
+    code = "cannot_start"
+
 
 class ModelLoadError(StartError):
     """A model directory cannot be loaded: a missing or damaged file, an unsupported architecture."""
+
+    code = "model_not_loaded"
 
 
 def all_errors() -> list[type[TesseraError]]:

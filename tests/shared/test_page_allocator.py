@@ -1,4 +1,4 @@
-"""The page allocator against a simple model: no page is ever lost, handed out twice or freed while somebody holds it."""
+"""The page allocator against a simple model: no page is lost, handed out twice, or freed while it is held."""
 
 from __future__ import annotations
 

@@ -102,7 +102,7 @@ def test_the_request_that_computed_least_is_preempted_and_keeps_its_tokens():
 
 def test_what_can_never_fit_is_refused_at_once_with_the_numbers():
     policy = scheduler(pages=2, page_size=4)
-    with pytest.raises(ContextLengthError, match="6 prompt tokens and 3 output tokens are 9 together.*at most 8"):
+    with pytest.raises(ContextLengthError, match=r"6 prompt tokens and 3 output tokens are 9 together.*at most 8"):
         policy.submit(request("big", 6, 3))
 
 

@@ -129,7 +129,8 @@ class ChatCompletions:
             raise InvalidRequestError(
                 "give `max_completion_tokens` or `max_tokens`, not both", param="max_completion_tokens"
             )
-        limit = output_limit(asked, len(prompt.token_ids), self.limits, param=param)
+        length = len(prompt.token_ids)
+        limit = output_limit(asked, length, self.limits, param=param, prompt_param="messages")
         logprobs = (request.top_logprobs or 0) if request.logprobs else None
         return prompt, sampling_of(request, self.generator.tokenizer, max_tokens=limit, logprobs=logprobs)
 

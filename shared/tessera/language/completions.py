@@ -98,7 +98,7 @@ class Completions:
         tokenizer = self.generator.tokenizer
         found = []
         for ids in token_lists(request.prompt, tokenizer, param="prompt"):
-            limit = output_limit(request.max_tokens, len(ids), self.limits, param="max_tokens")
+            limit = output_limit(request.max_tokens, len(ids), self.limits, param="max_tokens", prompt_param="prompt")
             sampling = sampling_of(request, tokenizer, max_tokens=limit, logprobs=request.logprobs)
             found.append((Prompt(ids, {}), sampling))
         return found

@@ -82,7 +82,7 @@ def sampling_of(request: SamplingRequest, tokenizer: Tokenizer, *, max_tokens: i
     )
 
 
-def output_limit(asked: int | None, prompt_length: int, limits: Limits, *, param: str) -> int:
+def output_limit(asked: int | None, prompt_length: int, limits: Limits, *, param: str, prompt_param: str) -> int:
     """How many tokens may be generated: what was asked for, or what fits.
 
     Raises:
@@ -93,7 +93,7 @@ def output_limit(asked: int | None, prompt_length: int, limits: Limits, *, param
     if room < 1:
         raise ContextLengthError(
             f"the prompt has {prompt_length} tokens; the context of {limits.context_length} leaves no room to answer",
-            param="messages" if param != "max_tokens" else "prompt",
+            param=prompt_param,
         )
     if asked is None:
         return min(room, limits.max_output_tokens)

@@ -94,14 +94,14 @@ def build_app(
             description=description,
             path="/docs",
             render_plugins=[docs.render_plugin()],
-            components=Components(
-                schemas=docs.component_schemas(),
-                security_schemes=dict(security_schemes) if security_schemes else None,
-            ),
+            components=Components(security_schemes=dict(security_schemes) if security_schemes else None),
             use_handler_docstrings=True,
         ),
         logging_config=None,
     )
+    # Litestar replaces configured schemas by those it derives, so the bodies' own are added to its result.
+    components = app.openapi_schema.components
+    components.schemas = {**(components.schemas or {}), **docs.component_schemas()}
     # Around the router, not inside it, so that unmatched paths have a request id and are counted too.
     app.asgi_handler = ObservedApp(app.asgi_handler, http_metrics)
     return app

@@ -1,0 +1,169 @@
+"""The vision service: images by data URL through the model's own processor and our engine, as Transformers does it."""
+
+from __future__ import annotations
+
+import base64
+import io
+import struct
+import zlib
+
+import httpx
+import numpy as np
+import openai
+import pytest
+from PIL import Image
+
+from tessera.errors import InvalidRequestError, PayloadTooLargeError, UnsupportedMediaError
+from tessera_vision.images import ImageLimits, decode_data_url
+
+MODEL = "tiny-random-vision"
+LIMITS = ImageLimits(count=2, bytes=100_000, pixels=1_000_000)
+
+
+def data_url(image: Image.Image, form: str = "PNG") -> str:
+    buffer = io.BytesIO()
+    image.save(buffer, form)
+    return f"data:image/{form.lower()};base64,{base64.b64encode(buffer.getvalue()).decode()}"
+
+
+def picture(seed: int, width: int = 80, height: int = 50) -> Image.Image:
+    return Image.fromarray(np.random.default_rng(seed).integers(0, 255, (height, width, 3), dtype=np.uint8))
+
+
+def ask(*images: Image.Image, text: str = "Describe") -> list[dict]:
+    parts = [{"type": "image_url", "image_url": {"url": data_url(image)}} for image in images]
+    return [{"role": "user", "content": [{"type": "text", "text": text}, *parts]}]
+
+
+@pytest.fixture(scope="session")
+def models_dir(tmp_path_factory):
+    return tmp_path_factory.mktemp("vision-models")
+
+
+@pytest.fixture(scope="session")
+def vision(start_service, models_dir):
+    with start_service("vision", suite__models=str(models_dir), vision__engine__threads="1") as service:
+        yield service
+
+
+@pytest.fixture
+def client(vision):
+    return openai.OpenAI(base_url=f"{vision.url}/v1", api_key="none", max_retries=0, timeout=60)
+
+
+def test_the_card_says_that_the_weights_are_random(client):
+    (model,) = client.models.list().data
+    assert model.id == MODEL
+    assert "random weights" in model.card["notice"]
+    assert "vision" in model.card["tasks"]
+
+
+@pytest.mark.parametrize("count", [0, 1, 2])
+def test_the_answer_is_transformers_greedy_answer(client, models_dir, count):
+    import torch
+    from transformers import AutoModelForImageTextToText, AutoProcessor
+
+    images = [picture(seed) for seed in range(count)]
+    got = client.chat.completions.create(
+        model=MODEL, messages=ask(*images), temperature=0, max_tokens=16, extra_body={"ignore_eos": True}
+    )
+    directory = models_dir / MODEL
+    processor = AutoProcessor.from_pretrained(directory)
+    content = [{"type": "text", "text": "Describe"}, *({"type": "image"} for _ in images)]
+    prompt = processor.apply_chat_template([{"role": "user", "content": content}], add_generation_prompt=True)
+    inputs = processor(text=prompt, images=images or None, return_tensors="pt", add_special_tokens=False)
+    model = AutoModelForImageTextToText.from_pretrained(directory, dtype=torch.float32)
+    out = model.generate(**inputs, max_new_tokens=16, do_sample=False, eos_token_id=None)
+    expected = processor.tokenizer.decode(out[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True)
+    assert got.usage.prompt_tokens == inputs["input_ids"].shape[1]
+    assert got.choices[0].message.content == expected
+
+
+def test_another_picture_gives_another_answer(client):
+    def logprobs(image: Image.Image) -> list[float]:
+        answer = client.chat.completions.create(
+            model=MODEL, messages=ask(image), temperature=0, max_tokens=4, logprobs=True
+        )
+        return [token.logprob for token in answer.choices[0].logprobs.content]
+
+    assert logprobs(picture(1)) == logprobs(picture(1))
+    assert logprobs(picture(1)) != logprobs(picture(2))
+
+
+def test_it_streams(client):
+    stream = client.chat.completions.create(
+        model=MODEL, messages=ask(picture(1)), temperature=0, max_tokens=8, stream=True
+    )
+    whole = client.chat.completions.create(model=MODEL, messages=ask(picture(1)), temperature=0, max_tokens=8)
+    text = "".join(chunk.choices[0].delta.content or "" for chunk in stream if chunk.choices)
+    assert text == whole.choices[0].message.content
+
+
+@pytest.mark.parametrize(
+    ("messages", "status", "words"),
+    [
+        (ask(*(picture(n, 8, 8) for n in range(9))), 400, "9 images; at most 8"),
+        (
+            [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "https://example.com/x.png"}}]}],
+            400,
+            "remote images are not fetched",
+        ),
+        (
+            [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}]}],
+            415,
+            "not an image",
+        ),
+        ([{"role": "user", "content": [{"type": "video_url"}]}], 400, "video_url"),
+        ([{"role": "user"}], 400, "empty"),
+    ],
+)
+def test_bad_images_name_the_part_and_the_limit(vision, messages, status, words):
+    answer = httpx.post(f"{vision.url}/v1/chat/completions", json={"model": MODEL, "messages": messages}, timeout=30)
+    assert answer.status_code == status
+    assert words in answer.json()["error"]["message"]
+    assert answer.json()["error"]["param"].startswith("messages")
+
+
+@pytest.mark.parametrize("form", ["PNG", "JPEG", "WEBP", "GIF", "BMP"])
+def test_common_formats_are_read(form):
+    assert decode_data_url(data_url(picture(1), form), LIMITS, param="p").size == (80, 50)
+
+
+def test_transparency_becomes_white():
+    image = decode_data_url(data_url(Image.new("RGBA", (4, 4), (0, 0, 0, 0))), LIMITS, param="p")
+    assert image.getpixel((0, 0)) == (255, 255, 255)
+
+
+def bomb(width: int, height: int) -> str:
+    """A small PNG file that claims to be huge."""
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    head = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0))
+    body = chunk(b"IDAT", zlib.compress(bytes(1000)))
+    data = b"\x89PNG\r\n\x1a\n" + head + body + chunk(b"IEND", b"")
+    return "data:image/png;base64," + base64.b64encode(data).decode()
+
+
+@pytest.mark.parametrize(
+    ("url", "error", "words"),
+    [
+        (bomb(30_000, 30_000), PayloadTooLargeError, "at most 1000000 pixels"),
+        (bomb(5_000, 5_000), PayloadTooLargeError, "5000x5000; at most 1000000 pixels"),
+        (bomb(900, 1), InvalidRequestError, "900x1"),
+        (bomb(100, 100), InvalidRequestError, "damaged"),
+        ("data:image/png;base64," + "A" * 200_000, PayloadTooLargeError, "100000 bytes"),
+        ("data:image/png;base64,AAAAA", InvalidRequestError, "base64 data is broken"),
+        ("data:image/png,xx", InvalidRequestError, "must be a data URL"),
+        ("file:///etc/passwd", InvalidRequestError, "must be a data URL"),
+        (
+            "data:image/svg+xml;base64," + base64.b64encode(b"<svg xmlns='http://www.w3.org/2000/svg'/>").decode(),
+            UnsupportedMediaError,
+            "PNG, JPEG",
+        ),
+    ],
+)
+def test_hostile_images_are_refused_before_they_are_decoded(url, error, words):
+    with pytest.raises(error, match=words):
+        decode_data_url(url, LIMITS, param="messages[0].content[1].image_url.url")
