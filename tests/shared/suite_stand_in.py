@@ -30,7 +30,7 @@ def part(name: str, port: int, mode: str, directory: Path) -> None:
     (directory / f"{name}.pids").write_text(f"{os.getpid()} {engine.pid}")
 
     def stop(*_: object) -> None:
-        if mode != "stubborn":
+        if "stubborn" not in mode:
             with (directory / "stops").open("a") as file:
                 file.write(f"{name}\n")
             os._exit(0)

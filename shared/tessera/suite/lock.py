@@ -46,7 +46,7 @@ def held(data_dir: Path) -> Iterator[None]:
 
 
 def holder(data_dir: Path) -> int | None:
-    """Process id of the suite that runs on `data_dir` now; None when there is none."""
+    """Process id of another process whose suite runs on `data_dir` now; None when there is none."""
     try:
         descriptor = os.open(data_dir / LOCK_FILE, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -54,7 +54,8 @@ def holder(data_dir: Path) -> int | None:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
-        return _written(descriptor)
+        written = _written(descriptor)
+        return None if written == os.getpid() else written
     else:
         return None
     finally:

@@ -15,7 +15,7 @@ from tessera.wire.models import Health, Model, ModelList
 
 T = TypeVar("T")
 
-_START = re.compile(r"^\w*?start_(?P<part>\w+)_seconds (?P<seconds>\S+)$", re.MULTILINE)
+_START = re.compile(r"^\w*?start_(?P<part>\w+?)(?:_s)?_seconds (?P<seconds>\S+)$", re.MULTILINE)
 TIMEOUT = aiohttp.ClientTimeout(total=5, connect=1)
 
 

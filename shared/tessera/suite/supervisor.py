@@ -31,6 +31,8 @@ REDIS_START_S = 30.0
 STALLED_S = 180.0
 """After so many seconds without any news the table is shown, with `starting` where it is so."""
 GATEWAY_AGREES_S = 6.0
+SAME_ASKING_S = 1.0
+"""Signals so close together are one wish: `timeout` and `make` send SIGTERM to a process and to its group."""
 
 
 def run(
@@ -94,6 +96,7 @@ class Supervisor:
         self.terminal = terminal
         self.children = {part.name: self._child(part) for part in wanted}
         self.stopping = asyncio.Event()
+        self.asked_at = 0.0
 
     async def serve(self) -> int:
         """Start, serve, stop. Returns the exit status."""
@@ -169,10 +172,12 @@ class Supervisor:
 
     def _on_signal(self, sign: signal.Signals) -> None:
         if self.stopping.is_set():
-            self.terminal.print("asked twice: killing what still runs")
-            for child in self.children.values():
-                child.kill()
+            if time.monotonic() - self.asked_at > SAME_ASKING_S:
+                self.terminal.print("asked twice: killing what still runs")
+                for child in self.children.values():
+                    child.kill()
             return
+        self.asked_at = time.monotonic()
         self.terminal.print(f"\n{sign.name}: stopping; once more kills")
         self.stopping.set()
 

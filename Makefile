@@ -1,0 +1,39 @@
+# Thin: each target is a line that you could type. ARGS are passed on: make up ARGS="--only text,gateway"
+VENV := .venv
+BIN := $(VENV)/bin
+PYTHON ?= $(firstword $(foreach name,python3 python3.14 python3.13 python3.12 python3.11,$(if $(shell $(name) -c "import sys; print(sys.version_info >= (3, 11) or '')" 2>/dev/null),$(name))))
+INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --quiet --constraint .ci/constraints.txt --editable
+INPUTS := pyproject.toml .ci/constraints.txt
+ARGS ?=
+
+.PHONY: up test lint format
+
+up: $(VENV)/all.stamp
+	@$(BIN)/tessera up $(ARGS)
+
+test: $(VENV)/dev.stamp
+	@$(BIN)/pytest -n 2 --dist loadgroup $(ARGS)
+
+lint: $(VENV)/dev.stamp
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+
+format: $(VENV)/dev.stamp
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+$(VENV)/all.stamp: $(BIN)/python $(INPUTS)
+	@echo "installing the suite into $(VENV) (once; some minutes)"
+	@$(INSTALL) '.[all]'
+	@touch $@
+
+$(VENV)/dev.stamp: $(BIN)/python $(INPUTS)
+	@echo "installing the suite and its development tools into $(VENV) (once; some minutes)"
+	@$(INSTALL) '.[dev]'
+	@touch $(VENV)/all.stamp $@
+
+$(BIN)/python:
+	@if [ -z "$(PYTHON)" ]; then echo "Tessera needs Python 3.11 or newer, and there is none here. Debian and Ubuntu: sudo apt install python3 python3-venv"; exit 1; fi
+	@$(PYTHON) -c "import ensurepip, venv" 2>/dev/null || { echo "$(PYTHON) cannot make environments. Debian and Ubuntu: sudo apt install python3-venv"; exit 1; }
+	@$(PYTHON) -m venv $(VENV)

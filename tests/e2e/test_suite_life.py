@@ -1,0 +1,119 @@
+"""`tessera up` as a user knows it: it comes up, says what to do, stops, and leaves nothing."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Start = Callable[..., Any]
+
+
+def get(url: str) -> Any:
+    with urllib.request.urlopen(url, timeout=10) as response:
+        return json.load(response)
+
+
+def test_the_table_names_every_service_and_says_which_weights_are_random(suite: Any) -> None:
+    lines = suite.said().splitlines()
+    for name in ("gateway", "text", "vision", "video", "speech", "video-worker", "redis"):
+        assert any(re.match(rf"{name}  +.*ready", line) for line in lines), name
+    for name in ("vision", "video", "speech"):
+        assert any(line.startswith(f"{name} ") and "random weights" in line for line in lines), name
+    assert "random weights: the output is noise" in suite.said()
+    assert "where the time went: text: " in suite.said()
+
+
+def test_the_printed_curl_works_as_printed(suite: Any) -> None:
+    (command,) = [line for line in suite.said().splitlines() if line.startswith("curl ")]
+    answer = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60)
+    assert "Paris" in json.loads(answer.stdout)["choices"][0]["message"]["content"]
+
+
+def test_every_part_answers_on_its_own_port(suite: Any) -> None:
+    for name, url in {"gateway": suite.base_url, **suite.urls}.items():
+        assert get(f"{url}/health")["service"] == name
+        assert get(f"{url}/ready")["status"] == "ok"
+        assert get(f"{url}/v1/models")["data"]
+
+
+def test_the_doctor_is_content_while_the_suite_runs(suite: Any) -> None:
+    answer = subprocess.run(
+        [sys.executable, "-m", "tessera.cli", "doctor"],
+        capture_output=True,
+        text=True,
+        env=suite.environment,
+        timeout=60,
+    )
+    assert answer.returncode == 0, answer.stdout
+    assert f"a suite runs on this data (process {suite.process.pid})" in answer.stdout
+
+
+def test_the_gateway_and_the_torch_free_services_map_no_torch(suite: Any) -> None:
+    for module in ("tessera_gateway", "tessera_text ", "tessera_video "):
+        (pid,) = suite.pids(f"-m {module}")
+        assert "libtorch" not in Path(f"/proc/{pid}/maps").read_text(), module
+
+
+def test_kill_9_of_the_supervisor_leaves_no_engine_and_no_redis(start_suite: Start) -> None:
+    running = start_suite()
+    for words in ("tessera_gateway", "tessera_text.worker", "tessera_speech.worker", "tessera_video.worker", "valkey"):
+        assert running.pids(words), words
+    assert running.stop(signal.SIGKILL) == -signal.SIGKILL
+    assert running.left_behind() == []
+
+
+def test_two_parts_need_no_redis_and_stop_within_seconds(start_suite: Start) -> None:
+    running = start_suite(only="text,gateway")
+    assert running.pids("valkey") == []
+    assert running.pids("tessera_video") == []
+    assert [model["id"] for model in get(f"{running.base_url}/v1/models")["data"]] == ["smollm2-135m-instruct"]
+    began = time.monotonic()
+    assert running.stop(signal.SIGINT) == 0
+    assert time.monotonic() - began < 15
+    assert running.left_behind() == []
+
+
+def test_a_configured_key_is_asked_for_and_the_curl_says_where_it_goes(start_suite: Start) -> None:
+    running = start_suite(only="text,gateway", extra={"TESSERA_GATEWAY__API_KEYS": "a-key-of-mine"})
+    (command,) = [line for line in running.said().splitlines() if line.startswith("curl ")]
+    assert "a-key-of-mine" not in running.said()
+    refused = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60)
+    assert json.loads(refused.stdout)["error"]["code"] == "invalid_api_key"
+    allowed = command.replace("YOUR_KEY", "a-key-of-mine")
+    answer = subprocess.run(["bash", "-c", allowed], capture_output=True, text=True, timeout=60)
+    assert json.loads(answer.stdout)["object"] == "chat.completion"
+
+
+def test_a_taken_port_is_found_before_anything_starts(tmp_path: Path, suite: Any) -> None:
+    environment = suite.environment | {"TESSERA_SUITE__DATA": str(tmp_path)}
+    answer = subprocess.run(
+        [sys.executable, "-m", "tessera.cli", "up"], capture_output=True, text=True, env=environment, timeout=60
+    )
+    assert answer.returncode == 1
+    assert "taken by process" in answer.stdout
+    assert "TESSERA_GATEWAY__PORT=" in answer.stdout
+    assert "nothing was started" in answer.stderr
+    assert not (tmp_path / "logs" / "gateway.log").exists()
+
+
+@pytest.mark.slow
+def test_the_demo_succeeds_for_every_modality(suite: Any, tmp_path: Path) -> None:
+    answer = subprocess.run(
+        [sys.executable, "-m", "tessera.cli", "demo", "--url", suite.base_url, "--output", str(tmp_path / "demo")],
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+    assert answer.returncode == 0, answer.stdout + answer.stderr
+    made = {path.name for path in (tmp_path / "demo").iterdir()}
+    assert {"answer.txt", "description.txt", "video.mp4", "speech.wav", "transcript.txt", "index.html"} <= made
