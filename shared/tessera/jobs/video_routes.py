@@ -43,6 +43,8 @@ logger = logging.getLogger(__name__)
 Cards = Callable[[str | None], Awaitable[Card]]
 """The card of a video model by its name (None: the default one). Raises `ModelNotFoundError` or `UnavailableError`."""
 
+VideoId = Annotated[str, Parameter(description="Id of a video.")]
+
 POLL_AFTER_MS = 500
 MAX_LIST = 100
 MAX_KEY_LENGTH = 255
@@ -155,7 +157,7 @@ class VideosController(Controller):
         state: State,
         after: Annotated[str | None, Parameter(description="Id of the last video of the page before.")] = None,
         limit: Annotated[int, Parameter(ge=1, le=MAX_LIST)] = 20,
-        order: Literal["asc", "desc"] = "desc",
+        order: Annotated[Literal["asc", "desc"], Parameter(description="By time of creation.")] = "desc",
     ) -> Response[bytes]:
         """By time of creation, the newest first unless `order` says otherwise."""
         jobs: VideoJobs = state.videos
@@ -165,13 +167,13 @@ class VideosController(Controller):
         return json_response(VideoList(data=videos, first_id=first, last_id=last, has_more=page.has_more))
 
     @get("/{video_id:str}", summary="Look at a video job.")
-    async def retrieve(self, request: Request[Any, Any, Any], state: State, video_id: str) -> Response[bytes]:
+    async def retrieve(self, request: Request[Any, Any, Any], state: State, video_id: VideoId) -> Response[bytes]:
         """Status and progress; `openai-poll-after-ms` says when to ask again."""
         job = await _job(request, state, video_id)
         return json_response(video_of(job), headers=_poll(job))
 
     @delete("/{video_id:str}", status_code=200, summary="Delete a video and its files.")
-    async def delete_video(self, request: Request[Any, Any, Any], state: State, video_id: str) -> Response[bytes]:
+    async def delete_video(self, request: Request[Any, Any, Any], state: State, video_id: VideoId) -> Response[bytes]:
         """A job that runs is stopped at its next step."""
         jobs: VideoJobs = state.videos
         await jobs.store.delete(_checked(video_id), kind="video", owner=owner_of(request))
@@ -179,7 +181,7 @@ class VideosController(Controller):
         return json_response(VideoDeleted(id=video_id))
 
     @post("/{video_id:str}/cancel", status_code=200, summary="Stop a video job but keep its record.")
-    async def cancel(self, request: Request[Any, Any, Any], state: State, video_id: str) -> Response[bytes]:
+    async def cancel(self, request: Request[Any, Any, Any], state: State, video_id: VideoId) -> Response[bytes]:
         """Beyond OpenAI. A job that runs stops at its next step and becomes `failed` with the code `cancelled`."""
         jobs: VideoJobs = state.videos
         job = await jobs.store.cancel(_checked(video_id), kind="video", owner=owner_of(request))
@@ -194,7 +196,7 @@ class VideosController(Controller):
         self,
         request: Request[Any, Any, Any],
         state: State,
-        video_id: str,
+        video_id: VideoId,
         variant: Annotated[str, Parameter(description="`video` (MP4) or `thumbnail` (JPEG).")] = "video",
     ) -> Response[Any]:
         """The file, or the part of it that a `Range` header names."""

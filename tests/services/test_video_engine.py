@@ -1,0 +1,360 @@
+"""Diffusion: our step loop equals Diffusers' own pipelines, batched or not; pipelines load safely or say why not."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import diffusers
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from transformers import (
+    ByT5Tokenizer,
+    CLIPImageProcessorPil,
+    CLIPVisionConfig,
+    CLIPVisionModel,
+    T5Config,
+    T5EncoderModel,
+    UMT5Config,
+    UMT5EncoderModel,
+)
+
+from tessera.device import Device
+from tessera.engine.diffusion import DiffusionRequest
+from tessera.engine.diffusion_pipeline import PipelineModel
+from tessera.engine.diffusion_wan import PromptCache, WanModel
+from tessera.errors import InvalidRequestError, ModelLoadError
+from tessera.hub.cards import read_card
+from tessera.models.diffusion import load
+from tessera_video.starter.random import build
+
+CPU = Device(torch.device("cpu"), torch.float32, "cpu")
+SIZE = {"width": 32, "height": 32}
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def starter(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("starter")
+    build(directory, lambda _: None)
+    return directory
+
+
+@pytest.fixture(scope="module")
+def wan(starter: Path) -> WanModel:
+    model = load(starter, CPU)
+    assert isinstance(model, WanModel)
+    return model
+
+
+def _request(**values: Any) -> DiffusionRequest:
+    defaults = {"id": "r", "prompt": "a cat", "negative_prompt": "", "frames": 5, "steps": 4, "guidance_scale": 5.0}
+    return DiffusionRequest(**{**defaults, **SIZE, "seed": 1, **values})
+
+
+def _ours(model: WanModel, request: DiffusionRequest) -> np.ndarray:
+    state = model.begin(request)
+    while not state.done:
+        model.step([state])
+    return model.decode(state)
+
+
+def _theirs(model: WanModel, request: DiffusionRequest, **extra: Any) -> np.ndarray:
+    made = model.pipe(
+        prompt=request.prompt,
+        negative_prompt=request.negative_prompt,
+        width=request.width,
+        height=request.height,
+        num_frames=request.frames,
+        num_inference_steps=request.steps,
+        guidance_scale=request.guidance_scale,
+        generator=torch.Generator().manual_seed(request.seed),
+        output_type="np",
+        **extra,
+    )
+    return made.frames[0]
+
+
+def _wan_parts(*, channels: int = 16, image_dim: int | None = None) -> dict[str, Any]:
+    torch.manual_seed(3)
+    return {
+        "tokenizer": ByT5Tokenizer(),
+        "text_encoder": UMT5EncoderModel(
+            UMT5Config(vocab_size=384, d_model=32, d_kv=8, d_ff=64, num_layers=2, num_heads=4)
+        ).eval(),
+        "vae": diffusers.AutoencoderKLWan(
+            base_dim=4, z_dim=16, dim_mult=[1, 1, 1, 1], num_res_blocks=1, temperal_downsample=[False, True, True]
+        ).eval(),
+        "scheduler": diffusers.UniPCMultistepScheduler(
+            prediction_type="flow_prediction", use_flow_sigmas=True, num_train_timesteps=1000, flow_shift=3.0
+        ),
+        "transformer": _transformer(channels, image_dim),
+    }
+
+
+def _transformer(channels: int = 16, image_dim: int | None = None) -> Any:
+    return diffusers.WanTransformer3DModel(
+        patch_size=(1, 2, 2),
+        num_attention_heads=2,
+        attention_head_dim=12,
+        in_channels=channels,
+        out_channels=16,
+        text_dim=32,
+        freq_dim=32,
+        ffn_dim=32,
+        num_layers=2,
+        cross_attn_norm=True,
+        qk_norm="rms_norm_across_heads",
+        rope_max_seq_len=32,
+        image_dim=image_dim,
+        added_kv_proj_dim=None if image_dim is None else 24,
+    ).eval()
+
+
+@pytest.mark.parametrize("guidance_scale", [1.0, 5.0])
+@pytest.mark.parametrize("negative_prompt", ["", "a dog"])
+def test_text_to_video_equals_diffusers(wan: WanModel, guidance_scale: float, negative_prompt: str) -> None:
+    request = _request(guidance_scale=guidance_scale, negative_prompt=negative_prompt)
+    assert np.abs(_ours(wan, request) - _theirs(wan, request)).max() < 1e-4
+
+
+@pytest.mark.parametrize("scheduler", ["FlowMatchEulerDiscreteScheduler", "UniPCMultistepScheduler"])
+def test_two_experts_equal_diffusers(scheduler: str) -> None:
+    parts = _wan_parts()
+    if scheduler == "FlowMatchEulerDiscreteScheduler":
+        parts["scheduler"] = diffusers.FlowMatchEulerDiscreteScheduler(shift=3.0)
+    pipe = diffusers.WanPipeline(**parts, transformer_2=_transformer(), boundary_ratio=0.875)
+    model = WanModel(pipe, CPU.place)
+    request = _request()
+    assert np.abs(_ours(model, request) - _theirs(model, request)).max() < 1e-4
+
+
+def test_masked_steps_equal_diffusers() -> None:
+    model = WanModel(diffusers.WanPipeline(**_wan_parts(), expand_timesteps=True), CPU.place)
+    request = _request()
+    assert np.abs(_ours(model, request) - _theirs(model, request)).max() < 1e-4
+
+
+@pytest.mark.parametrize("kind", ["wan2.1 with image features", "wan2.2 with channels", "wan2.2 masked"])
+def test_image_to_video_equals_diffusers(kind: str) -> None:
+    masked = kind == "wan2.2 masked"
+    features = kind == "wan2.1 with image features"
+    parts = _wan_parts(channels=16 if masked else 36, image_dim=4 if features else None)
+    if features:
+        parts["image_encoder"] = CLIPVisionModel(
+            CLIPVisionConfig(
+                hidden_size=4,
+                projection_dim=4,
+                num_hidden_layers=2,
+                num_attention_heads=2,
+                image_size=32,
+                intermediate_size=16,
+                patch_size=1,
+            )
+        ).eval()
+        parts["image_processor"] = CLIPImageProcessorPil(crop_size=32, size=32)
+    pipe = diffusers.WanImageToVideoPipeline(**parts, expand_timesteps=masked)
+    model = WanModel(pipe, CPU.place)
+    image = Image.fromarray(np.random.default_rng(0).integers(0, 255, (40, 40, 3), dtype=np.uint8))
+    request = _request(image=image)
+    assert np.abs(_ours(model, request) - _theirs(model, request, image=image)).max() < 1e-4
+    with pytest.raises(InvalidRequestError, match="image"):
+        model.begin(_request())
+
+
+def test_requests_at_different_steps_share_a_forward_pass_and_equal_single_runs(wan: WanModel) -> None:
+    requests = [
+        _request(seed=1),
+        _request(seed=2, prompt="a dog", steps=3),
+        _request(seed=3, guidance_scale=1.0),
+        _request(seed=4, frames=9),
+    ]
+    alone = [_ours(wan, request) for request in requests]
+    states = [wan.begin(requests[0])]
+    wan.step(states)
+    states += [wan.begin(request) for request in requests[1:]]
+    passes = []
+    handle = wan.pipe.transformer.register_forward_hook(lambda *_: passes.append(1))
+    wan.step(states)
+    handle.remove()
+    assert len(passes) == 2  # one per shape
+    while running := [state for state in states if not state.done]:
+        wan.step(running)
+    for state, expected in zip(states, alone, strict=True):
+        assert np.abs(wan.decode(state) - expected).max() < 1e-4
+
+
+def test_a_prompt_is_encoded_once(starter: Path) -> None:
+    model = load(starter, CPU)
+    assert isinstance(model, WanModel)
+    calls = []
+    model.pipe.text_encoder.register_forward_hook(lambda *_: calls.append(1))
+    model.begin(_request())
+    assert len(calls) == 2
+    model.begin(_request(seed=2))
+    assert len(calls) == 2
+
+
+def test_the_prompt_cache_forgets_what_was_used_longest_ago() -> None:
+    cache = PromptCache(capacity=2)
+    for text in ("a", "b"):
+        cache.put(text, torch.zeros(1))
+    assert cache.get("a") is not None
+    cache.put("c", torch.zeros(1))
+    assert cache.get("b") is None
+    assert cache.get("a") is not None
+
+
+def test_every_step_is_reported_and_raising_there_stops_the_work(wan: WanModel) -> None:
+    class EnoughError(Exception):
+        pass
+
+    seen: list[tuple[int, int]] = []
+    frames = wan.generate(_request(), lambda done, total: seen.append((done, total)))
+    assert seen == [(0, 4), (1, 4), (2, 4), (3, 4), (4, 4)]
+    assert (frames.dtype, frames.shape) == (np.uint8, (5, 32, 32, 3))
+
+    passes: list[int] = []
+    handle = wan.pipe.transformer.register_forward_hook(lambda *_: passes.append(1))
+
+    def stop(done: int, _: int) -> None:
+        if done == 2:
+            raise EnoughError
+
+    with pytest.raises(EnoughError):
+        wan.generate(_request(), stop)
+    handle.remove()
+    assert len(passes) == 2
+
+
+def test_a_seed_gives_the_same_clip_and_another_one_another(wan: WanModel) -> None:
+    first, again, other = (wan.generate(_request(seed=seed), lambda *_: None) for seed in (1, 1, 2))
+    assert (first == again).all()
+    assert (first != other).any()
+
+
+@pytest.fixture(scope="module")
+def ltx(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    torch.manual_seed(0)
+    transformer = diffusers.LTXVideoTransformer3DModel(
+        in_channels=8,
+        out_channels=8,
+        patch_size=1,
+        patch_size_t=1,
+        num_attention_heads=2,
+        attention_head_dim=8,
+        cross_attention_dim=16,
+        num_layers=1,
+        caption_channels=32,
+    )
+    vae = diffusers.AutoencoderKLLTXVideo(
+        in_channels=3,
+        out_channels=3,
+        latent_channels=8,
+        block_out_channels=(8, 8, 8, 8),
+        decoder_block_out_channels=(8, 8, 8, 8),
+        layers_per_block=(1, 1, 1, 1, 1),
+        decoder_layers_per_block=(1, 1, 1, 1, 1),
+        spatio_temporal_scaling=(True, True, False, False),
+        decoder_spatio_temporal_scaling=(True, True, False, False),
+        decoder_inject_noise=(False, False, False, False, False),
+        upsample_residual=(False, False, False, False),
+        upsample_factor=(1, 1, 1, 1),
+        timestep_conditioning=False,
+        patch_size=1,
+        patch_size_t=1,
+        encoder_causal=True,
+        decoder_causal=False,
+    )
+    vae.use_framewise_encoding = False
+    vae.use_framewise_decoding = False
+    text_encoder = T5EncoderModel(T5Config(vocab_size=384, d_model=32, d_kv=8, d_ff=32, num_layers=1, num_heads=2))
+    directory = tmp_path_factory.mktemp("ltx")
+    diffusers.LTXPipeline(
+        diffusers.FlowMatchEulerDiscreteScheduler(), vae, text_encoder, ByT5Tokenizer(), transformer
+    ).save_pretrained(str(directory))
+    return directory
+
+
+def test_a_pipeline_without_a_loop_of_ours_runs_whole_says_so_and_stops_at_a_step(
+    ltx: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = load(ltx, CPU)
+    assert isinstance(model, PipelineModel)
+    assert "LTXPipeline has no step loop of ours" in caplog.text
+    seen: list[int] = []
+    request = _request(frames=9, steps=2, guidance_scale=3.0, negative_prompt="bad")
+    frames = model.generate(request, lambda done, _: seen.append(done))
+    assert seen == [0, 1, 2]
+    assert frames.shape[1:] == (32, 32, 3)
+
+    def stop(done: int, _: int) -> None:
+        if done == 1:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        model.generate(request, stop)
+    with pytest.raises(InvalidRequestError, match="image"):
+        model.generate(_request(image=Image.new("RGB", (8, 8))), lambda *_: None)
+
+
+def test_pickled_weights_are_refused(starter: Path, tmp_path: Path) -> None:
+    bad = _copy(starter, tmp_path)
+    weights = bad / "transformer" / "diffusion_pytorch_model.safetensors"
+    weights.rename(weights.with_suffix(".bin"))
+    with pytest.raises(ModelLoadError, match=r"diffusion_pytorch_model\.bin is a pickle"):
+        load(bad, CPU)
+
+
+def test_code_from_elsewhere_is_refused_before_it_is_imported(starter: Path, tmp_path: Path) -> None:
+    for change in ({"vae": ["this", "Evil"]}, {"_class_name": "EvilPipeline"}, {"_class_name": ["evil", "Pipe"]}):
+        bad = _copy(starter, tmp_path / str(len(str(change))))
+        index = json.loads((bad / "model_index.json").read_text())
+        (bad / "model_index.json").write_text(json.dumps({**index, **change}))
+        with pytest.raises(ModelLoadError, match=r"code from|wants code"):
+            load(bad, CPU)
+
+
+def test_damaged_directories_say_what_is_wrong(starter: Path, tmp_path: Path) -> None:
+    with pytest.raises(ModelLoadError, match=r"model_index\.json"):
+        load(tmp_path, CPU)
+    cut = _copy(starter, tmp_path / "cut")
+    weights = cut / "vae" / "diffusion_pytorch_model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:1000])
+    with pytest.raises(ModelLoadError, match="cannot be loaded"):
+        load(cut, CPU)
+    missing = _copy(starter, tmp_path / "missing")
+    (missing / "transformer" / "diffusion_pytorch_model.safetensors").unlink()
+    with pytest.raises(ModelLoadError, match="cannot be loaded"):
+        load(missing, CPU)
+
+
+def test_the_starter_is_the_same_everywhere_and_its_card_says_that_it_is_noise(starter: Path, tmp_path: Path) -> None:
+    card = build(tmp_path, lambda _: None)
+    assert card.notice is not None
+    assert "random weights" in card.notice
+    for weights in starter.rglob("*.safetensors"):
+        assert weights.read_bytes() == (tmp_path / weights.relative_to(starter)).read_bytes()
+
+
+def test_a_directory_without_a_card_gets_its_geometry_from_its_configurations(starter: Path, ltx: Path) -> None:
+    card = read_card(starter)
+    assert (card.family, card.fps, card.frames_multiple, card.size_multiple) == ("WanPipeline", 16, 4, 16)
+    assert (card.tasks, card.image_input) == (["video"], "none")
+    assert read_card(ltx).family == "LTXPipeline"
+
+
+def _copy(source: Path, target: Path) -> Path:
+    return Path(shutil.copytree(source, target, dirs_exist_ok=True))
