@@ -1,7 +1,7 @@
 """Text into a VITS model's token ids, without torch: the rules of Transformers' `VitsTokenizer`, one token a character.
 
-Does not know sentences or voices. A model that wants phonemes or romanised text is refused: the programs that make them
-are no part of the suite.
+A text that spells a special token out (`<unk>`) is characters here. A model that wants phonemes or romanised text is
+refused: the programs that make them are no part of the suite. Does not know sentences or voices.
 """
 
 from __future__ import annotations

@@ -1,0 +1,187 @@
+"""A real speech service on a free port, its models made once per test process, and recordings made by PyAV."""
+
+from __future__ import annotations
+
+import io
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import av
+import httpx
+import numpy as np
+import pytest
+
+from tessera.hub.store import ModelDirectory, ensure
+
+SPEECH = "tiny-random-speech"
+TRANSCRIPTION = "tiny-random-transcription"
+START_S = 90.0
+
+
+@pytest.fixture(scope="session")
+def models_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("models")
+
+
+@pytest.fixture(scope="session")
+def synthesis_model(models_dir: Path) -> ModelDirectory:
+    return ensure(SPEECH, models_dir)
+
+
+@pytest.fixture(scope="session")
+def transcription_model(models_dir: Path) -> ModelDirectory:
+    return ensure(TRANSCRIPTION, models_dir)
+
+
+@dataclass
+class Service:
+    """A running service."""
+
+    url: str
+    process: subprocess.Popen[bytes]
+
+    def engine_pid(self) -> int:
+        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
+        return int(children[0])
+
+    def gauge(self, name: str) -> float:
+        for line in httpx.get(f"{self.url}/metrics").text.splitlines():
+            if line.startswith(f"tessera_speech_engine_{name} "):
+                return float(line.split()[1])
+        return 0.0
+
+    def wait_ready(self) -> None:
+        until(lambda: httpx.get(f"{self.url}/ready").status_code == 200, START_S)
+
+
+def until(holds: Callable[[], Any], seconds: float = 30.0) -> None:
+    """Poll until `holds` is true."""
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            if holds():
+                return
+        except httpx.TransportError:
+            pass
+        assert time.monotonic() < deadline, f"not within {seconds} s"
+        time.sleep(0.02)
+
+
+@contextmanager
+def serving(models_dir: Path, data: Path, **speech: Any) -> Iterator[Service]:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("TESSERA_")}
+    environment |= {
+        "TESSERA_SUITE__DATA": str(data),
+        "TESSERA_SUITE__MODELS": str(models_dir),
+        "TESSERA_SPEECH__PORT": str(port),
+        "TESSERA_SPEECH__THREADS": "1",
+        "TESSERA_SPEECH__DEVICE": "cpu",
+        **{f"TESSERA_SPEECH__{name.upper()}": str(value) for name, value in speech.items()},
+    }
+    process = subprocess.Popen([sys.executable, "-m", "tessera_speech"], env=environment, cwd=data)
+    service = Service(f"http://127.0.0.1:{port}", process)
+    try:
+        service.wait_ready()
+        yield service
+    finally:
+        process.terminate()
+        try:
+            process.wait(timeout=15)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+@pytest.fixture(scope="session")
+def service(
+    models_dir: Path,
+    synthesis_model: ModelDirectory,
+    transcription_model: ModelDirectory,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Service]:
+    with serving(models_dir, tmp_path_factory.mktemp("speech")) as running:
+        yield running
+
+
+def melody(seconds: float, rate: int = 16_000, base: float = 220.0) -> np.ndarray[Any, Any]:
+    """float32 samples that change over time, so that windows differ."""
+    time_s = np.arange(int(seconds * rate)) / rate
+    sweep = np.sin(2 * np.pi * (base * time_s + 15 * np.sin(2 * np.pi * 0.7 * time_s)))
+    return (0.4 * sweep * np.sin(2 * np.pi * 3 * time_s)).astype(np.float32)
+
+
+FILES = {
+    "wav": ("wav", "pcm_s16le", "s16"),
+    "wav-float": ("wav", "pcm_f32le", "flt"),
+    "mp3": ("mp3", "libmp3lame", "fltp"),
+    "flac": ("flac", "flac", "s16"),
+    "opus": ("ogg", "libopus", "flt"),
+    "m4a": ("mp4", "aac", "fltp"),
+    "webm": ("webm", "libopus", "flt"),
+    "aac": ("adts", "aac", "fltp"),
+    "aiff": ("aiff", "pcm_s16be", "s16"),
+    "mka": ("matroska", "libmp3lame", "fltp"),
+}
+
+
+def recording(kind: str, samples: np.ndarray[Any, Any], rate: int = 16_000, channels: int = 1) -> bytes:
+    """A file of `kind` made by PyAV."""
+    muxer, codec, sample_format = FILES[kind]
+    sink = io.BytesIO()
+    layout = "mono" if channels == 1 else "stereo"
+    with av.open(sink, "w", format=muxer) as container:
+        stream = container.add_stream(codec, rate=48_000 if codec == "libopus" else rate, layout=layout)
+        packed = np.repeat(samples, channels)[None, :]
+        frame = av.AudioFrame.from_ndarray(np.ascontiguousarray(packed), format="flt", layout=layout)
+        frame.sample_rate, frame.time_base, frame.pts = rate, Fraction(1, rate), 0
+        resampler = av.AudioResampler(format=sample_format, layout=layout, rate=stream.rate)
+        for made in [*resampler.resample(frame), *resampler.resample(None)]:
+            container.mux(stream.encode(made))
+        container.mux(stream.encode(None))
+    return sink.getvalue()
+
+
+def played(data: bytes) -> tuple[np.ndarray[Any, Any], int]:
+    """What PyAV decodes: mono float samples and their rate."""
+    with av.open(io.BytesIO(data)) as container:
+        rate = container.streams.audio[0].rate
+        resampler = av.AudioResampler(format="flt", layout="mono", rate=rate)
+        parts = [part for frame in container.decode(audio=0) for part in resampler.resample(frame)]
+        return np.concatenate([part.to_ndarray()[0] for part in parts]), rate
+
+
+@pytest.fixture(scope="session", name="melody")
+def melody_fixture() -> Callable[..., np.ndarray[Any, Any]]:
+    return melody
+
+
+@pytest.fixture(scope="session", name="recording")
+def recording_fixture() -> Callable[..., bytes]:
+    return recording
+
+
+@pytest.fixture(scope="session", name="played")
+def played_fixture() -> Callable[[bytes], tuple[np.ndarray[Any, Any], int]]:
+    return played
+
+
+@pytest.fixture(scope="session", name="until")
+def until_fixture() -> Callable[..., None]:
+    return until
+
+
+@pytest.fixture(scope="session", name="serving")
+def serving_fixture() -> Callable[..., Any]:
+    return serving

@@ -1,0 +1,166 @@
+"""The engine takes turns, forgets what is cancelled, holds no more than it may, and keeps faults to their request."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from tessera.engine.speech import SpeechEngine
+from tessera.errors import InvalidRequestError, OverloadedError
+from tessera.hub.store import ModelDirectory
+from tessera.models.speech_synthesis import load_synthesizer
+from tessera.models.speech_transcription import load_transcriber
+from tessera.wire.engine import (
+    Array,
+    Audio,
+    Embed,
+    Failed,
+    FromEngine,
+    Ready,
+    Synthesize,
+    Transcribe,
+    Transcript,
+)
+
+CPU = torch.device("cpu")
+SENTENCE = [0, 5, 0, 9, 0, 13, 0]
+LIMIT = 4
+
+
+@pytest.fixture
+def engine(synthesis_model: ModelDirectory, transcription_model: ModelDirectory) -> SpeechEngine:
+    torch.set_num_threads(1)
+    return SpeechEngine(
+        load_synthesizer(synthesis_model.path, synthesis_model.card, device=CPU),
+        load_transcriber(transcription_model.path, transcription_model.card, device=CPU),
+        max_waiting=LIMIT,
+        ready=Ready(device="cpu", cards=[], directories=[], report={}),
+    )
+
+
+def speech(name: str, sentences: int = 1, **options: Any) -> Synthesize:
+    return Synthesize(request_id=name, sentences=[SENTENCE] * sentences, **options)
+
+
+def listening(name: str, samples: np.ndarray[Any, Any], **options: Any) -> Transcribe:
+    audio = Array(dtype="float32", shape=[samples.size], data=samples.tobytes())
+    return Transcribe(request_id=name, audio=audio, **options)
+
+
+def answers(engine: SpeechEngine) -> Iterator[FromEngine]:
+    while engine.has_work():
+        yield from engine.step()
+
+
+def test_requests_take_turns_after_every_unit(engine: SpeechEngine, melody: Any) -> None:
+    engine.submit(speech("a", 3))
+    engine.submit(listening("b", melody(1.0)))
+    engine.submit(speech("c", 2))
+    made = [(answer.request_id, answer.last) for answer in answers(engine)]
+    assert made == [("a", False), ("b", True), ("c", False), ("a", False), ("c", True), ("a", True)]
+
+
+def test_a_cancel_takes_effect_at_the_next_unit(engine: SpeechEngine) -> None:
+    engine.submit(speech("long", 50))
+    engine.submit(speech("short", 2))
+    first = list(engine.step())
+    engine.cancel("long")
+    engine.cancel("never seen")
+    assert [answer.request_id for answer in [*first, *answers(engine)]] == ["long", "short", "short"]
+
+
+def test_a_full_queue_says_when_to_come_back(engine: SpeechEngine) -> None:
+    for number in range(LIMIT):
+        engine.submit(speech(str(number)))
+    with pytest.raises(OverloadedError) as caught:
+        engine.submit(speech("one too many"))
+    assert caught.value.retry_after
+    engine.cancel("0")
+    engine.submit(speech("now there is room"))
+
+
+def test_a_fault_ends_its_own_request_only(engine: SpeechEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    original = engine.synthesizer.speak
+
+    def failing(tokens: list[int], *, voice: int, **options: Any) -> torch.Tensor:
+        if voice == 1:
+            raise RuntimeError("secret detail")
+        return original(tokens, voice=voice, **options)
+
+    monkeypatch.setattr(engine.synthesizer, "speak", failing)
+    engine.submit(speech("ill", 2, voice=1))
+    engine.submit(speech("well", 2))
+    made = list(answers(engine))
+    failed = [answer for answer in made if isinstance(answer, Failed)]
+    assert [answer.request_id for answer in failed] == ["ill"]
+    assert "secret" not in failed[0].error.message
+    assert [answer.request_id for answer in made if isinstance(answer, Audio)] == ["well", "well"]
+
+
+def test_the_same_seed_gives_the_same_samples_whatever_runs_beside_it(engine: SpeechEngine, melody: Any) -> None:
+    def spoken(*others: Any) -> list[bytes]:
+        for other in others:
+            engine.submit(other)
+        engine.submit(speech("mine", 3, seed=42))
+        return [a.samples.data for a in answers(engine) if isinstance(a, Audio) and a.request_id == "mine"]
+
+    alone = spoken()
+    assert spoken(speech("x", 5, seed=1), listening("y", melody(2.0), temperature=1.0, seed=9)) == alone
+    assert len({*alone}) == 3, "sentences of one request continue its random numbers"
+
+
+def test_a_long_recording_is_transcribed_window_by_window(engine: SpeechEngine, melody: Any) -> None:
+    engine.submit(listening("long", melody(75.0)))
+    made = [answer for answer in answers(engine) if isinstance(answer, Transcript)]
+    assert len(made) >= 3
+    assert [answer.last for answer in made] == [False] * (len(made) - 1) + [True]
+    segments = [segment for answer in made for segment in answer.segments]
+    assert all(0 <= segment.start <= segment.end <= 75.0 for segment in segments)
+    assert segments[-1].end > 45.0
+    assert len({answer.language for answer in made}) == 1, "the language is detected once"
+    assert engine.gauges()["transcribed_audio_seconds"] == pytest.approx(75.0, abs=0.1)
+
+
+def test_a_tail_that_is_too_short_to_hold_a_word_is_dropped(engine: SpeechEngine, melody: Any) -> None:
+    engine.transcriber._stamps = None  # a model without timestamps: windows are exactly 30 s
+    engine.submit(listening("tail", melody(30.05)))
+    assert len([answer for answer in answers(engine) if isinstance(answer, Transcript)]) == 1
+
+
+def test_gauges_tell_waiting_from_running(engine: SpeechEngine) -> None:
+    engine.submit(speech("a", 2))
+    engine.submit(speech("b", 2))
+    list(engine.step())
+    gauges = engine.gauges()
+    assert (gauges["waiting_requests"], gauges["running_requests"]) == (1, 1)
+    list(answers(engine))
+    gauges = engine.gauges()
+    assert (gauges["waiting_requests"], gauges["running_requests"]) == (0, 0)
+    assert gauges["synthesized_audio_seconds"] > 0
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        Synthesize(request_id="x", sentences=[]),
+        Transcribe(request_id="x", audio=Array(dtype="float32", shape=[0], data=b"")),
+        Transcribe(request_id="x", audio=Array(dtype="float32", shape=[5], data=b"1234")),
+        Transcribe(request_id="x", audio=Array(dtype="int16", shape=[2], data=b"1234")),
+        Embed(request_id="x", token_ids=[1]),
+    ],
+)
+def test_messages_that_make_no_sense_are_refused(message: Any, engine: SpeechEngine) -> None:
+    with pytest.raises(InvalidRequestError):
+        engine.submit(message)
+    assert not engine.has_work()
+
+
+def test_a_language_that_the_model_lacks_fails_its_request(engine: SpeechEngine, melody: Any) -> None:
+    engine.submit(listening("x", melody(1.0), language="xx"))
+    (answer,) = answers(engine)
+    assert isinstance(answer, Failed)
+    assert answer.error.param == "language"

@@ -1,0 +1,490 @@
+"""The service as its clients see it: a real server and engine, the official SDK, faults made for real."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import os
+import signal
+import socket
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import openai
+import pytest
+import torch
+from transformers import VitsModel, VitsTokenizer
+
+from tessera.hub.store import ModelDirectory
+
+SPEECH = "tiny-random-speech"
+TRANSCRIPTION = "tiny-random-transcription"
+TEXT = "The first sentence is spoken at once. The second one follows while you listen! And here is the third."
+LONG = "This sentence is one of very many in a row. " * 90
+
+
+@pytest.fixture
+def sdk(service: Any) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{service.url}/v1", api_key="none", max_retries=0) as client:
+        yield client
+
+
+@pytest.fixture
+def http(service: Any) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=service.url, timeout=60) as client:
+        yield client
+
+
+def body(**fields: Any) -> dict[str, Any]:
+    return {"model": SPEECH, "input": TEXT, "voice": "first", "response_format": "wav", "seed": 1, **fields}
+
+
+def form(data: bytes, **fields: Any) -> dict[str, Any]:
+    return {"files": {"file": ("sound.bin", data)}, "data": {"model": TRANSCRIPTION, **fields}}
+
+
+def error_of(answer: httpx.Response) -> dict[str, Any]:
+    return answer.json()["error"]
+
+
+# ---- what is served
+
+
+def test_both_models_are_listed_with_card_notice_and_device(sdk: openai.OpenAI) -> None:
+    models = {model.id: model for model in sdk.models.list()}
+    assert set(models) == {SPEECH, TRANSCRIPTION}
+    for model in models.values():
+        extra = model.model_extra or {}
+        assert extra["card"]["notice"] == "random weights: the output is noise, only the way there is real"
+        assert extra["device"].startswith("cpu")
+    assert (sdk.models.retrieve(SPEECH).model_extra or {})["card"]["voices"] == ["first", "second"]
+
+
+def test_the_http_process_loads_no_torch(service: Any, sdk: openai.OpenAI, recording: Any, melody: Any) -> None:
+    sdk.audio.speech.create(model=SPEECH, voice="alloy", input="Warm.")
+    sdk.audio.transcriptions.create(model=TRANSCRIPTION, file=("a.wav", recording("wav", melody(1.0))))
+    assert "libtorch" not in Path(f"/proc/{service.process.pid}/maps").read_text()
+    assert "libtorch" in Path(f"/proc/{service.engine_pid()}/maps").read_text()
+
+
+def test_docs_name_the_routes_and_their_fields(http: httpx.Client) -> None:
+    paths = http.get("/docs/openapi.json").json()["paths"]
+    assert {"/v1/audio/speech", "/v1/audio/transcriptions"} <= set(paths)
+
+
+# ---- speech
+
+
+CONTENT_TYPES = {
+    "wav": "audio/wav",
+    "mp3": "audio/mpeg",
+    "flac": "audio/flac",
+    "opus": "audio/ogg; codecs=opus",
+    "aac": "audio/aac",
+    "pcm": "audio/pcm; rate=24000; channels=1",
+}
+
+
+@pytest.mark.parametrize("text", [TEXT, "One sentence."])
+def test_every_format_is_whole_and_as_long_as_the_others(
+    text: str, http: httpx.Client, sdk: openai.OpenAI, played: Any
+) -> None:
+    seconds = {}
+    for form_name, content_type in CONTENT_TYPES.items():
+        answer = sdk.audio.speech.create(
+            model=SPEECH, voice="alloy", input=text, response_format=form_name, extra_body={"seed": 3}
+        )
+        assert answer.response.headers["content-type"] == content_type
+        if form_name == "pcm":
+            seconds["pcm"] = len(answer.content) / 2 / 24_000
+        else:
+            samples, rate = played(answer.content)
+            assert rate == (48_000 if form_name == "opus" else 16_000)
+            seconds[form_name] = samples.size / rate
+    assert seconds["pcm"] > 0.3
+    for form_name, length in seconds.items():
+        assert length == pytest.approx(seconds["pcm"], abs=0.15 if form_name in {"mp3", "aac"} else 0.002), form_name
+
+
+def test_speech_is_that_of_transformers_sentence_by_sentence(
+    http: httpx.Client, synthesis_model: ModelDirectory, played: Any
+) -> None:
+    samples, rate = played(http.post("/v1/audio/speech", json=body(seed=11, voice="second", speed=1.25)).content)
+    torch.set_num_threads(1)
+    model = VitsModel.from_pretrained(synthesis_model.path).eval()
+    tokenizer = VitsTokenizer.from_pretrained(synthesis_model.path)
+    torch.manual_seed(11)
+    sentences = [f"{part}{end}" for part, end in zip(TEXT[:-1].replace("! ", ". ").split(". "), ".!.", strict=True)]
+    with torch.no_grad():
+        expected = torch.cat(
+            [
+                model(**tokenizer(sentence, return_tensors="pt"), speaker_id=1, speaking_rate=1.25).waveform[0]
+                for sentence in sentences
+            ]
+        ).numpy()
+    assert rate == 16_000
+    assert samples.size == expected.size
+    assert np.abs(samples - expected).max() < 1e-4
+
+
+def test_the_sdk_streams_to_a_file(sdk: openai.OpenAI, tmp_path: Path, played: Any) -> None:
+    target = tmp_path / "speech.mp3"
+    with sdk.audio.speech.with_streaming_response.create(model=SPEECH, voice="nova", input=TEXT) as answer:
+        assert answer.headers["content-type"] == "audio/mpeg"
+        answer.stream_to_file(target)
+    assert played(target.read_bytes())[0].size > 16_000
+
+
+def test_audio_leaves_sentence_by_sentence(service: Any) -> None:
+    with httpx.stream("POST", f"{service.url}/v1/audio/speech", json=body(input=LONG[:1800]), timeout=60) as answer:
+        pieces = [len(piece) for piece in answer.iter_raw()]
+    assert len(pieces) >= 20
+    assert pieces[0] < sum(pieces) / 10
+
+
+def test_events_carry_the_same_file(http: httpx.Client) -> None:
+    whole = http.post("/v1/audio/speech", json=body())
+    answer = http.post("/v1/audio/speech", json=body(stream_format="sse"))
+    assert answer.headers["content-type"].startswith("text/event-stream")
+    events = [json.loads(line[6:]) for line in answer.text.splitlines() if line.startswith("data: ")]
+    assert [event["type"] for event in events] == ["speech.audio.delta"] * 3 + ["speech.audio.done"]
+    assert b"".join(base64.b64decode(event["audio"]) for event in events[:-1]) == whole.content
+
+
+def test_a_seed_decides_the_samples(http: httpx.Client) -> None:
+    same = [http.post("/v1/audio/speech", json=body()).content for _ in range(2)]
+    other = http.post("/v1/audio/speech", json=body(seed=2)).content
+    unseeded = [http.post("/v1/audio/speech", json=body(seed=None)).content for _ in range(2)]
+    assert same[0] == same[1] != other
+    assert unseeded[0] != unseeded[1]
+
+
+def test_voice_and_speed_are_honoured(http: httpx.Client) -> None:
+    normal = http.post("/v1/audio/speech", json=body()).content
+    assert http.post("/v1/audio/speech", json=body(voice="second")).content != normal
+    assert http.post("/v1/audio/speech", json=body(voice={"id": "first"})).content == normal
+    assert http.post("/v1/audio/speech", json=body(voice="alloy")).content == normal
+    fast = http.post("/v1/audio/speech", json=body(speed=2.0)).content
+    assert 0.4 < len(fast) / len(normal) < 0.7
+
+
+@pytest.mark.parametrize(
+    ("fields", "status", "param", "says"),
+    [
+        ({"voice": "nobody"}, 400, "voice", "first, second"),
+        ({"instructions": "whisper"}, 400, "instructions", "not a parameter"),
+        ({"input": ""}, 400, "input", ""),
+        ({"input": "漢字"}, 400, "input", "no character that the model can speak"),
+        ({"input": "x" * 4097}, 400, "input", "`max_input_characters` is 4096"),
+        ({"speed": 9}, 400, "speed", "4.0"),
+        ({"response_format": "wma"}, 400, "response_format", "wma"),
+        ({"model": "gpt-9"}, 404, "model", "there is no model 'gpt-9'"),
+        ({"model": TRANSCRIPTION}, 404, "model", f"'{SPEECH}' can"),
+        ({"seed": -1}, 400, "seed", ""),
+    ],
+)
+@pytest.mark.parametrize("stream_format", ["audio", "sse"])
+def test_what_cannot_be_spoken_is_refused_by_field(
+    fields: dict[str, Any], status: int, param: str, says: str, stream_format: str, http: httpx.Client
+) -> None:
+    answer = http.post("/v1/audio/speech", json=body(**fields, stream_format=stream_format))
+    assert answer.status_code == status
+    assert error_of(answer)["param"] == param
+    assert says in error_of(answer)["message"]
+
+
+def test_the_longest_text_is_spoken(http: httpx.Client) -> None:
+    assert http.post("/v1/audio/speech", json=body(input="y" * 4096, speed=4)).status_code == 200
+
+
+def test_a_body_that_is_no_json_is_refused(http: httpx.Client) -> None:
+    answer = http.post("/v1/audio/speech", content=b"{nope", headers={"content-type": "application/json"})
+    assert (answer.status_code, error_of(answer)["code"]) == (400, "invalid_json")
+
+
+# ---- transcription
+
+
+@pytest.mark.parametrize("kind", ["wav", "mp3", "flac", "opus", "m4a", "webm"])
+def test_any_common_recording_is_transcribed(kind: str, sdk: openai.OpenAI, recording: Any, melody: Any) -> None:
+    answer = sdk.audio.transcriptions.create(
+        model=TRANSCRIPTION, file=(f"a.{kind}", recording(kind, melody(3.0))), language="en"
+    )
+    assert answer.text
+    assert answer.usage is not None
+    assert answer.usage.type == "duration"
+    assert answer.usage.seconds == pytest.approx(3.0, abs=0.2)
+
+
+def test_a_transcript_is_that_of_transformers(
+    sdk: openai.OpenAI, transcription_model: ModelDirectory, recording: Any, melody: Any
+) -> None:
+    from transformers import WhisperFeatureExtractor, WhisperForConditionalGeneration, WhisperTokenizer
+
+    torch.set_num_threads(1)
+    samples = melody(6.0)
+    directory = transcription_model.path
+    model = WhisperForConditionalGeneration.from_pretrained(directory).eval()
+    extractor = WhisperFeatureExtractor.from_pretrained(directory)
+    features = extractor(samples, sampling_rate=16_000, return_tensors="pt").input_features
+    tokens = model.generate(features, task="transcribe")
+    expected = WhisperTokenizer.from_pretrained(directory).decode(tokens[0], skip_special_tokens=True).strip()
+    answer = sdk.audio.transcriptions.create(model=TRANSCRIPTION, file=("a.wav", recording("wav-float", samples)))
+    assert answer.text == expected
+
+
+def test_every_response_format(sdk: openai.OpenAI, recording: Any, melody: Any) -> None:
+    def asked(form_name: Any) -> Any:
+        file = ("a.wav", recording("wav", melody(40.0)))
+        return sdk.audio.transcriptions.create(model=TRANSCRIPTION, file=file, response_format=form_name, language="en")
+
+    text = asked("text")
+    assert text == asked("json").text
+    verbose = asked("verbose_json")
+    assert verbose.language == "en"
+    assert verbose.duration == pytest.approx(40.0, abs=0.01)
+    assert verbose.text == "".join(segment.text for segment in verbose.segments).strip()
+    assert [segment.id for segment in verbose.segments] == list(range(len(verbose.segments)))
+    cues = [segment for segment in verbose.segments if segment.text.strip()]
+    assert asked("srt").count(" --> ") == len(cues) > 1
+    vtt = asked("vtt")
+    assert vtt.startswith("WEBVTT\n")
+    assert vtt.count(" --> ") == len(cues)
+
+
+def test_a_stream_is_the_text_in_pieces(sdk: openai.OpenAI, recording: Any, melody: Any) -> None:
+    file = ("a.wav", recording("wav", melody(70.0)))
+    whole = sdk.audio.transcriptions.create(model=TRANSCRIPTION, file=file, language="en").text
+    events = list(sdk.audio.transcriptions.create(model=TRANSCRIPTION, file=file, language="en", stream=True))
+    deltas = [event.delta for event in events if event.type == "transcript.text.delta"]
+    assert len(deltas) > 1
+    assert events[-1].type == "transcript.text.done"
+    assert "".join(deltas) == events[-1].text == whole
+
+
+def test_language_prompt_and_temperature_reach_the_model(http: httpx.Client, recording: Any, melody: Any) -> None:
+    data = recording("wav", melody(4.0))
+
+    def text(**fields: Any) -> str:
+        answer = http.post("/v1/audio/transcriptions", **form(data, **fields))
+        assert answer.status_code == 200, answer.text
+        return answer.json()["text"]
+
+    plain = text(language="en")
+    assert text(language="en") == plain
+    assert text(language="de") != plain
+    assert text(language="en", prompt="Tessera, mosaic") != plain
+    assert len({text(language="en", temperature="1.0") for _ in range(4)}) > 1
+
+
+@pytest.mark.parametrize(
+    ("fields", "param", "says"),
+    [
+        ({"language": "xx"}, "language", "does not know the language 'xx'"),
+        ({"response_format": "diarized_json"}, "response_format", "speakers are not told apart"),
+        ({"timestamp_granularities[]": "word"}, "timestamp_granularities", "times of words are not made"),
+        ({"chunking_strategy": "auto"}, "chunking_strategy", "not supported"),
+        ({"include[]": "logprobs"}, "include", "not supported"),
+        ({"temperature": "2"}, "temperature", ""),
+        ({"temperature": "hot"}, "temperature", ""),
+        ({"stream": "true", "response_format": "srt"}, "stream", "needs the whole transcript"),
+        ({"prompt": "a <|endoftext|> b"}, "prompt", "special token"),
+        ({"best_of": "3"}, "best_of", "not a parameter"),
+    ],
+)
+def test_fields_that_cannot_be_honoured_are_refused(
+    fields: dict[str, str], param: str, says: str, http: httpx.Client, recording: Any, melody: Any
+) -> None:
+    answer = http.post("/v1/audio/transcriptions", **form(recording("wav", melody(1.0)), **fields))
+    assert answer.status_code == 400
+    assert error_of(answer)["param"] == param
+    assert says in error_of(answer)["message"]
+
+
+@pytest.mark.parametrize(
+    ("data", "status"),
+    [(b"", 400), (b"plain text", 415), (b"\x00" * 4000, 415), (b"ID3\x04" + b"\xff" * 300, 415), (b"OggS", 415)],
+)
+def test_a_file_that_is_no_recording_is_refused(data: bytes, status: int, http: httpx.Client) -> None:
+    answer = http.post("/v1/audio/transcriptions", **form(data))
+    assert answer.status_code == status
+    assert error_of(answer)["param"] == "file"
+
+
+def test_a_request_without_its_file_is_refused(http: httpx.Client) -> None:
+    answers = [
+        http.post("/v1/audio/transcriptions", json={"model": TRANSCRIPTION}),
+        http.post("/v1/audio/transcriptions", files={"sound": ("a.wav", b"x")}, data={"model": TRANSCRIPTION}),
+        http.post("/v1/audio/transcriptions", content=b"x", headers={"content-type": "multipart/form-data"}),
+        http.post("/v1/audio/transcriptions", content=b"x", headers={"content-type": "audio/wav"}),
+    ]
+    assert [answer.status_code for answer in answers] == [400, 400, 400, 415]
+    assert error_of(answers[0])["param"] == "file"
+
+
+def test_a_transcript_of_a_model_that_speaks_is_refused(http: httpx.Client, recording: Any, melody: Any) -> None:
+    answer = http.post("/v1/audio/transcriptions", **form(recording("wav", melody(1.0)), model=SPEECH))
+    assert (answer.status_code, error_of(answer)["code"]) == (404, "model_not_found")
+
+
+def test_translations_are_not_offered(http: httpx.Client) -> None:
+    assert http.post("/v1/audio/translations").status_code == 404
+
+
+# ---- many at once, clients that leave, engines that die
+
+
+def test_requests_beside_each_other_have_their_own_results(http: httpx.Client, recording: Any, melody: Any) -> None:
+    sounds = [recording("wav", melody(5.0, base=150.0 + 90 * number)) for number in range(4)]
+
+    def spoken(number: int) -> bytes:
+        return http.post("/v1/audio/speech", json=body(seed=number, input=f"Number {number}. {TEXT}")).content
+
+    def heard(number: int) -> str:
+        return http.post("/v1/audio/transcriptions", **form(sounds[number])).json()["text"]
+
+    alone = [spoken(number) for number in range(4)], [heard(number) for number in range(4)]
+    with ThreadPoolExecutor(8) as pool:
+        speeches, transcripts = pool.map(spoken, range(4)), pool.map(heard, range(4))
+        assert (list(speeches), list(transcripts)) == alone
+    assert len(set(alone[1])) > 1
+
+
+def test_a_listener_that_leaves_stops_the_speech(service: Any, until: Any) -> None:
+    before = service.gauge("synthesized_audio_seconds")
+    with httpx.stream("POST", f"{service.url}/v1/audio/speech", json=body(input=LONG, speed=0.25)) as answer:
+        next(answer.iter_raw())
+    until(lambda: service.gauge("running_requests") + service.gauge("waiting_requests") == 0)
+    assert service.gauge("synthesized_audio_seconds") - before < len(LONG) / 12 * 4 / 2
+
+
+@pytest.fixture(scope="module")
+def ten_minutes(recording: Any, melody: Any) -> bytes:
+    sound: bytes = recording("flac", np.tile(melody(10.0), 60))
+    return sound
+
+
+@pytest.mark.parametrize("stream", ["false", "true"])
+def test_a_client_that_leaves_stops_its_transcription(
+    stream: str, service: Any, until: Any, ten_minutes: bytes
+) -> None:
+    data = ten_minutes
+    before = service.gauge("transcribed_audio_seconds")
+    asked = httpx.Request("POST", f"{service.url}/v1/audio/transcriptions", **form(data, stream=stream))
+    asked.read()
+    head = "".join(f"{name}: {value}\r\n" for name, value in asked.headers.items())
+    with socket.create_connection((asked.url.host, asked.url.port or 80)) as connection:
+        connection.sendall(f"POST {asked.url.path} HTTP/1.1\r\n{head}\r\n".encode() + asked.content)
+        until(lambda: service.gauge("running_requests") == 1)
+    until(lambda: service.gauge("running_requests") + service.gauge("waiting_requests") == 0)
+    assert service.gauge("transcribed_audio_seconds") - before < 500.0
+
+
+def test_an_engine_that_dies_ends_what_it_had_begun_with_a_clear_error(service: Any) -> None:
+    with httpx.stream(
+        "POST", f"{service.url}/v1/audio/speech", json=body(input=LONG, stream_format="sse"), timeout=60
+    ) as answer:
+        lines = answer.iter_lines()
+        assert "speech.audio.delta" in next(lines)
+        os.kill(service.engine_pid(), signal.SIGKILL)
+        last = [line for line in lines if line.startswith("data: ")][-1]
+    error = json.loads(last[6:])["error"]
+    assert error["code"] == "engine_died"
+    assert "send it again" in error["message"]
+    service.wait_ready()
+
+
+def test_an_engine_that_dies_cuts_a_file_rather_than_end_it(service: Any) -> None:
+    with httpx.stream("POST", f"{service.url}/v1/audio/speech", json=body(input=LONG), timeout=60) as answer:
+        pieces = answer.iter_raw()
+        next(pieces)
+        os.kill(service.engine_pid(), signal.SIGKILL)
+        with pytest.raises(httpx.RemoteProtocolError):
+            list(pieces)
+    service.wait_ready()
+
+
+def test_a_request_that_was_not_answered_is_run_again_by_the_next_engine(
+    service: Any, until: Any, recording: Any, melody: Any
+) -> None:
+    expected = httpx.post(f"{service.url}/v1/audio/speech", json=body(), timeout=60).content
+    sound = recording("wav", melody(3.0))
+    heard = httpx.post(f"{service.url}/v1/audio/transcriptions", **form(sound), timeout=60).json()
+    engine = service.engine_pid()
+    os.kill(engine, signal.SIGSTOP)
+    with ThreadPoolExecutor(2) as pool:
+        speech = pool.submit(httpx.post, f"{service.url}/v1/audio/speech", json=body(), timeout=90)
+        transcript = pool.submit(httpx.post, f"{service.url}/v1/audio/transcriptions", **form(sound), timeout=90)
+        in_flight = "tessera_http_requests_in_flight 3.0"  # those two and the one that asks
+        until(lambda: in_flight in httpx.get(f"{service.url}/metrics").text)
+        os.kill(engine, signal.SIGKILL)
+        assert speech.result().content == expected
+        assert transcript.result().json() == heard
+    assert service.engine_pid() != engine
+
+
+# ---- limits
+
+
+@pytest.fixture(scope="module")
+def strict(
+    serving: Any,
+    models_dir: Path,
+    synthesis_model: ModelDirectory,
+    transcription_model: ModelDirectory,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Any]:
+    limits = {"max_input_characters": 50, "max_audio_bytes": 100_000, "max_audio_seconds": 2, "max_waiting": 1}
+    with serving(models_dir, tmp_path_factory.mktemp("strict"), **limits) as running:
+        yield running
+
+
+def test_limits_are_named_with_their_value(strict: Any, recording: Any, melody: Any) -> None:
+    url = f"{strict.url}/v1/audio"
+    long_text = httpx.post(f"{url}/speech", json=body(input="x" * 51))
+    assert (long_text.status_code, error_of(long_text)["code"]) == (400, "string_above_max_length")
+    assert "`max_input_characters` is 50" in error_of(long_text)["message"]
+    long_sound = httpx.post(f"{url}/transcriptions", **form(recording("opus", melody(5.0))))
+    assert (long_sound.status_code, error_of(long_sound)["code"]) == (400, "audio_too_long")
+    assert "`max_audio_seconds`, 2" in error_of(long_sound)["message"]
+    large = httpx.post(f"{url}/transcriptions", **form(b"\x00" * 100_001))
+    assert large.status_code == 413
+    assert "`max_audio_bytes` is 100000" in error_of(large)["message"]
+    huge = httpx.post(f"{url}/transcriptions", **form(b"\x00" * 3_000_000))
+    assert huge.status_code == 413
+
+
+def test_a_full_queue_answers_429_with_retry_after(strict: Any) -> None:
+    engine = strict.engine_pid()
+    os.kill(engine, signal.SIGSTOP)
+    try:
+        with ThreadPoolExecutor(3) as pool:
+            asked = [pool.submit(httpx.post, f"{strict.url}/v1/audio/speech", json=body(input="Hi there."), timeout=60)]
+            asked += [
+                pool.submit(httpx.post, f"{strict.url}/v1/audio/speech", json=body(input="Hi there."), timeout=60)
+                for _ in range(2)
+            ]
+            os.kill(engine, signal.SIGCONT)
+            answers = [future.result() for future in asked]
+    finally:
+        os.kill(engine, signal.SIGCONT)
+    assert {answer.status_code for answer in answers} <= {200, 429}
+    for answer in answers:
+        if answer.status_code == 429:
+            assert int(answer.headers["retry-after"]) >= 1
+            assert error_of(answer)["type"] == "rate_limit_error"
+
+
+def test_the_sdk_understands_the_errors(strict: Any) -> None:
+    client = openai.OpenAI(base_url=f"{strict.url}/v1", api_key="none", max_retries=0)
+    with client:
+        with pytest.raises(openai.BadRequestError) as caught:
+            client.audio.speech.create(model=SPEECH, voice="alloy", input="x" * 51)
+        assert caught.value.param == "input"
+        with pytest.raises(openai.NotFoundError):
+            client.audio.transcriptions.create(model="whisper-1", file=io.BytesIO(b"RIFF"))
