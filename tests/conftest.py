@@ -1,7 +1,8 @@
-"""What tests of several folders share: a real Redis of their own."""
+"""What tests of several folders share: one thread per process, and a real Redis of their own."""
 
 from __future__ import annotations
 
+import os
 import shutil
 import socket
 import subprocess
@@ -13,6 +14,9 @@ from pathlib import Path
 import pytest
 
 from tessera.suite import embedded_redis
+
+# Before torch is imported anywhere: OpenMP teams of several busy processes stall at every barrier.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 class RedisServer:
