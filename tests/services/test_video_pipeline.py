@@ -1,0 +1,173 @@
+"""From a job to its files: an MP4 that browsers play, a thumbnail, and faults that name themselves."""
+
+from __future__ import annotations
+
+import io
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import av
+import msgspec
+import numpy as np
+import pytest
+from PIL import Image
+
+from tessera.engine.diffusion import DiffusionRequest, Frames, OnStep
+from tessera.errors import InvalidRequestError, StorageFullError
+from tessera.jobs.artifacts import DirectoryArtifacts, Pending
+from tessera.jobs.records import Lease
+from tessera.jobs.runner import JobContext
+from tessera.settings import VideoSettings
+from tessera.telemetry import request_id_var
+from tessera.wire.jobs import Job, VideoInput
+from tessera_video.pipeline import VideoPipeline, thumbnail_jpeg, write_mp4
+
+GIVEN = VideoInput(
+    model="m",
+    prompt="a cat",
+    negative_prompt="",
+    width=64,
+    height=48,
+    frames=9,
+    fps=8,
+    seconds="1",
+    steps=4,
+    guidance_scale=5.0,
+    seed=1,
+    request_id="req_1",
+)
+
+
+class Painter:
+    """A model that paints a moving ramp, and remembers what it was asked for."""
+
+    def __init__(self) -> None:
+        self.requests: list[DiffusionRequest] = []
+        self.request_id: str | None = None
+
+    def generate(self, request: DiffusionRequest, on_step: OnStep) -> Frames:
+        self.requests.append(request)
+        self.request_id = request_id_var.get()
+        for step in range(request.steps + 1):
+            on_step(step, request.steps)
+        return _clip(request.frames, request.height, request.width)
+
+
+class FullDisk(DirectoryArtifacts):
+    """Every file it hands out for writing is one to which the kernel says ENOSPC."""
+
+    @contextmanager
+    def create(self, key: str, content_type: str) -> Iterator[Pending]:
+        with super().create(key, content_type) as pending:
+            pending.path.unlink()
+            pending.path.symlink_to("/dev/full")
+            yield pending
+
+
+def _clip(frames: int = 9, height: int = 48, width: int = 64) -> Frames:
+    ramp = np.linspace(0, 200, width, dtype=np.uint8)
+    return np.stack([np.broadcast_to((ramp + 4 * i)[None, :, None], (height, width, 3)) for i in range(frames)])
+
+
+def _job(given: VideoInput = GIVEN) -> tuple[Job, JobContext]:
+    job = Job(
+        id="video_1",
+        kind="video",
+        owner="me",
+        queue="q",
+        status="in_progress",
+        input=msgspec.Raw(msgspec.json.encode(given)),
+        created_at=0.0,
+    )
+    return job, JobContext(Lease(job, 3), threading.Event())
+
+
+def test_a_clip_becomes_an_mp4_that_browsers_play_from_its_first_bytes(tmp_path: Path) -> None:
+    path = tmp_path / "clip.mp4"
+    write_mp4(_clip(), 8, path)
+    data = path.read_bytes()
+    assert data.index(b"moov") < data.index(b"mdat")
+    with av.open(str(path)) as container:
+        stream = container.streams.video[0]
+        assert (stream.codec_context.name, stream.codec_context.pix_fmt) == ("h264", "yuv420p")
+        assert (stream.width, stream.height, stream.average_rate) == (64, 48, 8)
+        frames = [frame.to_ndarray(format="rgb24") for frame in container.decode(stream)]
+    assert len(frames) == 9
+    assert np.abs(np.stack(frames).astype(int) - _clip().astype(int)).mean() < 6
+
+
+def test_a_single_frame_is_a_clip_too(tmp_path: Path) -> None:
+    write_mp4(_clip(frames=1), 8, tmp_path / "clip.mp4")
+    with av.open(str(tmp_path / "clip.mp4")) as container:
+        assert len(list(container.decode(video=0))) == 1
+
+
+def test_a_thumbnail_is_a_jpeg_of_bounded_size() -> None:
+    image = Image.open(io.BytesIO(thumbnail_jpeg(_clip(frames=3, height=1024, width=2048))))
+    assert (image.format, image.size) == ("JPEG", (512, 256))
+
+
+def test_a_job_becomes_its_two_files_under_its_token(tmp_path: Path) -> None:
+    artifacts = DirectoryArtifacts(tmp_path)
+    painter = Painter()
+    made = VideoPipeline(painter, "m", artifacts, VideoSettings())(*_job())
+    assert {name: (file.key, file.content_type) for name, file in made.items()} == {
+        "video": ("video_1/3-video.mp4", "video/mp4"),
+        "thumbnail": ("video_1/3-thumbnail.jpg", "image/jpeg"),
+    }
+    assert all((tmp_path / file.key).stat().st_size == file.bytes for file in made.values())
+    assert (painter.requests[0].frames, painter.requests[0].steps, painter.request_id) == (9, 4, "req_1")
+    assert request_id_var.get() is None
+
+
+def test_a_full_disk_while_encoding_is_told_as_one_and_leaves_nothing(tmp_path: Path) -> None:
+    with pytest.raises(StorageFullError, match="room"):
+        VideoPipeline(Painter(), "m", FullDisk(tmp_path), VideoSettings())(*_job())
+    assert [path for path in tmp_path.rglob("*") if not path.is_dir()] == []
+
+
+def test_a_job_for_another_model_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidRequestError, match="'other'"):
+        VideoPipeline(Painter(), "other", DirectoryArtifacts(tmp_path), VideoSettings())(*_job())
+
+
+def _noise_png() -> bytes:
+    file = io.BytesIO()
+    Image.fromarray(np.random.default_rng(0).integers(0, 255, (64, 64, 3), dtype=np.uint8)).save(file, "PNG")
+    return file.getvalue()
+
+
+def _with_image(tmp_path: Path, data: bytes, **settings: Any) -> Painter:
+    artifacts = DirectoryArtifacts(tmp_path)
+    artifacts.put("video_1/input", data, "image/png")
+    painter = Painter()
+    given = msgspec.structs.replace(GIVEN, image="video_1/input")
+    VideoPipeline(painter, "m", artifacts, VideoSettings(**settings))(*_job(given))
+    return painter
+
+
+def _png(width: int, height: int, mode: str = "RGBA") -> bytes:
+    file = io.BytesIO()
+    Image.new(mode, (width, height)).save(file, "PNG")
+    return file.getvalue()
+
+
+def test_a_first_frame_reaches_the_model_as_rgb(tmp_path: Path) -> None:
+    image = _with_image(tmp_path, _png(20, 10)).requests[0].image
+    assert image is not None
+    assert (image.mode, image.size) == ("RGB", (20, 10))
+
+
+@pytest.mark.parametrize("data", [b"\x89PNG\r\n\x1a\n" + b"x" * 50, _noise_png()[:2000], b"GIF89a" + b"\0" * 50])
+def test_a_damaged_first_frame_is_named(tmp_path: Path, data: bytes) -> None:
+    with pytest.raises(InvalidRequestError, match="cannot be decoded"):
+        _with_image(tmp_path, data)
+
+
+def test_a_first_frame_of_too_many_pixels_is_refused_from_its_header(tmp_path: Path) -> None:
+    with pytest.raises(InvalidRequestError, match="200x200") as refused:
+        _with_image(tmp_path, _png(200, 200), max_pixels=100 * 100)
+    assert refused.value.param == "input_reference"
