@@ -18,7 +18,7 @@ from typing import Any
 from celery import signals
 from celery.exceptions import CPendingDeprecationWarning, SecurityWarning
 
-from tessera.device import choose
+from tessera.device import choose, yield_to_interactive
 from tessera.errors import TesseraError
 from tessera.hub.store import check, ensure
 from tessera.jobs.artifacts import DirectoryArtifacts
@@ -55,6 +55,7 @@ def work(settings: Settings) -> int:
         TesseraError: the model cannot be made or loaded, or there is no such device.
     """
     started = time.perf_counter()
+    yield_to_interactive()
     device = choose(settings.video.device, threads=settings.video.threads)
     found = ensure(settings.video.model, settings.models_dir, logger.info)
     check(found)

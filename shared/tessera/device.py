@@ -14,6 +14,9 @@ import torch
 from tessera.errors import StartError
 
 
+BACKGROUND_NICENESS = 10
+
+
 @dataclass(frozen=True)
 class Device:
     """A device to run on, and how."""
@@ -52,6 +55,14 @@ def choose(
     kind = getattr(torch, dtype) if dtype != "auto" else torch.bfloat16 if chosen.type == "cuda" else torch.float32
     name = torch.cuda.get_device_name(chosen) if chosen.type == "cuda" else f"cpu ({torch.get_num_threads()} threads)"
     return Device(chosen, kind, name)
+
+
+def yield_to_interactive() -> None:
+    """Make this process give way on a CPU to the engines that somebody waits for: for workers of long jobs.
+
+    Affects the calling thread and those it starts later, so it is called before the device is used.
+    """
+    os.setpriority(os.PRIO_PROCESS, 0, BACKGROUND_NICENESS)
 
 
 def synchronize(device: torch.device) -> None:
