@@ -13,7 +13,6 @@ import torch
 
 from tessera.errors import StartError
 
-
 BACKGROUND_NICENESS = 10
 
 
