@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import os
 import shutil
 import socket
 import subprocess
@@ -15,9 +14,6 @@ from pathlib import Path
 import pytest
 
 from tessera.suite import embedded_redis
-
-# Before torch is imported anywhere: OpenMP teams of several busy processes stall at every barrier.
-os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # Before torch is imported anywhere: OpenMP teams of several busy processes stall at every barrier.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
