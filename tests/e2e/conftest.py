@@ -1,7 +1,8 @@
 """A real suite for end-to-end tests: `tessera up` with every part, real models, real Redis, free ports.
 
-`suite` is one suite for all tests of a run; do not break it. `start_suite` starts suites of a test's own, for breaking.
-Tests that use either run in one xdist worker (group "suite"), so that two suites never fight for the cores.
+`suite` is one suite for all tests of a run; do not break it. `breakable_suite` asks for keys, and its processes may be
+killed: it must mend itself. `start_suite` starts suites of a test's own.
+Tests that use any of them run in one xdist worker (group "suite"), so that two suites never fight for the cores.
 """
 
 from __future__ import annotations
@@ -17,18 +18,25 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+import httpx
+import openai
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 ROOT = Path(__file__).parents[2]
 SERVICES = ("text", "vision", "video", "speech")
 START_S = 240.0
 STOP_S = 60.0
+WAIT_S = 60.0
+KEYS = ("the-first-key-of-a-test", "the-second-key-of-a-test")
+SHORT_LEASE = {"TESSERA_JOBS__LEASE_S": "3", "TESSERA_JOBS__REAP_EVERY_S": "1"}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if {"suite", "start_suite"} & set(getattr(item, "fixturenames", ())):
+        if {"suite", "breakable_suite", "start_suite"} & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.xdist_group("suite"))
             item.add_marker(pytest.mark.e2e)
 
@@ -95,6 +103,20 @@ class RunningSuite:
     def log(self, name: str) -> str:
         """The log of one part."""
         return (self.data / "logs" / f"{name}.log").read_text()
+
+    def sdk(self, key: str = "any", *, service: str | None = None, retries: int = 0) -> openai.OpenAI:
+        """OpenAI's client for the gateway, or for one service without it."""
+        url = self.urls[service] if service else self.base_url
+        return openai.OpenAI(base_url=f"{url}/v1", api_key=key, max_retries=retries, timeout=WAIT_S)
+
+    def metric(self, part: str, name: str, **labels: str) -> float:
+        """A value of the gateway's or a service's `/metrics`; 0 when it is not there (yet)."""
+        url = self.base_url if part == "gateway" else self.urls[part]
+        for family in text_string_to_metric_families(httpx.get(f"{url}/metrics", timeout=10).text):
+            for sample in family.samples:
+                if sample.name == name and labels.items() <= sample.labels.items():
+                    return sample.value
+        return 0.0
 
     def stop(self, sign: signal.Signals = signal.SIGTERM) -> int:
         """End it. Returns the exit status; a suite that does not stop is killed and fails the test."""
@@ -177,6 +199,38 @@ def suite(tmp_path_factory: pytest.TempPathFactory, models_dir: Path) -> Iterato
     status = running.stop()
     left = running.left_behind()
     assert (status, left) == (0, []), running.said()
+
+
+@pytest.fixture(scope="session")
+def breakable_suite(tmp_path_factory: pytest.TempPathFactory, models_dir: Path) -> Iterator[RunningSuite]:
+    """The whole suite with two keys (`keys`) and short leases, for killing its processes."""
+    extra = {"TESSERA_GATEWAY__API_KEYS": ",".join(KEYS), **SHORT_LEASE}
+    running = start(tmp_path_factory.mktemp("breakable"), models_dir, extra=extra)
+    yield running
+    status = running.stop()
+    left = running.left_behind()
+    assert (status, left) == (0, []), running.said()
+
+
+@pytest.fixture(scope="session")
+def keys() -> tuple[str, str]:
+    """The keys that `breakable_suite` accepts."""
+    return KEYS
+
+
+@pytest.fixture
+def wait() -> Callable[..., Any]:
+    """`wait(condition, what, within_s=60)`: the first true value of `condition`, polled with a deadline."""
+    return wait_until
+
+
+def wait_until(condition: Callable[[], Any], what: str, within_s: float = WAIT_S) -> Any:
+    """Poll `condition` until it is true; fails with `what` after `within_s` seconds."""
+    deadline = time.monotonic() + within_s
+    while not (value := condition()):
+        assert time.monotonic() < deadline, f"waited {within_s} s for {what}"
+        time.sleep(0.05)
+    return value
 
 
 @pytest.fixture
