@@ -9,6 +9,7 @@ import asyncio
 import secrets
 import time
 import uuid
+import weakref
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from pathlib import Path
@@ -17,7 +18,7 @@ import numpy as np
 from prometheus_client import Histogram
 
 from tessera.engine.client import EngineClient
-from tessera.errors import InvalidRequestError, ModelNotFoundError, PayloadTooLargeError
+from tessera.errors import InvalidRequestError, ModelNotFoundError, OverloadedError, PayloadTooLargeError
 from tessera.settings import SpeechSettings
 from tessera.wire.audio import Segment, SpeechRequest, TranscriptionRequest
 from tessera.wire.engine import Array, Audio, Ready, Synthesize, Transcribe, Transcript
@@ -30,6 +31,8 @@ from tessera_speech.transcripts import Transcripts
 
 DECODERS = 2
 """Recordings that are decoded at once; each may hold `max_audio_seconds` of samples."""
+HELD_RECORDINGS = 8
+"""Decoded recordings of the longest kind that may wait in memory, or as many shorter ones as are as long together."""
 
 
 class Synthesis:
@@ -46,8 +49,7 @@ class Synthesis:
     def __init__(
         self, card: Card, directory: Path, engine: EngineClient, settings: SpeechSettings, first_audio: Histogram
     ) -> None:
-        if card.sample_rate is None:
-            raise AssertionError("the engine completes the cards it sends")
+        assert card.sample_rate is not None, "the engine completes the cards it sends"
         self.card = card
         self.rate = card.sample_rate
         self._characters = Characters(directory)
@@ -110,14 +112,15 @@ class Transcription:
     """
 
     def __init__(self, card: Card, directory: Path, engine: EngineClient, settings: SpeechSettings) -> None:
-        if card.sample_rate is None:
-            raise AssertionError("the engine completes the cards it sends")
+        assert card.sample_rate is not None, "the engine completes the cards it sends"
         self.card = card
         self.rate = card.sample_rate
         self._transcripts = Transcripts(directory)
         self._engine = engine
         self._settings = settings
         self._decoding = asyncio.Semaphore(DECODERS)
+        # Counts what is in memory for as long as it is, however its request ends.
+        self._held: weakref.WeakSet[Listening] = weakref.WeakSet()
 
     async def listen(self, body: TranscriptionRequest, data: bytes, *, timestamps: bool) -> Listening:
         """Decode a recording and say how to follow its transcript.
@@ -129,6 +132,7 @@ class Transcription:
 
         Raises:
             InvalidRequestError, PayloadTooLargeError, UnsupportedMediaError: what is wrong with the file or a field.
+            OverloadedError: the recordings that are waiting fill the memory that they may have.
         """
         _require(self.card, body.model, "transcribe")
         language = self._transcripts.language(body.language)
@@ -145,6 +149,9 @@ class Transcription:
             samples = await asyncio.to_thread(
                 recordings.decode, data, rate=self.rate, max_seconds=self._settings.max_audio_seconds
             )
+        held_s = sum(listening.seconds for listening in self._held)
+        if held_s + samples.size / self.rate > HELD_RECORDINGS * self._settings.max_audio_seconds:
+            raise OverloadedError(f"{held_s:.0f} s of recordings are already waiting; try again later", retry_after=10)
         message = Transcribe(
             request_id=f"transcript-{uuid.uuid4().hex}",
             audio=Array(dtype="float32", shape=[samples.size], data=samples.tobytes()),
@@ -154,7 +161,9 @@ class Transcription:
             timestamps=timestamps,
             seed=secrets.randbits(63),
         )
-        return Listening(message, self._engine, self._transcripts, samples.size / self.rate)
+        listening = Listening(message, self._engine, self._transcripts, samples.size / self.rate)
+        self._held.add(listening)
+        return listening
 
 
 class Listening:

@@ -14,7 +14,7 @@ MIN_CHARACTERS = 12
 """Shorter sentences join the next one: "Dr. Who?" sounds wrong in pieces."""
 
 _CLOSERS = "\"'”’»)\\]"
-_END = re.compile(rf"(?<=[.!?…;:])[{_CLOSERS}]*\s+|(?<=[。！？])[{_CLOSERS}]*\s*|\s*\n\s*")
+_END = re.compile(rf"(?<=[.!?…;:])[{_CLOSERS}]*\s+|(?<=[。！？])[{_CLOSERS}]*\s*|\n\s*")
 _PAUSE = re.compile(r"(?<=[,–—，、])\s*")
 _SPACE = re.compile(r"\s+")
 

@@ -19,13 +19,14 @@ class _Generation(msgspec.Struct, frozen=True):
     """What is needed of `generation_config.json`."""
 
     lang_to_id: dict[str, int] = {}
+    is_multilingual: bool = True
 
 
 class _Config(msgspec.Struct, frozen=True):
-    """What is needed of `config.json`."""
+    """What is needed of `config.json`. Transformers leaves out what equals its defaults, which are these."""
 
-    max_target_positions: int
-    eos_token_id: int
+    max_target_positions: int = 448
+    eos_token_id: int = 50256
 
 
 class Transcripts:
@@ -48,7 +49,7 @@ class Transcripts:
             generation = directory / "generation_config.json"
             config = msgspec.json.decode((directory / "config.json").read_bytes(), type=_Config)
             known = generation.read_bytes() if generation.is_file() else b"{}"
-            codes = msgspec.json.decode(known, type=_Generation).lang_to_id
+            settings = msgspec.json.decode(known, type=_Generation)
             self._tokenizer = Tokenizer.from_file(str(tokenizer))
         except (OSError, msgspec.MsgspecError) as error:
             raise ModelLoadError(f"cannot read the tokenizer in {directory}: {error}") from error
@@ -57,6 +58,7 @@ class Transcripts:
             if type(error) is not Exception:
                 raise
             raise ModelLoadError(f"cannot read {tokenizer}: {error}") from error
+        codes = settings.lang_to_id if settings.is_multilingual else {}
         self.languages = sorted(token.strip("<|>") for token in codes) or [ENGLISH]
         self._end = config.eos_token_id
         self._max_prompt = config.max_target_positions // 2 - 1

@@ -11,14 +11,19 @@ from itertools import pairwise
 
 from tessera import settings as configuration
 from tessera.engine.process import Engine, run
+from tessera.errors import SettingsError
 from tessera.hub import store
 from tessera.settings import Settings
 from tessera.telemetry import configure_logging
-from tessera.wire.engine import Ready
+from tessera.wire.engine import MAX_MESSAGE_BYTES, Ready
 from tessera_speech.characters import Characters
 from tessera_speech.transcripts import Transcripts
 
 logger = logging.getLogger(__name__)
+
+BYTES_PER_SAMPLE = 4
+FRAME_BYTES = 1 << 20
+"""What a message may have beside its samples."""
 
 
 def build(settings: Settings) -> Engine:
@@ -26,6 +31,7 @@ def build(settings: Settings) -> Engine:
 
     Raises:
         StartError: a model cannot be loaded, or there is no such device.
+        SettingsError: recordings may be longer than a message can be.
     """
     marks = [time.perf_counter()]
     # Imported here, not above, so that the report of the start can say how long the imports took.
@@ -52,6 +58,10 @@ def build(settings: Settings) -> Engine:
     synthesizer = load_synthesizer(synthesis.path, synthesis.card, device=device.place)
     transcriber = load_transcriber(transcription.path, transcription.card, device=device.place)
     marks.append(time.perf_counter())
+    longest = BYTES_PER_SAMPLE * transcriber.sample_rate * speech.max_audio_seconds
+    if longest > MAX_MESSAGE_BYTES - FRAME_BYTES:
+        fits = (MAX_MESSAGE_BYTES - FRAME_BYTES) // (BYTES_PER_SAMPLE * transcriber.sample_rate)
+        raise SettingsError(f"`speech.max_audio_seconds` is {speech.max_audio_seconds}; at most {fits} fit one message")
     parts = ("imports", "check", "weights")
     ready = Ready(
         device=device.name,

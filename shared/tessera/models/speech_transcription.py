@@ -53,7 +53,8 @@ class Transcriber:
         self.card = card
         self.device: torch.device = model.device
         generation = model.generation_config
-        languages: dict[str, int] = getattr(generation, "lang_to_id", None) or {}
+        multilingual = getattr(generation, "is_multilingual", True)
+        languages: dict[str, int] = (getattr(generation, "lang_to_id", None) or {}) if multilingual else {}
         self._codes = {token_id: token.strip("<|>") for token, token_id in languages.items()}
         self._end = int(model.config.eos_token_id)
         self._stamps = getattr(generation, "no_timestamps_token_id", None)
@@ -127,7 +128,7 @@ class Transcriber:
                 raise InvalidRequestError("the prompt is longer than half of the model's context", param="prompt")
             options["prompt_ids"] = torch.tensor(prompt_ids, device=self.device)
         timestamps = timestamps and self.has_timestamps
-        if timestamps or self.has_timestamps:
+        if self.has_timestamps:
             options["return_timestamps"] = timestamps
         with random.active():
             made = self.model.generate(features_1MF, return_segments=True, **options)

@@ -60,6 +60,10 @@ def parse_multipart(body: bytes, content_type: str) -> Form:
         )
         for part in parser:
             if part.filename is not None:
+                if part.name in files:
+                    raise InvalidRequestError(
+                        f"the file `{part.name}` is given twice", param=part.name, code="invalid_form"
+                    )
                 files[part.name] = Upload(part.filename, part.content_type or "", part.raw)
             else:
                 _put(fields, part.name, _text(part.name, part.raw))

@@ -12,12 +12,15 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import VitsModel, VitsTokenizer, WhisperFeatureExtractor, WhisperForConditionalGeneration
 
-from tessera.errors import InvalidRequestError, ModelLoadError
+from tessera.errors import InvalidRequestError, ModelLoadError, SettingsError
 from tessera.hub.cards import read_card
 from tessera.hub.store import ModelDirectory
 from tessera.models.speech_random import RandomStream
 from tessera.models.speech_synthesis import Synthesizer, load_synthesizer
 from tessera.models.speech_transcription import Transcriber, load_transcriber
+from tessera.settings import load
+from tessera_speech import worker
+from tessera_speech.transcripts import Transcripts
 
 CPU = torch.device("cpu")
 TEXTS = ["The quick brown fox jumps over the lazy dog.", "And then it sleeps, 12 hours long."]
@@ -221,6 +224,23 @@ def test_windows_follow_each_other_where_transformers_would_go_on(
     assert any(advance < 30.0 for advance in moved), "no window ended in the middle of a recording"
 
 
+def test_a_model_of_english_alone_is_not_told_a_language(
+    transcription_model: ModelDirectory, tmp_path: Path, melody: Any
+) -> None:
+    directory = copied(transcription_model, tmp_path)
+    path = directory / "generation_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "is_multilingual": False}))
+    english = load_transcriber(directory, read_card(directory), device=CPU)
+    features = english.features(melody(2.0))
+    assert english.detect_language(features) == "en"
+    assert Transcripts(directory).languages == ["en"]
+    heard = english.transcribe(
+        features, seconds=2.0, language="en", timestamps=False, random=RandomStream(0, CPU), **OPTIONS
+    )
+    expected = english.model.generate(features)[0].tolist()
+    assert heard.segments[0].token_ids == [token for token in expected if token < english.model.config.eos_token_id]
+
+
 def test_times_do_not_leave_the_recording(transcriber: Transcriber, melody: Any) -> None:
     window = transcriber.transcribe(
         transcriber.features(melody(3.0)),
@@ -293,6 +313,14 @@ def test_a_directory_without_a_card_gets_voices_and_rates(
     assert (card.tasks, card.voices, card.sample_rate) == (["speech"], ["speaker-0", "speaker-1"], 16_000)
     card = load_transcriber(heard, read_card(heard), device=CPU).card
     assert (card.tasks, card.sample_rate) == (["transcription"], 16_000)
+
+
+def test_recordings_that_no_message_can_carry_are_refused_at_the_start(
+    synthesis_model: ModelDirectory, transcription_model: ModelDirectory, models_dir: Path
+) -> None:
+    values = {"suite": {"models": str(models_dir)}, "speech": {"max_audio_seconds": 20_000, "threads": 1}}
+    with pytest.raises(SettingsError, match="at most 16760 fit"):
+        worker.build(load(environment={}, overrides=values))
 
 
 def test_starters_are_the_same_on_every_machine(synthesis_model: ModelDirectory, tmp_path: Path) -> None:

@@ -324,6 +324,8 @@ def test_a_request_without_its_file_is_refused(http: httpx.Client) -> None:
         http.post("/v1/audio/transcriptions", content=b"x", headers={"content-type": "audio/wav"}),
     ]
     assert [answer.status_code for answer in answers] == [400, 400, 400, 415]
+    twice = http.post("/v1/audio/transcriptions", files=[("file", ("a", b"x")), ("file", ("b", b"y"))])
+    assert (twice.status_code, error_of(twice)["param"]) == (400, "file")
     assert error_of(answers[0])["param"] == "file"
 
 
@@ -459,25 +461,51 @@ def test_limits_are_named_with_their_value(strict: Any, recording: Any, melody: 
     assert huge.status_code == 413
 
 
-def test_a_full_queue_answers_429_with_retry_after(strict: Any) -> None:
+def while_the_engine_rests(strict: Any, until: Any, ask: Any, times: int) -> list[httpx.Response]:
+    """What `times` requests at once are answered that the engine finds together when it wakes."""
     engine = strict.engine_pid()
     os.kill(engine, signal.SIGSTOP)
     try:
-        with ThreadPoolExecutor(3) as pool:
-            asked = [pool.submit(httpx.post, f"{strict.url}/v1/audio/speech", json=body(input="Hi there."), timeout=60)]
-            asked += [
-                pool.submit(httpx.post, f"{strict.url}/v1/audio/speech", json=body(input="Hi there."), timeout=60)
-                for _ in range(2)
-            ]
+        with ThreadPoolExecutor(times) as pool:
+            asked = [pool.submit(ask) for _ in range(times)]
+
+            def all_have_come() -> bool:
+                metrics = httpx.get(f"{strict.url}/metrics").text
+                answered = sum(future.done() for future in asked)
+                return f"tessera_http_requests_in_flight {times - answered + 1}.0" in metrics
+
+            until(all_have_come)
             os.kill(engine, signal.SIGCONT)
-            answers = [future.result() for future in asked]
+            return [future.result() for future in asked]
     finally:
         os.kill(engine, signal.SIGCONT)
-    assert {answer.status_code for answer in answers} <= {200, 429}
-    for answer in answers:
-        if answer.status_code == 429:
-            assert int(answer.headers["retry-after"]) >= 1
-            assert error_of(answer)["type"] == "rate_limit_error"
+
+
+def refusals(answers: list[httpx.Response]) -> list[str]:
+    refused = [answer for answer in answers if answer.status_code != 200]
+    for answer in refused:
+        assert answer.status_code == 429
+        assert int(answer.headers["retry-after"]) >= 1
+        assert error_of(answer)["type"] == "rate_limit_error"
+    return [error_of(answer)["message"] for answer in refused]
+
+
+def test_a_full_queue_answers_429_with_retry_after(strict: Any, until: Any) -> None:
+    def ask() -> httpx.Response:
+        return httpx.post(f"{strict.url}/v1/audio/speech", json=body(input="Hi there."), timeout=60)
+
+    assert any("already waiting" in message for message in refusals(while_the_engine_rests(strict, until, ask, 3)))
+
+
+def test_recordings_that_wait_do_not_fill_the_memory(strict: Any, until: Any, recording: Any, melody: Any) -> None:
+    sound = recording("opus", melody(1.9))
+
+    def ask() -> httpx.Response:
+        return httpx.post(f"{strict.url}/v1/audio/transcriptions", **form(sound), timeout=60)
+
+    messages = refusals(while_the_engine_rests(strict, until, ask, 12))
+    assert sum("s of recordings are already waiting" in message for message in messages) >= 4
+    assert ask().status_code == 200, "what was held is free again"
 
 
 def test_the_sdk_understands_the_errors(strict: Any) -> None:

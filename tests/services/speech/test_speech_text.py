@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import time
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,12 @@ def test_sentences_end_at_their_punctuation() -> None:
         "Is this the third?",
         "A line of its own",
     ]
+
+
+def test_white_space_without_end_costs_nothing() -> None:
+    started = time.perf_counter()
+    assert split("a." + " " * 200_000 + "\n" * 200_000 + "b") == ["a. b"]
+    assert time.perf_counter() - started < 2.0
 
 
 def test_a_decimal_point_and_a_short_abbreviation_do_not_cut() -> None:
@@ -131,6 +138,18 @@ def test_prompts_and_text_are_tokenized_as_transformers_does(transcription_model
     ids = ours.prompt_ids(" names: Zoë, Łukasz ")
     assert ids == list(theirs.get_prompt_ids("names: Zoë, Łukasz"))
     assert ours.text(ids[1:]) == theirs.decode(ids[1:]) == " names: Zoë, Łukasz"
+
+
+def test_what_transformers_leaves_out_of_a_configuration_has_its_defaults(
+    transcription_model: ModelDirectory, tmp_path: Path
+) -> None:
+    from transformers import WhisperConfig
+
+    shutil.copy(transcription_model.path / "tokenizer.json", tmp_path / "tokenizer.json")
+    (tmp_path / "config.json").write_text("{}")
+    ours, theirs = Transcripts(tmp_path), WhisperConfig()
+    assert (ours._end, ours._max_prompt) == (theirs.eos_token_id, theirs.max_target_positions // 2 - 1)
+    assert ours.languages == ["en"], "without a list of languages a model knows English alone"
 
 
 def test_of_a_long_prompt_the_end_is_kept(transcription_model: ModelDirectory) -> None:
