@@ -18,7 +18,8 @@ from tessera.jobs.artifacts import DirectoryArtifacts
 from tessera.jobs.celery_app import make_bell
 from tessera.jobs.reaper import Reaper
 from tessera.jobs.records import Counts
-from tessera.jobs.store import AsyncJobStore, JobStore
+from tessera.jobs.store import AsyncJobStore
+from tessera.jobs.worker_store import WorkerStore
 from tessera.settings import Settings
 from tessera.web.app import build_app
 from tessera.web.metrics import NamedGauges
@@ -63,7 +64,7 @@ def create_app(settings: Settings) -> Litestar:
 
     @asynccontextmanager
     async def reaping(_: Litestar) -> AsyncIterator[None]:
-        store = JobStore(settings.redis_url, timeout_s=settings.redis.timeout_s, settings=settings.jobs)
+        store = WorkerStore(settings.redis_url, timeout_s=settings.redis.timeout_s, settings=settings.jobs)
         bell = make_bell(settings)
         reaper = Reaper(store, DirectoryArtifacts(settings.artifacts_dir), bell, on_counts=on_counts)
         reaper.start()

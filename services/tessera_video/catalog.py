@@ -18,7 +18,6 @@ from tessera.hub.store import is_path, locate
 from tessera.jobs.records import WorkerInfo
 from tessera.jobs.store import AsyncJobStore
 from tessera.settings import Settings
-from tessera.web.models import model_of
 from tessera.wire.models import Card, Model, ModelList
 
 logger = logging.getLogger(__name__)
@@ -114,4 +113,4 @@ class Catalog:
 
     def _model(self, card: Card) -> Model:
         devices = [worker.device for worker in self.workers if worker.card.id == card.id]
-        return model_of(card, devices[0] if devices else "none: no worker has it now")
+        return Model(id=card.id, created=card.created, card=card, device=devices[0] if devices else None)

@@ -23,18 +23,22 @@ from tessera.errors import TesseraError
 from tessera.hub.store import check, ensure
 from tessera.jobs.artifacts import DirectoryArtifacts
 from tessera.jobs.celery_app import CeleryBell, listen, make_app
+from tessera.jobs.hearing import Hearing
 from tessera.jobs.presence import Presence
 from tessera.jobs.reaper import Reaper
 from tessera.jobs.records import WorkerInfo
 from tessera.jobs.runner import Runner
-from tessera.jobs.store import JobStore
 from tessera.jobs.video_routes import queue_of
+from tessera.jobs.worker_store import WorkerStore
 from tessera.models.diffusion import load as load_model
 from tessera.settings import Settings, load
 from tessera.telemetry import configure_logging
 from tessera_video.pipeline import VideoPipeline
 
 logger = logging.getLogger(__name__)
+
+DEAF_AFTER_S = 90.0
+DEAF_STATUS = 3
 
 
 def main() -> int:
@@ -62,7 +66,7 @@ def work(settings: Settings) -> int:
     model = load_model(found.path, device)
     logger.info("%s is loaded on %s in %.1f s", found.card.id, device.name, time.perf_counter() - started)
 
-    store = JobStore(settings.redis_url, timeout_s=settings.redis.timeout_s, settings=settings.jobs)
+    store = WorkerStore(settings.redis_url, timeout_s=settings.redis.timeout_s, settings=settings.jobs)
     artifacts = DirectoryArtifacts(settings.artifacts_dir)
     app = make_app(settings)
     bell = CeleryBell(app)
@@ -72,6 +76,7 @@ def work(settings: Settings) -> int:
     runner = Runner(store, artifacts, bell, {"video": pipeline}, worker=worker_id)
     info = WorkerInfo(id=worker_id, kind="video", queue=queue, card=found.card, device=device.name, pid=os.getpid())
     presence, reaper = Presence(store, info), Reaper(store, artifacts, bell)
+    hearing = Hearing(store, queue, runner, deaf_after_s=DEAF_AFTER_S, on_deaf=lambda: os._exit(DEAF_STATUS))
 
     def drain(**_: Any) -> None:
         runner.drain()
@@ -84,8 +89,8 @@ def work(settings: Settings) -> int:
     listen(app, runner.run)
     signals.setup_logging.connect(keep_our_logging, weak=False)
     signals.worker_shutting_down.connect(drain, weak=False)
-    presence.start()
-    reaper.start()
+    for thread in (presence, reaper, hearing):
+        thread.start()
     try:
         celery_worker = app.Worker(
             hostname=worker_id,
@@ -100,8 +105,8 @@ def work(settings: Settings) -> int:
         celery_worker.start()
         return int(celery_worker.exitcode or 0)
     finally:
-        reaper.close()
-        presence.close()
+        for thread in (hearing, reaper, presence):
+            thread.close()
         bell.close()
         store.close()
 

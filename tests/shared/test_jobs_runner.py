@@ -17,7 +17,8 @@ from tessera.errors import InvalidRequestError, NotFoundError, UnavailableError
 from tessera.jobs.artifacts import DirectoryArtifacts
 from tessera.jobs.reaper import Reaper
 from tessera.jobs.runner import JobContext, Runner
-from tessera.jobs.store import AsyncJobStore, JobStore
+from tessera.jobs.store import AsyncJobStore
+from tessera.jobs.worker_store import WorkerStore
 from tessera.settings import JobSettings
 from tessera.wire.jobs import Artifact, Job
 
@@ -48,7 +49,7 @@ class House:
 
     def __init__(self, url: str, directory: Path) -> None:
         self.url = url
-        self.store = JobStore(url, timeout_s=2, settings=SETTINGS)
+        self.store = WorkerStore(url, timeout_s=2, settings=SETTINGS)
         self.artifacts = DirectoryArtifacts(directory)
         self.bell = ListBell()
 
@@ -294,7 +295,7 @@ def test_several_reapers_at_once_give_each_due_ring_once(house: House) -> None:
 
 def test_files_go_with_their_record_and_strangers_only_when_they_are_old(redis_server: Any, tmp_path: Path) -> None:
     settings = JobSettings(keep_s=1, reap_every_s=0.05)
-    store = JobStore(redis_server.url, timeout_s=2, settings=settings)
+    store = WorkerStore(redis_server.url, timeout_s=2, settings=settings)
     artifacts = DirectoryArtifacts(tmp_path)
     house = House(redis_server.url, tmp_path)
     house.store = store

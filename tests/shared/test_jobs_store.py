@@ -22,7 +22,8 @@ from tessera.errors import (
     UnprocessableError,
 )
 from tessera.jobs.records import Lease, NotClaimed, WorkerInfo
-from tessera.jobs.store import AsyncJobStore, Idempotency, JobStore
+from tessera.jobs.store import AsyncJobStore, Idempotency
+from tessera.jobs.worker_store import WorkerStore
 from tessera.settings import JobSettings
 from tessera.wire.jobs import Artifact, Job, JobError
 from tessera.wire.models import Card
@@ -41,7 +42,7 @@ class Stores:
 
     def __init__(self, url: str, settings: JobSettings = SETTINGS) -> None:
         self.url, self.settings = url, settings
-        self.worker = JobStore(url, timeout_s=2, settings=settings)
+        self.worker = WorkerStore(url, timeout_s=2, settings=settings)
         self.redis = redis.Redis.from_url(url)
 
     def http(self, method: str, *arguments: Any, **options: Any) -> Any:

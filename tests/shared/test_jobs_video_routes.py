@@ -19,7 +19,7 @@ from tessera.errors import ModelNotFoundError
 from tessera.jobs import video_routes
 from tessera.jobs.artifacts import DirectoryArtifacts
 from tessera.jobs.records import Lease
-from tessera.jobs.store import JobStore
+from tessera.jobs.worker_store import WorkerStore
 from tessera.settings import JobSettings, Settings, SuiteSettings, VideoSettings
 from tessera.web.app import build_app
 from tessera.wire.jobs import JobError, VideoInput
@@ -49,7 +49,7 @@ class House:
             jobs=JobSettings(max_queued_per_key=8),
             video=VideoSettings(max_seconds=10, max_steps=20, max_pixels=512 * 512, max_image_bytes=20_000),
         )
-        self.store = JobStore(redis_url, timeout_s=2, settings=self.settings.jobs)
+        self.store = WorkerStore(redis_url, timeout_s=2, settings=self.settings.jobs)
         self.artifacts = DirectoryArtifacts(self.settings.artifacts_dir)
 
     async def cards(self, name: str | None) -> Card:

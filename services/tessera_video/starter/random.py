@@ -9,6 +9,11 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+import torch
+from diffusers import AutoencoderKLWan, UniPCMultistepScheduler, WanPipeline, WanTransformer3DModel
+from transformers import ByT5Tokenizer, UMT5Config, UMT5EncoderModel
+from transformers.utils import logging as transformers_logging
+
 from tessera.hub.store import Report
 from tessera.wire.models import Card
 
@@ -19,11 +24,6 @@ SEED = 20_260_101
 
 def build(directory: Path, report: Report) -> Card:
     """Write the pipeline into the empty `directory`; the same weights on every machine."""
-    import torch  # noqa: PLC0415 - the HTTP processes read this module's NAME, and have no torch
-    from diffusers import AutoencoderKLWan, UniPCMultistepScheduler, WanPipeline, WanTransformer3DModel  # noqa: PLC0415
-    from transformers import ByT5Tokenizer, UMT5Config, UMT5EncoderModel  # noqa: PLC0415
-    from transformers.utils import logging as transformers_logging  # noqa: PLC0415
-
     transformers_logging.disable_progress_bar()
     report("making a tiny video pipeline with random weights")
     with torch.random.fork_rng(devices=[]):

@@ -10,6 +10,7 @@ Shapes as in `tessera.engine.diffusion`; N = rows of a forward pass.
 from __future__ import annotations
 
 import hashlib
+import logging
 import threading
 from collections import OrderedDict, defaultdict
 from collections.abc import Sequence
@@ -21,6 +22,8 @@ import torch
 
 from tessera.engine.diffusion import DiffusionRequest, DiffusionState, Frames, OnStep, to_frames
 from tessera.errors import InvalidRequestError
+
+logger = logging.getLogger(__name__)
 
 MAX_PROMPT_TOKENS = 512
 CACHED_PROMPTS = 64
@@ -146,6 +149,9 @@ class WanModel:
     def _encode(self, text: str) -> torch.Tensor:
         known = self.prompts.get(text)
         if known is None:
+            length = len(self.pipe.tokenizer(text, truncation=False).input_ids)
+            if length > MAX_PROMPT_TOKENS:
+                logger.warning("a prompt of %d tokens is cut to the %d that are read", length, MAX_PROMPT_TOKENS)
             encoded, _ = self.pipe.encode_prompt(
                 text,
                 do_classifier_free_guidance=False,

@@ -7,8 +7,10 @@ remote control and events are off. Does not know what a job is.
 from __future__ import annotations
 
 import logging
+import ssl
 from collections.abc import Callable
 from typing import Any, Protocol
+from urllib.parse import parse_qsl, urlsplit
 
 import celery
 import redis
@@ -16,7 +18,7 @@ from celery.exceptions import Reject
 from kombu.exceptions import OperationalError
 
 from tessera.errors import UnavailableError
-from tessera.jobs.store import RING_PREFIX
+from tessera.jobs.connection import RING_PREFIX
 from tessera.settings import Settings
 
 logger = logging.getLogger(__name__)
@@ -58,6 +60,7 @@ def make_app(settings: Settings) -> celery.Celery:
         result_backend_transport_options=transport,
         visibility_timeout=VISIBILITY_TIMEOUT_S,
         broker_connection_timeout=timeout,
+        broker_use_ssl={"ssl_cert_reqs": ssl.CERT_REQUIRED} if settings.redis_url.startswith("rediss://") else None,
         broker_connection_retry_on_startup=True,
         broker_connection_max_retries=None,
         task_acks_late=True,
@@ -77,8 +80,12 @@ def make_app(settings: Settings) -> celery.Celery:
 
 
 def broker_url(url: str) -> str:
-    """A Redis address as kombu writes it: a Unix socket is `redis+socket://` there."""
-    return "redis+socket://" + url.removeprefix("unix://") if url.startswith("unix://") else url
+    """A Redis address as kombu writes it: a Unix socket is `redis+socket://` there, and its `db` a `virtual_host`."""
+    if not url.startswith("unix://"):
+        return url
+    parts = urlsplit(url)
+    database = dict(parse_qsl(parts.query)).get("db")
+    return f"redis+socket://{parts.netloc}{parts.path}" + (f"?virtual_host={database}" if database else "")
 
 
 def listen(app: celery.Celery, run: Callable[[str], object]) -> None:

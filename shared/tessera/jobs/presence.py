@@ -7,7 +7,7 @@ import threading
 
 from tessera.errors import UnavailableError
 from tessera.jobs.records import WorkerInfo
-from tessera.jobs.store import JobStore
+from tessera.jobs.worker_store import WorkerStore
 
 logger = logging.getLogger(__name__)
 
@@ -24,7 +24,7 @@ class Presence:
         worker: its description.
     """
 
-    def __init__(self, store: JobStore, worker: WorkerInfo) -> None:
+    def __init__(self, store: WorkerStore, worker: WorkerInfo) -> None:
         self.store = store
         self.worker = worker
         self._closing = threading.Event()

@@ -15,7 +15,7 @@ from tessera.errors import UnavailableError
 from tessera.jobs.artifacts import ArtifactStore
 from tessera.jobs.celery_app import Bell
 from tessera.jobs.records import Counts
-from tessera.jobs.store import JobStore
+from tessera.jobs.worker_store import WorkerStore
 
 logger = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ class Reaper:
 
     def __init__(
         self,
-        store: JobStore,
+        store: WorkerStore,
         artifacts: ArtifactStore,
         bell: Bell,
         *,

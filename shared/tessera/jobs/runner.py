@@ -18,7 +18,7 @@ from tessera.errors import TesseraError, UnavailableError
 from tessera.jobs.artifacts import ArtifactStore
 from tessera.jobs.celery_app import Bell
 from tessera.jobs.records import Ending, Lease, NotClaimed
-from tessera.jobs.store import JobStore
+from tessera.jobs.worker_store import WorkerStore
 from tessera.wire.jobs import Artifact, Job, JobError
 
 logger = logging.getLogger(__name__)
@@ -104,7 +104,7 @@ class Runner:
 
     def __init__(
         self,
-        store: JobStore,
+        store: WorkerStore,
         artifacts: ArtifactStore,
         bell: Bell,
         handlers: Mapping[str, Handler],
@@ -116,7 +116,16 @@ class Runner:
         self.bell = bell
         self.handlers = dict(handlers)
         self.worker = worker
+        self.heard = 0
+        """Rings so far."""
+        self._working = 0
         self._draining = threading.Event()
+        self._counting = threading.Lock()
+
+    @property
+    def busy(self) -> bool:
+        """Whether a ring is being followed now."""
+        return self._working > 0
 
     def drain(self) -> None:
         """Stop at the next step and give running jobs back; take no new ones. Safe in a signal handler."""
@@ -124,6 +133,16 @@ class Runner:
 
     def run(self, job_id: str) -> Outcome:
         """Do a job if it is to be had. Never raises for what a handler does wrong."""
+        with self._counting:
+            self.heard += 1
+            self._working += 1
+        try:
+            return self._follow(job_id)
+        finally:
+            with self._counting:
+                self._working -= 1
+
+    def _follow(self, job_id: str) -> Outcome:
         if self._draining.is_set():
             return "draining"
         claimed = self._claim(job_id)

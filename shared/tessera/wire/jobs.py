@@ -1,6 +1,6 @@
 """The durable record of a job. What a job is made of is in `input`, typed by its kind.
 
-Does not know Redis: see `tessera.jobs.store`.
+Does not know Redis: see `tessera.jobs`.
 """
 
 from __future__ import annotations

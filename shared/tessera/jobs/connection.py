@@ -1,0 +1,71 @@
+"""How the job stores reach Redis: addresses, timeouts, the scripts, and what a Redis that is down becomes.
+
+Does not know what the scripts do.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import redis
+import redis.asyncio
+from redis.asyncio.retry import Retry as AsyncRetry
+from redis.backoff import NoBackoff
+from redis.retry import Retry
+
+from tessera.errors import UnavailableError
+from tessera.jobs import scripts
+
+logger = logging.getLogger(__name__)
+
+RING_PREFIX = "tessera:celery:"
+"""Before the name of each list in which Celery keeps rings."""
+SCRIPTS = (
+    *("CREATE", "GET", "LIST", "CANCEL", "DELETE", "WORKERS"),
+    *("CLAIM", "RENEW", "COMPLETE", "FAIL", "RELEASE"),
+    *("REAP", "EXPIRE", "COUNTS", "REGISTER_WORKER", "REMOVE_WORKER"),
+)
+_DOWN = (
+    redis.exceptions.ConnectionError,
+    redis.exceptions.TimeoutError,
+    redis.exceptions.OutOfMemoryError,
+    redis.exceptions.ReadOnlyError,
+    OSError,
+)
+
+
+def connect(url: str, timeout_s: float) -> redis.Redis:
+    """A client for threads. A pooled connection that a restarted server has closed is opened again, once."""
+    retry = Retry(NoBackoff(), 1, supported_errors=(redis.exceptions.ConnectionError,))
+    return redis.Redis.from_url(url, socket_timeout=timeout_s, socket_connect_timeout=timeout_s, retry=retry)
+
+
+def connect_async(url: str, timeout_s: float) -> redis.asyncio.Redis:
+    """A client for an event loop; see `connect`."""
+    retry = AsyncRetry(NoBackoff(), 1, supported_errors=(redis.exceptions.ConnectionError,))
+    return redis.asyncio.Redis.from_url(url, socket_timeout=timeout_s, socket_connect_timeout=timeout_s, retry=retry)
+
+
+def sources() -> dict[str, str]:
+    """All scripts by name."""
+    return {name: scripts.PRELUDE + getattr(scripts, name) for name in SCRIPTS}
+
+
+def microseconds(seconds: float) -> int:
+    """A time span as the scripts take it."""
+    return round(seconds * 1e6)
+
+
+@contextmanager
+def answering() -> Iterator[None]:
+    """Around a command: a Redis that is down, full or read-only becomes an `UnavailableError`.
+
+    The address is for the log, not for clients.
+    """
+    try:
+        yield
+    except _DOWN as error:
+        logger.warning("the job store does not answer: %s", error)
+        raise UnavailableError("the job store (Redis) does not answer; try again in a moment", retry_after=2) from error

@@ -1,0 +1,135 @@
+"""The job store as workers and reapers see it: claim, renew, end, sweep.
+
+Every change is one script of `tessera.jobs.scripts`; a job in progress is changed only by who has the newest fencing
+token. Does not know what a job does (`tessera.jobs.runner`). The side of the HTTP processes is `tessera.jobs.store`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from tessera.jobs import records
+from tessera.jobs.connection import RING_PREFIX, answering, connect, microseconds, sources
+from tessera.jobs.records import Counts, Ending, Held, Lease, NotClaimed, Ring, WorkerInfo
+from tessera.settings import JobSettings
+from tessera.wire.jobs import Artifact, JobError
+
+SWEEP_BATCH = 100
+
+
+class WorkerStore:
+    """Safe to use from several threads. Raises `UnavailableError` when Redis is down.
+
+    Args:
+        url: redis://, rediss:// or unix://.
+        timeout_s: how long a silent server is waited for.
+        settings: limits and times.
+    """
+
+    def __init__(self, url: str, *, timeout_s: float, settings: JobSettings) -> None:
+        self.settings = settings
+        self._redis = connect(url, timeout_s)
+        self._scripts = {name: self._redis.register_script(text) for name, text in sources().items()}
+
+    def claim(self, job_id: str, *, worker: str) -> Lease | NotClaimed:
+        """Take the lease of a job that is queued, or whose lease has run out. Counts an attempt."""
+        reply = self._run(
+            "CLAIM",
+            job_id,
+            worker,
+            microseconds(self.settings.lease_s),
+            self.settings.max_attempts,
+            microseconds(self.settings.keep_s),
+        )
+        return records.lease_from(reply)
+
+    def renew(self, lease: Lease, *, progress: int) -> Held:
+        """Hold the lease for another `lease_s`, and raise the job's progress (it never falls within an attempt)."""
+        reply = self._run("RENEW", lease.job.id, lease.token, microseconds(self.settings.lease_s), progress)
+        return records.held_from(reply)
+
+    def complete(self, lease: Lease, artifacts: Mapping[str, Artifact]) -> Ending:
+        """End the job with its results: `completed`, `cancelled` when somebody asked for that before, or `lost`."""
+        encoded = msgspec.json.encode(dict(artifacts))
+        keep = microseconds(self.settings.keep_s)
+        return records.ending_from(self._run("COMPLETE", lease.job.id, lease.token, encoded, keep))
+
+    def fail(self, lease: Lease, error: JobError, *, again: bool) -> Ending:
+        """End the attempt with an error.
+
+        Args:
+            lease: the holder's.
+            error: what to tell; kept as the last error while the job is tried again.
+            again: whether another attempt could help; then the job is queued while it has attempts left.
+
+        Returns:
+            `failed`, `queued`, `cancelled` or `lost`.
+        """
+        reply = self._run(
+            "FAIL",
+            lease.job.id,
+            lease.token,
+            msgspec.json.encode(error),
+            int(again),
+            self.settings.max_attempts,
+            microseconds(self.settings.keep_s),
+        )
+        return records.ending_from(reply)
+
+    def release(self, lease: Lease) -> Ending:
+        """Give the job back untouched, so that another worker can take it at once; the attempt does not count."""
+        reply = self._run("RELEASE", lease.job.id, lease.token, microseconds(self.settings.keep_s))
+        return records.ending_from(reply)
+
+    def reap(self) -> list[Ring]:
+        """Queue jobs whose lease ran out (or end them: cancelled, or out of attempts), and say for whom to ring.
+
+        Several processes may do this at once: each due ring is answered to one of them, later ones wait longer.
+        """
+        reply = self._run(
+            "REAP",
+            self.settings.max_attempts,
+            microseconds(self.settings.keep_s),
+            microseconds(self.settings.reap_every_s),
+            SWEEP_BATCH,
+            RING_PREFIX,
+        )
+        return records.rings_from(reply)
+
+    def expire(self) -> list[str]:
+        """Forget ended jobs that were kept long enough. Returns their ids: their files are to be removed."""
+        return [bytes(job_id).decode() for job_id in self._run("EXPIRE", SWEEP_BATCH)]
+
+    def exists(self, job_id: str) -> bool:
+        """Whether there is a record of this job."""
+        with answering():
+            return bool(self._redis.exists(f"tessera:job:{job_id}"))
+
+    def rings(self, queue: str) -> int:
+        """How many rings of a queue no worker has heard yet."""
+        with answering():
+            return int(self._redis.llen(RING_PREFIX + queue))
+
+    def counts(self) -> Counts:
+        """How many jobs are in which state."""
+        queued, in_progress, ended = self._run("COUNTS")
+        return Counts(int(queued), int(in_progress), int(ended))
+
+    def register_worker(self, worker: WorkerInfo, *, seconds: float) -> None:
+        """Say that a worker is alive for the next `seconds`."""
+        self._run("REGISTER_WORKER", worker.id, round(seconds * 1000), msgspec.json.encode(worker))
+
+    def remove_worker(self, worker_id: str) -> None:
+        """Say that a worker is gone."""
+        self._run("REMOVE_WORKER", worker_id)
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._redis.close()
+
+    def _run(self, name: str, *arguments: str | bytes | int) -> Any:
+        with answering():
+            return self._scripts[name](args=list(arguments))
