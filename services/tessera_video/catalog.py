@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Sequence
 from litestar import Litestar
 
 from tessera.errors import ModelNotFoundError, TesseraError, UnavailableError
-from tessera.hub.store import is_path, locate
+from tessera.hub.store import locate, name_of
 from tessera.jobs.records import WorkerInfo
 from tessera.jobs.store import AsyncJobStore
 from tessera.settings import Settings
@@ -104,8 +104,7 @@ class Catalog:
         return None if found is None else found.card
 
     def _cards(self) -> list[Card]:
-        default = self.settings.video.model.rstrip("/")
-        default = default.rsplit("/", 1)[-1] if is_path(default) else default
+        default = name_of(self.settings.video.model)
         cards = {card.id: card for card in ([self._own] if self._own else [])}
         cards |= {worker.card.id: worker.card for worker in self.workers}
         own = self._own.id if self._own else default

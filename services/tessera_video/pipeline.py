@@ -7,17 +7,18 @@ from __future__ import annotations
 
 import io
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from fractions import Fraction
 from pathlib import Path
 
 import av
 import av.error
 import msgspec
+import torch
 from PIL import Image, UnidentifiedImageError
 
 from tessera.engine.diffusion import DiffusionRequest, Frames, VideoModel
-from tessera.errors import InvalidRequestError
+from tessera.errors import EngineDiedError, InvalidRequestError
 from tessera.jobs.artifacts import ArtifactStore
 from tessera.jobs.runner import JobContext
 from tessera.settings import VideoSettings
@@ -39,13 +40,24 @@ class VideoPipeline:
         model_id: the name that jobs call it.
         artifacts: where inputs come from and results go.
         settings: limits.
+        on_broken_device: called when the device has failed in a way that outlasts the job (a CUDA context does not
+            recover): this process is of no more use.
     """
 
-    def __init__(self, model: VideoModel, model_id: str, artifacts: ArtifactStore, settings: VideoSettings) -> None:
+    def __init__(
+        self,
+        model: VideoModel,
+        model_id: str,
+        artifacts: ArtifactStore,
+        settings: VideoSettings,
+        *,
+        on_broken_device: Callable[[], None] = lambda: None,
+    ) -> None:
         self.model = model
         self.model_id = model_id
         self.artifacts = artifacts
         self.settings = settings
+        self.on_broken_device = on_broken_device
 
     def __call__(self, job: Job, context: JobContext) -> Mapping[str, Artifact]:
         """A `tessera.jobs.runner.Handler`.
@@ -53,12 +65,17 @@ class VideoPipeline:
         Raises:
             InvalidRequestError: the first frame is no image, or the job is for another model.
             StorageFullError: there is no room for the files.
+            EngineDiedError: the device failed; another worker may do better.
             JobStoppedError: at a step.
         """
         given = msgspec.json.decode(job.input, type=VideoInput)
         token = request_id_var.set(given.request_id)
         try:
             return self._make(given, context)
+        except torch.AcceleratorError as error:
+            logger.exception("the device has failed")
+            self.on_broken_device()
+            raise EngineDiedError("the device failed while it worked on this video") from error
         finally:
             request_id_var.reset(token)
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import sys
+import threading
 import time
 import uuid
 import warnings
@@ -39,6 +41,7 @@ logger = logging.getLogger(__name__)
 
 DEAF_AFTER_S = 90.0
 DEAF_STATUS = 3
+BROKEN_STATUS = 4
 
 
 def main() -> int:
@@ -53,7 +56,7 @@ def main() -> int:
 
 
 def work(settings: Settings) -> int:
-    """Be a worker. Returns Celery's exit status.
+    """Be a worker. Returns the exit status: Celery's, or `BROKEN_STATUS` when the device has failed.
 
     Raises:
         TesseraError: the model cannot be made or loaded, or there is no such device.
@@ -72,7 +75,15 @@ def work(settings: Settings) -> int:
     bell = CeleryBell(app)
     worker_id = f"video-{uuid.uuid4().hex[:12]}"
     queue = queue_of(found.card.id)
-    pipeline = VideoPipeline(model, found.card.id, artifacts, settings.video)
+
+    broken = threading.Event()
+
+    def end() -> None:
+        """As SIGTERM from outside does, but with a status that says why: a supervisor starts a sound process."""
+        broken.set()
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    pipeline = VideoPipeline(model, found.card.id, artifacts, settings.video, on_broken_device=end)
     runner = Runner(store, artifacts, bell, {"video": pipeline}, worker=worker_id)
     info = WorkerInfo(id=worker_id, kind="video", queue=queue, card=found.card, device=device.name, pid=os.getpid())
     presence, reaper = Presence(store, info), Reaper(store, artifacts, bell)
@@ -103,7 +114,7 @@ def work(settings: Settings) -> int:
             quiet=True,
         )
         celery_worker.start()
-        return int(celery_worker.exitcode or 0)
+        return BROKEN_STATUS if broken.is_set() else int(celery_worker.exitcode or 0)
     finally:
         for thread in (hearing, reaper, presence):
             thread.close()

@@ -13,10 +13,11 @@ import av
 import msgspec
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from tessera.engine.diffusion import DiffusionRequest, Frames, OnStep
-from tessera.errors import InvalidRequestError, StorageFullError
+from tessera.errors import EngineDiedError, InvalidRequestError, StorageFullError
 from tessera.jobs.artifacts import DirectoryArtifacts, Pending
 from tessera.jobs.records import Lease
 from tessera.jobs.runner import JobContext
@@ -127,6 +128,21 @@ def test_a_full_disk_while_encoding_is_told_as_one_and_leaves_nothing(tmp_path: 
     with pytest.raises(StorageFullError, match="room"):
         VideoPipeline(Painter(), "m", FullDisk(tmp_path), VideoSettings())(*_job())
     assert [path for path in tmp_path.rglob("*") if not path.is_dir()] == []
+
+
+def test_a_device_that_fails_ends_the_worker_and_the_job_is_tried_elsewhere(tmp_path: Path) -> None:
+    class Broken:
+        def generate(self, request: DiffusionRequest, on_step: OnStep) -> Frames:
+            raise torch.AcceleratorError("CUDA error: an illegal memory access was encountered")
+
+    ended: list[bool] = []
+    pipeline = VideoPipeline(
+        Broken(), "m", DirectoryArtifacts(tmp_path), VideoSettings(), on_broken_device=lambda: ended.append(True)
+    )
+    with pytest.raises(EngineDiedError) as failed:
+        pipeline(*_job())
+    assert failed.value.retryable
+    assert ended == [True]
 
 
 def test_a_job_for_another_model_is_refused(tmp_path: Path) -> None:

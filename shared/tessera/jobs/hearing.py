@@ -1,7 +1,7 @@
 """Notices a worker that is idle and yet does not hear the rings that wait in its queue: its consumer has died inside.
 
 Nothing else would: its other threads still register it as alive, and the rings are where they belong. What to do then
-is its owner's to say; ending the process is right, because an idle worker holds nothing and a supervisor starts another.
+is its owner's to say. Ending the process is right: an idle worker holds nothing, and a supervisor starts another.
 """
 
 from __future__ import annotations
