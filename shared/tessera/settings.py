@@ -111,7 +111,9 @@ class TextSettings(Section, frozen=True, kw_only=True):
     host: Annotated[str, says("Address to listen on.")] = "127.0.0.1"
     port: Annotated[Port, says("TCP port.")] = 8001
     url: Annotated[str, says("Where the gateway reaches it. Empty: http://host:port.")] = ""
-    model: Annotated[str, says("Name of a starter, or path of a model directory.")] = "smollm2-135m-instruct"
+    model: Annotated[str, says("Name of a starter, path of a model directory, or hf:owner/name of a model hub.")] = (
+        "smollm2-135m-instruct"
+    )
     max_output_tokens: Annotated[Positive, says("Most tokens one answer may have.")] = 4096
     max_choices: Annotated[Positive, says("Largest `n`.")] = 16
     engine: SequenceEngineSettings = SequenceEngineSettings()
@@ -123,7 +125,9 @@ class VisionSettings(Section, frozen=True, kw_only=True):
     host: Annotated[str, says("Address to listen on.")] = "127.0.0.1"
     port: Annotated[Port, says("TCP port.")] = 8002
     url: Annotated[str, says("Where the gateway reaches it. Empty: http://host:port.")] = ""
-    model: Annotated[str, says("Name of a starter, or path of a model directory.")] = "tiny-random-vision"
+    model: Annotated[str, says("Name of a starter, path of a model directory, or hf:owner/name of a model hub.")] = (
+        "tiny-random-vision"
+    )
     max_output_tokens: Annotated[Positive, says("Most tokens one answer may have.")] = 1024
     max_choices: Annotated[Positive, says("Largest `n`.")] = 4
     max_images: Annotated[Positive, says("Most images in one request.")] = 8
@@ -140,7 +144,9 @@ class VideoSettings(Section, frozen=True, kw_only=True):
     host: Annotated[str, says("Address to listen on.")] = "127.0.0.1"
     port: Annotated[Port, says("TCP port.")] = 8003
     url: Annotated[str, says("Where the gateway reaches it. Empty: http://host:port.")] = ""
-    model: Annotated[str, says("Name of a starter, or path of a Diffusers pipeline directory.")] = "tiny-random-video"
+    model: Annotated[str, says("Name of a starter, path of a Diffusers pipeline directory, or hf:owner/name.")] = (
+        "tiny-random-video"
+    )
     device: Annotated[Literal["auto", "cpu", "cuda"], says("`auto` takes CUDA when there is any.")] = "auto"
     threads: Annotated[NonNegative, says("CPU threads of a worker. 0: all cores of the machine.")] = 0
     workers: Annotated[Positive, says("Worker processes that `tessera up` starts.")] = 1
@@ -167,10 +173,12 @@ class SpeechSettings(Section, frozen=True, kw_only=True):
     host: Annotated[str, says("Address to listen on.")] = "127.0.0.1"
     port: Annotated[Port, says("TCP port.")] = 8004
     url: Annotated[str, says("Where the gateway reaches it. Empty: http://host:port.")] = ""
-    synthesis_model: Annotated[str, says("Name of a starter, or path of a model directory.")] = "tiny-random-speech"
-    transcription_model: Annotated[str, says("Name of a starter, or path of a model directory.")] = (
-        "tiny-random-transcription"
-    )
+    synthesis_model: Annotated[
+        str, says("Name of a starter, path of a model directory, or hf:owner/name of a model hub.")
+    ] = "tiny-random-speech"
+    transcription_model: Annotated[
+        str, says("Name of a starter, path of a model directory, or hf:owner/name of a model hub.")
+    ] = "tiny-random-transcription"
     device: Annotated[Literal["auto", "cpu", "cuda"], says("`auto` takes CUDA when there is any.")] = "auto"
     threads: Annotated[NonNegative, says("CPU threads of the engine. 0: all cores of the machine.")] = 0
     max_input_characters: Annotated[Positive, says("Longest text to speak.")] = 4096

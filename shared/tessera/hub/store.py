@@ -1,8 +1,9 @@
 """The store of models: finds a model's directory by name or path, and makes a starter's directory when it is missing.
 
+A model is named by a starter's name, a path, or `hf:owner/name` (see `huggingface`).
 Starters are entry points of the group `tessera.starters`: a name and a function `build(directory, report) -> Card` that
-fills an empty directory. Building is atomic (a temporary directory, then a rename) and locked, so several processes may
-ask at once and a killed one leaves nothing half made.
+fills an empty directory. Making is atomic (a temporary directory, then a rename) and locked, so several processes may
+ask at once and a killed one leaves nothing half made; a stopped download goes on with what it has.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from pathlib import Path
 import msgspec
 
 from tessera.errors import ModelLoadError
+from tessera.hub import huggingface
 from tessera.hub.cards import CARD_FILE, read_card, verify, write_card
 from tessera.wire.models import Card
 
@@ -40,8 +42,20 @@ def starters() -> list[str]:
 
 
 def is_path(model: str) -> bool:
-    """Whether a setting names a directory rather than a starter."""
-    return "/" in model or model.startswith((".", "~"))
+    """Whether a setting names a directory rather than a starter or a model of a hub."""
+    return (not is_hub(model) and "/" in model) or model.startswith((".", "~"))
+
+
+def is_hub(model: str) -> bool:
+    """Whether a setting names a model of a hub."""
+    return model.startswith(huggingface.PREFIX)
+
+
+def name_of(model: str) -> str:
+    """What a model that a setting names is called in requests."""
+    if is_hub(model):
+        return huggingface.parse(model).repository
+    return model.rstrip("/").rsplit("/", 1)[-1] if is_path(model) else model
 
 
 def locate(model: str, models_dir: Path) -> ModelDirectory | None:
@@ -53,12 +67,15 @@ def locate(model: str, models_dir: Path) -> ModelDirectory | None:
     if is_path(model):
         path = Path(model).expanduser().absolute()
         return ModelDirectory(path, read_card(path))
+    if is_hub(model):
+        path = models_dir / huggingface.parse(model).folder
+        return ModelDirectory(path, read_card(path)) if (path / CARD_FILE).is_file() else None
     path = models_dir / model
     if (path / CARD_FILE).is_file() or (path.is_dir() and model not in starters()):
         return ModelDirectory(path, read_card(path))
     if model not in starters():
         raise ModelLoadError(
-            f"there is no model {model!r}: it is neither a path, nor a folder in {models_dir}, "
+            f"there is no model {model!r}: it is neither a path, nor hf:owner/name, nor a folder in {models_dir}, "
             f"nor one of the starters {', '.join(starters())}"
         )
     return None
@@ -73,9 +90,11 @@ def ensure(model: str, models_dir: Path, report: Report = lambda _: None, *, for
     found = None if force and not is_path(model) else locate(model, models_dir)
     if found is not None:
         return found
-    with _locked(models_dir, model):
+    with _locked(models_dir, huggingface.parse(model).folder if is_hub(model) else model):
         found = None if force else locate(model, models_dir)
-        return found or _build(model, models_dir, report)
+        if found is None:
+            found = _download(model, models_dir, report) if is_hub(model) else _build(model, models_dir, report)
+        return found
 
 
 def check(found: ModelDirectory) -> None:
@@ -94,13 +113,28 @@ def _build(model: str, models_dir: Path, report: Report) -> ModelDirectory:
             card = write_card(partial, build(partial, report))
         except OSError as error:
             raise ModelLoadError(f"cannot make the model {model!r} in {models_dir}: {error}") from error
-        final = models_dir / model
-        if final.exists():
-            shutil.rmtree(final)
-        partial.chmod(0o755)
-        partial.replace(final)
+        return _finish(partial, models_dir / model, card)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+
+
+def _download(model: str, models_dir: Path, report: Report) -> ModelDirectory:
+    reference = huggingface.parse(model)
+    partial = models_dir / f".{reference.folder}.partial"  # kept when it fails: the next try goes on with it
+    try:
+        partial.mkdir(exist_ok=True)
+        card = write_card(partial, huggingface.download(reference, partial, report))
+        shutil.rmtree(partial / ".cache", ignore_errors=True)
+    except OSError as error:
+        raise ModelLoadError(f"cannot write the model {model!r} to {models_dir}: {error}") from error
+    return _finish(partial, models_dir / reference.folder, card)
+
+
+def _finish(partial: Path, final: Path, card: Card) -> ModelDirectory:
+    if final.exists():
+        shutil.rmtree(final)
+    partial.chmod(0o755)
+    partial.replace(final)
     return ModelDirectory(final, card)
 
 
