@@ -57,7 +57,7 @@ def download(reference: Reference, directory: Path, report: Callable[[str], None
     """
     try:
         import huggingface_hub  # noqa: PLC0415 - comes with the extras, not with the gateway
-        from huggingface_hub.errors import HfHubHTTPError, HTTPError  # noqa: PLC0415
+        from huggingface_hub.errors import HfHubHTTPError, HTTPError  # type: ignore[attr-defined]  # noqa: PLC0415
     except ImportError as error:
         raise ModelLoadError(
             "hub models need the library huggingface_hub: install tessera with one of its extras, e.g. tessera[text]"
