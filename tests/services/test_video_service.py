@@ -125,12 +125,12 @@ def test_a_video_from_prompt_to_file_with_the_official_sdk(suite: Suite) -> None
     assert "tessera_jobs_video_workers 1.0" in suite.http.get("/metrics").text
 
     # deleting a running job really stops its worker: the next one does not wait for it
-    long = suite.create(size="256x256", steps="100", seconds="4")
+    long = suite.create(size="320x320", steps="100", seconds="4")
     suite.until_progress(long, 1)
     suite.client.videos.delete(long)
     started = time.monotonic()
     assert suite.client.videos.create_and_poll(prompt="a dog", seconds="1").status == "completed"
-    assert time.monotonic() - started < 15
+    assert time.monotonic() - started < 30
     assert not (suite.data / "artifacts" / long).exists()
 
     for process in (worker, service):
