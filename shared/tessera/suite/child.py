@@ -10,7 +10,7 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -36,13 +36,22 @@ class Child:
         environment: of the process.
         log: file that its output is appended to.
         announce: told when it dies, is started again, or is given up.
+        inherits: descriptors that the process gets too, and so keeps open.
     """
 
-    def __init__(self, part: Part, environment: Mapping[str, str], log: Path, announce: Announce) -> None:
+    def __init__(
+        self,
+        part: Part,
+        environment: Mapping[str, str],
+        log: Path,
+        announce: Announce,
+        inherits: Sequence[int] = (),
+    ) -> None:
         self.part = part
         self.environment = dict(environment)
         self.log = log
         self.announce = announce
+        self.inherits = tuple(inherits)
         self.state: Literal["running", "restarting", "failed", "stopped"] = "stopped"
         self.restarts = 0
         self.was_ready = False
@@ -136,6 +145,7 @@ class Child:
                     stderr=output,
                     env=self.environment,
                     start_new_session=True,
+                    pass_fds=self.inherits,
                     preexec_fn=die_with_parent(self.part.death_signal),
                 )
             )

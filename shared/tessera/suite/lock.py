@@ -8,17 +8,23 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from tessera.errors import StartError
 
 LOCK_FILE = "suite.lock"
+LEFTOVERS_S = 15.0
+"""Seconds that processes of a killed suite have to end before the next one gives up."""
 
 
 @contextlib.contextmanager
-def held(data_dir: Path) -> Iterator[None]:
-    """Hold the lock of `data_dir`, which is made when missing.
+def held(data_dir: Path) -> Iterator[int]:
+    """Hold the lock of `data_dir`, which is made when missing. Yields its descriptor.
+
+    Processes that inherit the descriptor keep the lock after a supervisor that was killed: while its Redis still puts
+    data away, the next suite waits.
 
     Raises:
         StartError: another suite runs on it (names its process), or the directory cannot be written.
@@ -31,16 +37,20 @@ def held(data_dir: Path) -> Iterator[None]:
             f"cannot write to the data directory {data_dir}: {error.strerror}; choose another by --data"
         ) from error
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise StartError(
-                f"a suite already runs on {data_dir} (process {_written(descriptor) or 'unknown'}); "
-                "stop it, or choose another directory by --data and other ports"
-            ) from error
+        deadline = time.monotonic() + LEFTOVERS_S
+        while not _taken(descriptor):
+            written = _written(descriptor)
+            if written is not None and _lives(written):
+                raise StartError(
+                    f"a suite already runs on {data_dir} (process {written}); "
+                    "stop it, or choose another directory by --data and other ports"
+                )
+            if time.monotonic() > deadline:
+                raise StartError(f"processes of a suite that was killed still use {data_dir}; end them and try again")
+            time.sleep(0.05)
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, str(os.getpid()).encode(), 0)
-        yield
+        yield descriptor
     finally:
         os.close(descriptor)
 
@@ -65,3 +75,15 @@ def holder(data_dir: Path) -> int | None:
 def _written(descriptor: int) -> int | None:
     text = os.pread(descriptor, 32, 0).decode(errors="replace").strip()
     return int(text) if text.isdigit() else None
+
+
+def _taken(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _lives(pid: int) -> bool:
+    return Path(f"/proc/{pid}").exists()

@@ -58,13 +58,13 @@ def run(
     Raises:
         StartError: a suite runs on the same data directory, or the doctor found what prevents the start.
     """
-    with lock.held(settings.data_dir):
+    with lock.held(settings.data_dir) as descriptor:
         logs = settings.data_dir / "logs"
         logs.mkdir(exist_ok=True)
         terminal = Terminal(sys.stdout, logs / "suite.log")
         _examine(settings, selection, terminal, skip_doctor=skip_doctor)
         handed = environment(config, _for_parts(settings, selection, overrides or {}), settings_environment())
-        supervisor = Supervisor(settings, selection, parts(settings, selection), handed, logs, terminal)
+        supervisor = Supervisor(settings, selection, parts(settings, selection), handed, logs, terminal, descriptor)
         return asyncio.run(supervisor.serve())
 
 
@@ -78,6 +78,7 @@ class Supervisor:
         handed: the environment of all parts.
         logs: directory of their logs.
         terminal: where news go.
+        lock_descriptor: of the data directory's lock; all parts keep it.
     """
 
     def __init__(
@@ -88,12 +89,14 @@ class Supervisor:
         handed: Mapping[str, str],
         logs: Path,
         terminal: Terminal,
+        lock_descriptor: int,
     ) -> None:
         self.settings = settings
         self.selection = selection
         self.handed = handed
         self.logs = logs
         self.terminal = terminal
+        self.lock_descriptor = lock_descriptor
         self.children = {part.name: self._child(part) for part in wanted}
         self.stopping = asyncio.Event()
         self.asked_at = 0.0
@@ -182,7 +185,8 @@ class Supervisor:
         self.stopping.set()
 
     def _child(self, part: Part) -> Child:
-        return Child(part, self.handed, self.logs / f"{part.name}.log", self.terminal.progress)
+        log = self.logs / f"{part.name}.log"
+        return Child(part, self.handed, log, self.terminal.progress, inherits=[self.lock_descriptor])
 
 
 def _examine(settings: Settings, selection: Selection, terminal: Terminal, *, skip_doctor: bool) -> None:
