@@ -66,8 +66,8 @@ def _parser() -> argparse.ArgumentParser:
     actions = models.add_subparsers(required=True, metavar="action")
     listing = actions.add_parser("list", help="what is there and what can be made")
     listing.set_defaults(run=_models_list)
-    pull = actions.add_parser("pull", help="fetch or make a starter")
-    pull.add_argument("model", help="name of a starter")
+    pull = actions.add_parser("pull", help="fetch or make a model")
+    pull.add_argument("model", help="name of a starter, or hf:owner/name")
     pull.add_argument("--force", action="store_true", help="again, although it is there")
     pull.set_defaults(run=_models_pull)
     verify = actions.add_parser("verify", help="compare weights with their checksums")
@@ -149,11 +149,11 @@ def _demo(given: argparse.Namespace) -> int:
 
 def _models_list(given: argparse.Namespace) -> int:
     from tessera.hub import store  # noqa: PLC0415
-    from tessera.hub.cards import CARD_FILE, read_card  # noqa: PLC0415
+    from tessera.hub.cards import read_card  # noqa: PLC0415
 
     settings, _ = _load(given)
     directory = settings.models_dir
-    here = {path.parent.name for path in directory.glob(f"*/{CARD_FILE}")}
+    here = set(_present(directory))
     for name in sorted(here | set(store.starters())):
         if name in here:
             card = read_card(directory / name)
@@ -162,6 +162,14 @@ def _models_list(given: argparse.Namespace) -> int:
         else:
             print(f"{name:<28} missing  `tessera models pull {name}` makes it")
     return 0
+
+
+def _present(directory: Path) -> list[str]:
+    """Folders of finished models; those that are being made begin with a dot."""
+    from tessera.hub.cards import CARD_FILE  # noqa: PLC0415
+
+    names = (path.parent.name for path in directory.glob(f"*/{CARD_FILE}"))
+    return sorted(name for name in names if not name.startswith("."))
 
 
 def _models_pull(given: argparse.Namespace) -> int:
@@ -176,11 +184,10 @@ def _models_pull(given: argparse.Namespace) -> int:
 def _models_verify(given: argparse.Namespace) -> int:
     from tessera.errors import ModelLoadError  # noqa: PLC0415
     from tessera.hub import store  # noqa: PLC0415
-    from tessera.hub.cards import CARD_FILE  # noqa: PLC0415
 
     settings, _ = _load(given)
     directory = settings.models_dir
-    names = given.model or sorted(path.parent.name for path in directory.glob(f"*/{CARD_FILE}"))
+    names = given.model or _present(directory)
     status = 0
     for name in names:
         try:
