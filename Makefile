@@ -25,12 +25,12 @@ format: $(VENV)/dev.stamp
 	@$(BIN)/ruff check --fix .
 
 $(VENV)/all.stamp: $(BIN)/python $(INPUTS)
-	@echo "installing the suite into $(VENV), once: about 1.5 GB"
+	@echo "installing the suite into $(VENV), once: about 1.2 GB"
 	@started=$$(date +%s); $(INSTALL) '.[all]' && echo "installed in $$(($$(date +%s) - started)) s"
 	@touch $@
 
 $(VENV)/dev.stamp: $(BIN)/python $(INPUTS)
-	@echo "installing the suite and its development tools into $(VENV), once: about 1.7 GB"
+	@echo "installing the suite and its development tools into $(VENV), once: about 1.5 GB"
 	@started=$$(date +%s); $(INSTALL) '.[dev]' && echo "installed in $$(($$(date +%s) - started)) s"
 	@touch $(VENV)/all.stamp $@
 
