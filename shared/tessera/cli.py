@@ -194,7 +194,7 @@ def _models_verify(given: argparse.Namespace) -> int:
             found = store.locate(name, directory)
             if found is None:
                 raise ModelLoadError(f"{name} is not here; `tessera models pull {name}` makes it")
-            store.check(found)
+            store.check(found, every_byte=True)
         except ModelLoadError as error:
             print(f"{name:<28} {error.message}")
             status = EXIT_FAILED

@@ -86,6 +86,23 @@ def test_force_makes_it_again(toy, tmp_path):
     store.check(store.ensure("toy", tmp_path, force=True))
 
 
+def test_weights_are_read_once_and_again_when_they_change(toy, tmp_path, monkeypatch):
+    read: list[Path] = []
+    monkeypatch.setattr(store, "verify", lambda path, card: (read.append(path), verify(path, card)))
+    made = store.ensure("toy", tmp_path)
+    store.check(made)
+    store.check(made)
+    assert len(read) == 1
+    store.check(made, every_byte=True)
+    assert len(read) == 2
+    data = (made.path / "model.safetensors").read_bytes()
+    (made.path / "model.safetensors").write_bytes(data[:-1] + b"x")
+    with pytest.raises(ModelLoadError, match="damaged"):
+        store.check(made)
+    with pytest.raises(ModelLoadError, match="damaged"):
+        store.check(made)
+
+
 def test_a_missing_weight_file_is_named(toy, tmp_path):
     made = store.ensure("toy", tmp_path)
     (made.path / "model.safetensors").unlink()

@@ -8,6 +8,7 @@ ask at once and a killed one leaves nothing half made; a stopped download goes o
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import shutil
 import tempfile
@@ -27,6 +28,7 @@ Report = Callable[[str], None]
 """Told in a few words what is being done now."""
 Build = Callable[[Path, Report], Card]
 GROUP = "tessera.starters"
+CHECKED_FILE = ".checked.json"
 
 
 class ModelDirectory(msgspec.Struct, frozen=True):
@@ -97,9 +99,32 @@ def ensure(model: str, models_dir: Path, report: Report = lambda _: None, *, for
         return found
 
 
-def check(found: ModelDirectory) -> None:
-    """Verify the checksums of a model's weights; see `tessera.hub.cards.verify`."""
+def check(found: ModelDirectory, *, every_byte: bool = False) -> None:
+    """Verify the checksums of a model's weights; see `tessera.hub.cards.verify`.
+
+    Files whose size and time of change are those of the last check are not read again, unless `every_byte`: hashing
+    gigabytes at each start would cost more than loading them.
+    """
+    stamp = found.path / CHECKED_FILE
+    now = _fingerprint(found)
+    if not every_byte and now is not None and stamp.is_file() and stamp.read_bytes() == now:
+        return
     verify(found.path, found.card)
+    if now is not None:
+        with contextlib.suppress(OSError):  # a directory that is not ours to write: it is read again next time
+            stamp.write_bytes(now)
+
+
+def _fingerprint(found: ModelDirectory) -> bytes | None:
+    """Name, checksum, size and time of change of every weight file; None when one is missing."""
+    try:
+        stats = {name: (found.path / name).stat() for name in found.card.sha256}
+    except OSError:
+        return None
+    entries = {
+        name: [found.card.sha256[name], stat.st_size, stat.st_mtime_ns, stat.st_ino] for name, stat in stats.items()
+    }
+    return msgspec.json.encode(entries, order="deterministic")
 
 
 def _build(model: str, models_dir: Path, report: Report) -> ModelDirectory:
