@@ -96,6 +96,9 @@ class VideoPipeline:
             seed=given.seed,
             image=None if given.image is None else self._first_frame(given.image),
         )
+        logger.info(
+            "%s: %d frames of %dx%d in %d steps", request.id, given.frames, given.width, given.height, given.steps
+        )
         frames = self.model.generate(
             request, lambda done, total: context.step(round(DENOISED_PERCENT * done / max(total, 1)))
         )

@@ -88,6 +88,8 @@ def run(build: Callable[[], Engine]) -> None:
         writer.join(timeout=5)
         sys.exit(1)
     outbox.put(engine.ready())
+    # At once, so that values of a process that died do not stay until the first request.
+    outbox.put(Gauges(values=engine.gauges()))
     inbox: queue.SimpleQueue[ToEngine | None] = queue.SimpleQueue()
     threading.Thread(target=_read, args=(connection, inbox), name="inbox", daemon=True).start()
     loop(engine, inbox, outbox)

@@ -102,6 +102,7 @@ def build_app(
     # Litestar replaces configured schemas by those it derives, so the bodies' own are added to its result.
     components = app.openapi_schema.components
     components.schemas = {**(components.schemas or {}), **docs.component_schemas()}
+    docs.describe_errors(app.openapi_schema)
     # Around the router, not inside it, so that unmatched paths have a request id and are counted too.
     app.asgi_handler = ObservedApp(app.asgi_handler, http_metrics)
     return app

@@ -14,10 +14,19 @@ import msgspec
 import swagger_ui_bundle
 from litestar import Response, get
 from litestar.openapi.plugins import SwaggerRenderPlugin
-from litestar.openapi.spec import OpenAPIMediaType, Operation, Reference, RequestBody, Schema
+from litestar.openapi.spec import (
+    OpenAPI,
+    OpenAPIMediaType,
+    OpenAPIResponse,
+    Operation,
+    Reference,
+    RequestBody,
+    Schema,
+)
 from litestar.params import Parameter
 
 from tessera.errors import NotFoundError
+from tessera.web.errors import ErrorEnvelope
 from tessera.wire.audio import SpeechRequest, TranscriptionRequest
 from tessera.wire.chat import ChatCompletionRequest, CompletionRequest, EmbeddingRequest
 from tessera.wire.videos import VideoCreateRequest
@@ -28,6 +37,7 @@ _ASSETS = {
     "swagger-ui.css": "text/css",
 }
 _BODIES = (
+    ErrorEnvelope,
     ChatCompletionRequest,
     CompletionRequest,
     EmbeddingRequest,
@@ -77,6 +87,22 @@ class RawSchema(Schema):
     def to_schema(self) -> dict[str, Any]:
         """What goes into the document."""
         return self.raw or {}
+
+
+def describe_errors(document: OpenAPI) -> None:
+    """Say that every `/v1` route answers errors in the envelope. Litestar describes its own shape, which we never send.
+
+    Args:
+        document: is changed.
+    """
+    content = {"application/json": OpenAPIMediaType(schema=Reference(ref="#/components/schemas/ErrorEnvelope"))}
+    for path, item in (document.paths or {}).items():
+        operations = (item.get, item.put, item.post, item.delete, item.head) if path.startswith("/v1/") else ()
+        for operation in operations:
+            if operation is not None:
+                kept = {key: value for key, value in (operation.responses or {}).items() if key < "400"}
+                error = OpenAPIResponse(description="What is wrong, and what to do.", content=content)
+                operation.responses = {**kept, "4XX": error, "5XX": error}
 
 
 def documented(body: type[msgspec.Struct], *media_types: str, file: str | None = None) -> type[Operation]:
