@@ -167,6 +167,7 @@ def test_only_files_that_cannot_run_code_come_and_the_card_says_from_where(hub, 
     assert f"owner/model hf:owner/model {COMMIT} mit 300000" in said
     folder = tmp_path / "models" / "hf--owner--model"
     assert {path.name for path in folder.iterdir()} == {
+        ".checked.json",
         "card.json",
         "config.json",
         "model.safetensors",
