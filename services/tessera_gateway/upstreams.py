@@ -263,7 +263,9 @@ class Upstreams:
             else:
                 listed = msgspec.json.decode(body, type=ListedModels)
                 models = {entry.id: _model(entry, upstream) for entry in listed.data}
-                upstream.seen(models, *(await self._readiness(upstream)))
+                state, reason = await self._readiness(upstream)
+                # A service that is back lists nothing until it has loaded; its models are not unknown meanwhile.
+                upstream.seen(upstream.models if state == "starting" and not models else models, state, reason)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             upstream.lost(str(error) or type(error).__name__)
         except DAMAGED as error:
