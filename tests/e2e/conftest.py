@@ -33,7 +33,7 @@ WAIT_S = 60.0
 KEYS = ("the-first-key-of-a-test", "the-second-key-of-a-test")
 ONE_THREAD = {f"TESSERA_{part}THREADS": "1" for part in ("TEXT__ENGINE__", "VISION__ENGINE__", "VIDEO__", "SPEECH__")}
 """Beside another worker's tests, threads that wait for each other at every operation make a step ten times slower."""
-SHORT_LEASE = {"TESSERA_JOBS__LEASE_S": "3", "TESSERA_JOBS__REAP_EVERY_S": "1"}
+SHORT_WAITS = {"TESSERA_JOBS__LEASE_S": "3", "TESSERA_JOBS__REAP_EVERY_S": "1", "TESSERA_REDIS__TIMEOUT_S": "1"}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -206,8 +206,8 @@ def suite(tmp_path_factory: pytest.TempPathFactory, models_dir: Path) -> Iterato
 
 @pytest.fixture(scope="session")
 def breakable_suite(tmp_path_factory: pytest.TempPathFactory, models_dir: Path) -> Iterator[RunningSuite]:
-    """The whole suite with two keys (`keys`) and short leases, for killing its processes."""
-    extra = {"TESSERA_GATEWAY__API_KEYS": ",".join(KEYS), **SHORT_LEASE}
+    """The whole suite with two keys (`keys`), short leases and timeouts, for killing its processes."""
+    extra = {"TESSERA_GATEWAY__API_KEYS": ",".join(KEYS), **SHORT_WAITS}
     running = start(tmp_path_factory.mktemp("breakable"), models_dir, extra=extra)
     yield running
     status = running.stop()
