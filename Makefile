@@ -7,7 +7,7 @@ INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --no-compile
 INPUTS := pyproject.toml .ci/constraints.txt
 ARGS ?=
 
-.PHONY: up test lint format
+.PHONY: up test lint bench format
 
 up: $(VENV)/all.stamp
 	@$(BIN)/tessera up $(ARGS)
@@ -19,6 +19,9 @@ lint: $(VENV)/dev.stamp
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
+
+bench: $(VENV)/all.stamp
+	@$(BIN)/python -m tessera_bench $(ARGS)
 
 format: $(VENV)/dev.stamp
 	@$(BIN)/ruff format .

@@ -1,0 +1,20 @@
+"""The benchmarks run and print their ratios. What the numbers are is for `make bench` on a quiet machine."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+
+import pytest
+
+
+@pytest.mark.e2e
+@pytest.mark.xdist_group("suite")
+def test_the_text_benchmark_measures_streams_gateway_and_transformers(models_dir):
+    command = [sys.executable, "-m", "tessera_bench", "--models", str(models_dir), "text", "--streams", "2"]
+    done = subprocess.run([*command, "--tokens", "4"], capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stdout + done.stderr
+    ratios = re.findall(r"÷.*: +([0-9.]+)$", done.stdout, re.MULTILINE)
+    assert len(ratios) == 4, done.stdout
+    assert all(float(ratio) > 0 for ratio in ratios)
