@@ -31,8 +31,13 @@ START_S = 240.0
 STOP_S = 60.0
 WAIT_S = 60.0
 KEYS = ("the-first-key-of-a-test", "the-second-key-of-a-test")
-ONE_THREAD = {f"TESSERA_{part}THREADS": "1" for part in ("TEXT__ENGINE__", "VISION__ENGINE__", "VIDEO__", "SPEECH__")}
-"""Beside another worker's tests, threads that wait for each other at every operation make a step ten times slower."""
+ON_ONE_CPU = {
+    f"TESSERA_{part}__{key}": value
+    for part in ("TEXT__ENGINE", "VISION__ENGINE", "VIDEO", "SPEECH")
+    for key, value in (("DEVICE", "cpu"), ("THREADS", "1"))
+}
+"""The same answers on every machine; and beside another worker's tests, threads that wait for each other at every
+operation make a step ten times slower."""
 SHORT_WAITS = {"TESSERA_JOBS__LEASE_S": "3", "TESSERA_JOBS__REAP_EVERY_S": "1", "TESSERA_REDIS__TIMEOUT_S": "1"}
 
 
@@ -148,7 +153,7 @@ def start(
     environment = {name: value for name, value in os.environ.items() if not name.startswith("TESSERA_")}
     environment |= {f"TESSERA_{name.upper()}__PORT": str(port) for name, port in ports.items()}
     environment |= {"TESSERA_SUITE__DATA": str(directory), "TESSERA_SUITE__MODELS": str(models)}
-    environment |= ONE_THREAD | (extra or {})
+    environment |= ON_ONE_CPU | (extra or {})
     environment.pop("REDIS_URL", None)
     return launch(environment, only=only)
 
