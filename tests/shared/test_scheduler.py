@@ -100,6 +100,13 @@ def test_the_request_that_computed_least_is_preempted_and_keeps_its_tokens():
     assert ended == ["old", "young"]
 
 
+def test_an_embedding_that_takes_every_page_is_computed():
+    policy = scheduler(pages=2, page_size=4)
+    policy.submit(SequenceRequest("whole", list(range(8)), None))
+    batch = policy.schedule()
+    assert [(chunk.start, chunk.count) for chunk in batch.chunks] == [(0, 8)]
+
+
 def test_what_can_never_fit_is_refused_at_once_with_the_numbers():
     policy = scheduler(pages=2, page_size=4)
     with pytest.raises(ContextLengthError, match=r"6 prompt tokens and 3 output tokens are 9 together.*at most 8"):

@@ -47,7 +47,7 @@ class Scheduler:
             raise ContextLengthError(
                 f"{len(request.token_ids)} prompt tokens and {asked - len(request.token_ids)} output tokens are "
                 f"{asked} together; this engine holds at most {self.context_length} of one request",
-                param="max_tokens",
+                param="max_tokens" if request.sampling else "input",
             )
         if len(self.waiting) >= self.max_waiting:
             raise OverloadedError(
@@ -104,9 +104,10 @@ class Scheduler:
         assert len(set(held)) == self.allocator.used, f"{self.allocator.used} pages used, {len(set(held))} held"
 
     def _can_admit(self, request: SequenceRequest) -> bool:
-        """Room for all it has so far and one more token, so that it is not preempted at once."""
+        """Room for all it has so far and the token it samples next, so that it is not preempted at once."""
+        positions = len(request.token_ids) + (1 if request.sampling else 0)
         return len(self.running) < self.max_running and self.allocator.can_allocate(
-            self.allocator.pages_for(len(request.token_ids) + 1)
+            self.allocator.pages_for(positions)
         )
 
     def _missing(self, request: SequenceRequest, count: int) -> int:
