@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from tessera.engine.sampler import sample
+from tessera.engine.sampler import _filter, sample
 from tessera.engine.sequence_request import SequenceRequest
 from tessera.wire.engine import Sampling
 
@@ -70,6 +70,26 @@ def test_the_same_seed_gives_the_same_tokens_whatever_shares_the_batch():
 
 def test_greedy_takes_the_largest_and_needs_no_seed():
     assert sample(LOGITS[None], [request()])[0].token_id == 0
+
+
+def test_a_temperature_too_small_to_divide_by_is_greedy():
+    logits = LOGITS.flip(0)[None]  # the likeliest is the last one
+    assert sample(logits, [request(temperature=1e-40, seed=1)])[0].token_id == VOCABULARY - 1
+
+
+def test_a_top_k_beyond_any_vocabulary_leaves_the_others_alone():
+    huge, other = sample(LOGITS.repeat(2, 1), [request(temperature=1.0, seed=1, top_k=2**63), request()])
+    assert huge.token_id is not None
+    assert other.token_id == 0
+
+
+def test_a_row_without_top_p_keeps_its_tail_beside_one_that_has_it():
+    tail = torch.full((64,), -30.0)
+    tail[0] = 0.0
+    samplings = [Sampling(max_tokens=1, temperature=1.0), Sampling(max_tokens=1, temperature=1.0, top_p=0.5)]
+    plain, narrow = _filter(tail.repeat(2, 1), samplings)
+    assert torch.isfinite(plain).all()
+    assert not torch.isfinite(narrow).all()
 
 
 def test_penalties_and_bias_move_the_choice():

@@ -13,6 +13,9 @@ import torch
 from tessera.engine.sequence_request import SequenceRequest
 from tessera.wire.engine import Sampling, TokenScore
 
+GREEDY_BELOW = 1e-5
+"""Temperatures below this one are greedy (as vLLM): dividing by them overflows."""
+
 
 @dataclass(frozen=True)
 class Sampled:
@@ -37,7 +40,7 @@ def sample(logits_RV: torch.Tensor, requests: list[SequenceRequest]) -> list[Sam
     for row, request in enumerate(requests):
         _adjust(adjusted_RV[row], request)
     tokens_R = adjusted_RV.argmax(dim=-1)
-    random = [row for row, request in enumerate(requests) if _sampling(request).temperature > 0 and finite[row]]
+    random = [row for row, request in enumerate(requests) if _sampling(request).temperature >= GREEDY_BELOW and finite[row]]
     if random:
         rows = torch.tensor(random, device=raw_RV.device)
         tokens_R[rows] = _draw(adjusted_RV[rows], [requests[row] for row in random])
@@ -70,7 +73,7 @@ def _adjust(logits_V: torch.Tensor, request: SequenceRequest) -> None:
 
 
 def _draw(logits_RV: torch.Tensor, requests: list[SequenceRequest]) -> torch.Tensor:
-    """Sample rows with temperature > 0. Filters follow each other: top-k, then top-p, then min-p."""
+    """Sample rows that are not greedy. Filters follow each other: top-k, then top-p, then min-p."""
     samplings = [_sampling(request) for request in requests]
     device, vocabulary = logits_RV.device, logits_RV.shape[-1]
     temperature_R1 = torch.tensor([s.temperature for s in samplings], device=device)[:, None]
@@ -83,8 +86,9 @@ def _draw(logits_RV: torch.Tensor, requests: list[SequenceRequest]) -> torch.Ten
 
 def _filter(logits_RV: torch.Tensor, samplings: list[Sampling]) -> torch.Tensor:
     device, vocabulary = logits_RV.device, logits_RV.shape[-1]
-    k_R1 = torch.tensor([s.top_k or vocabulary for s in samplings], device=device)[:, None]
-    p_R1 = torch.tensor([s.top_p for s in samplings], device=device)[:, None]
+    k_R1 = torch.tensor([min(s.top_k or vocabulary, vocabulary) for s in samplings], device=device)[:, None]
+    # Rounded sums reach 1 before the last token: a row without top-p must not lose its tail to one that has it.
+    p_R1 = torch.tensor([s.top_p if s.top_p < 1 else float("inf") for s in samplings], device=device)[:, None]
     min_R1 = torch.tensor([s.min_p for s in samplings], device=device)[:, None]
     sorted_RV, order_RV = logits_RV.sort(dim=-1, descending=True)
     rank_V = torch.arange(vocabulary, device=device)
