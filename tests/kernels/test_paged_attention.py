@@ -81,6 +81,17 @@ def test_equals_the_definition(sequences, page_size, heads, dims, window, softca
     torch.testing.assert_close(got.double(), torch.stack(expected), rtol=1e-5, atol=1e-5)
 
 
+def test_what_others_left_in_unused_slots_is_never_seen():
+    generator = torch.Generator().manual_seed(2)
+    keys, values = (torch.full((3, 4, 1, 8), float("nan")) for _ in range(2))
+    keys[1:], values[1:] = torch.randn(2, 4, 1, 8, generator=generator), torch.randn(2, 4, 1, 8, generator=generator)
+    keys[2, 1:], values[2, 1:] = float("nan"), float("inf")
+    # One sequence of five positions in pages 1 and 2, one of two in page 1; unused table entries point at page 0.
+    ragged = Ragged(torch.tensor([[1, 2], [1, 0]], dtype=torch.int32), torch.tensor([5, 2]), [1, 1])
+    out = paged_attention(torch.randn(2, 2, 8, generator=generator), keys, values, ragged, scaling=1.0)
+    assert torch.isfinite(out).all()
+
+
 def test_head_counts_that_do_not_fit_are_refused():
     cache = torch.zeros(1, 4, 2, 8)
     ragged = Ragged(torch.zeros(1, 1, dtype=torch.int32), torch.tensor([1]), [1])

@@ -41,6 +41,8 @@ def paged_attention(
         value_GLHE = value_cache_PSHE[pages_GM].flatten(1, 2)[:, :longest]
         query_GNQD = query_TQD[rows_R].view(len(sequences), count, *query_TQD.shape[1:])
         position_L = torch.arange(longest, device=device)
+        # Slots past a context may hold what an overflow left there, and 0 · NaN is NaN.
+        value_GLHE.masked_fill_((position_L >= context_G[:, None])[..., None, None], 0)
         own_GN = context_G[:, None] - count + torch.arange(count, device=device)
         seen_GNL = position_L <= own_GN[..., None]
         if sliding_window is not None:
