@@ -1,6 +1,7 @@
 """An engine without a model, run as a process by the tests: says a request's tokens back, one a step.
 
 A token of 66 makes the process exit, as a crash would; 77 makes it wait for a file's appearance before it goes on.
+88 is refused, 99 is a fault.
 `ECHO_BROKEN` in the environment makes it fail to load.
 """
 
@@ -15,7 +16,7 @@ from tessera.engine.process import run
 from tessera.errors import InvalidRequestError, ModelLoadError
 from tessera.wire.engine import Generate, Ready, Tokens
 
-CRASH, WAIT, REFUSE = 66, 77, 88
+CRASH, WAIT, REFUSE, STUMBLE = 66, 77, 88, 99
 
 
 class EchoEngine:
@@ -33,6 +34,8 @@ class EchoEngine:
     def submit(self, message: Generate) -> None:
         if REFUSE in message.token_ids:
             raise InvalidRequestError("88 is not to be said", param="prompt")
+        if STUMBLE in message.token_ids:
+            raise RuntimeError("nobody thought of this")
         self.queue.append((message.request_id, deque(message.token_ids)))
 
     def cancel(self, request_id: str) -> None:

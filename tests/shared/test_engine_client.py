@@ -15,11 +15,11 @@ import pytest
 
 from tessera.engine.client import EngineClient
 from tessera.engine.connection import frame
-from tessera.errors import EngineDiedError, InvalidRequestError, ModelLoadError, UnavailableError
+from tessera.errors import EngineDiedError, InternalError, InvalidRequestError, ModelLoadError, UnavailableError
 from tessera.wire.engine import Generate, Sampling
 
 ECHO = [sys.executable, str(Path(__file__).with_name("echo_engine.py"))]
-CRASH, WAIT, REFUSE = 66, 77, 88
+CRASH, WAIT, REFUSE, STUMBLE = 66, 77, 88, 99
 
 
 @contextlib.asynccontextmanager
@@ -77,6 +77,20 @@ def test_what_the_engine_refuses_comes_back_as_the_same_error(tmp_path):
                 await say(client, "r", [REFUSE])
             assert caught.value.param == "prompt"
             assert await say(client, "s", [1]) == [1]
+
+    asyncio.run(main())
+
+
+def test_a_fault_on_arrival_ends_that_request_and_not_the_engine(tmp_path):
+    async def main() -> None:
+        async with echo(tmp_path) as (client, _):
+            await client.wait_ready(20)
+            first = client.pid
+            with pytest.raises(InternalError) as caught:
+                await say(client, "r", [STUMBLE])
+            assert "nobody thought of this" not in caught.value.message
+            assert await say(client, "s", [1]) == [1]
+            assert client.pid == first
 
     asyncio.run(main())
 

@@ -8,10 +8,10 @@ import transformers
 
 from tessera.device import choose
 from tessera.engine.sequence import SequenceEngine
-from tessera.errors import ContextLengthError, InvalidRequestError, ModelLoadError
-from tessera.models.sequence_runner import SequenceRunner
+from tessera.errors import ContextLengthError, InvalidRequestError, ModelLoadError, OverloadedError
+from tessera.models.sequence_runner import SequenceRunner, StepOutput
 from tessera.settings import SequenceEngineSettings
-from tessera.wire.engine import Embed, Embedded, Failed, Generate, Ready, Sampling, Tokens
+from tessera.wire.engine import Array, Embed, Embedded, Failed, Generate, Ready, Sampling, Tokens
 
 SMALL = {
     "vocab_size": 97,
@@ -178,6 +178,55 @@ def test_a_step_that_fails_ends_its_requests_with_an_error_and_nothing_else(tiny
     assert "out of memory" not in answer.error.message
     engine.submit(Generate(request_id="next", token_ids=PROMPTS[0], sampling=sampling))
     assert run(engine)["next"] == generate(directory, PROMPTS[0])[:2]
+
+
+class StandInEncoder:
+    """Counts what it encodes; images of one byte break it as a shape that does not fit would."""
+
+    def __init__(self) -> None:
+        self.encoded = 0
+
+    def encode(self, token_ids, media):
+        if len(media["pixel_values"].data) == 1:
+            raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")
+        self.encoded += 1
+
+    def embed(self, ids_1T, chunks):
+        raise AssertionError("there are no features to place")
+
+
+def with_image(name: str, data: bytes = b"ab") -> Generate:
+    media = {"pixel_values": Array(dtype="uint8", shape=[len(data)], data=data)}
+    return Generate(request_id=name, token_ids=PROMPTS[0], sampling=Sampling(max_tokens=3), media=media)
+
+
+def test_images_are_encoded_one_request_a_step_and_a_broken_one_ends_only_its_own_request(tiny_models):
+    engine = engine_for(tiny_models("llama"), kv_cache_bytes=1 << 20, max_waiting=3)
+    engine.runner.encoder = StandInEncoder()
+    engine.submit(Generate(request_id="beside", token_ids=PROMPTS[0], sampling=Sampling(max_tokens=6)))
+    engine.submit(with_image("broken", b"a"))
+    engine.submit(with_image("fine"))
+    with pytest.raises(OverloadedError):
+        engine.submit(with_image("one too many"))
+    engine.cancel("one too many")
+    assert engine.runner.encoder.encoded == 0
+    first, second = list(engine.step()), list(engine.step())
+    assert [type(answer) for answer in first] == [Failed, Tokens]
+    assert {answer.request_id for answer in second} == {"beside", "fine"}
+    engine.submit(with_image("left"))
+    engine.cancel("left")
+    assert set(run(engine)) == {"beside", "fine"}
+    assert engine.runner.encoder.encoded == 1
+
+
+def test_an_embedding_that_overflows_is_an_error_not_a_vector(tiny_models, monkeypatch):
+    engine = engine_for(tiny_models("llama"), kv_cache_bytes=1 << 20)
+    engine.submit(Embed(request_id="e", token_ids=PROMPTS[0]))
+    hidden = torch.full((len(PROMPTS[0]), 64), float("nan"))
+    monkeypatch.setattr(engine.runner, "run", lambda _: StepOutput(torch.empty(0, 97), hidden))
+    (answer,) = engine.step()
+    assert isinstance(answer, Failed)
+    assert not engine.has_work()
 
 
 @pytest.mark.parametrize(

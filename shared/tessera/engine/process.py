@@ -42,7 +42,7 @@ class Engine(Protocol):
         ...
 
     def submit(self, message: ToEngine) -> None:
-        """Queue a request. Raises a `TesseraError` that only this request's client sees."""
+        """Queue a request. What it raises, only this request's client sees."""
         ...
 
     def cancel(self, request_id: str) -> None:
@@ -132,9 +132,8 @@ def _dispatch(engine: Engine, message: ToEngine, outbox: queue.SimpleQueue[FromE
         return
     try:
         engine.submit(message)
-    except TesseraError as error:
-        request_id: str = getattr(message, "request_id", "")
-        outbox.put(Failed(request_id=request_id, error=error.body(), retry_after=error.retry_after))
+    except Exception as error:  # noqa: BLE001 - logged there; one request's fault does not end those of others
+        outbox.put(failed(getattr(message, "request_id", ""), error))
 
 
 def _read(connection: socket.socket, inbox: queue.SimpleQueue[ToEngine | None]) -> None:

@@ -35,8 +35,12 @@ class Scheduler:
         self.running: list[SequenceRequest] = []
         self.preemptions = 0
 
-    def submit(self, request: SequenceRequest) -> None:
-        """Queue a request.
+    def check(self, request: SequenceRequest, *, ahead: int = 0) -> None:
+        """Say why a request cannot be queued, if so. No side effect.
+
+        Args:
+            request: the one in question.
+            ahead: requests that will be queued before it.
 
         Raises:
             OverloadedError: the queue is full.
@@ -49,10 +53,15 @@ class Scheduler:
                 f"{asked} together; this engine holds at most {self.context_length} of one request",
                 param="max_tokens" if request.sampling else "input",
             )
-        if len(self.waiting) >= self.max_waiting:
+        if len(self.waiting) + ahead >= self.max_waiting:
             raise OverloadedError(
-                f"{len(self.waiting)} requests are waiting, which is the limit; try again later", retry_after=1.0
+                f"{len(self.waiting) + ahead} requests are waiting, which is the limit; try again later",
+                retry_after=1.0,
             )
+
+    def submit(self, request: SequenceRequest) -> None:
+        """Queue a request. Raises what `check` raises."""
+        self.check(request)
         self.waiting.append(request)
 
     def remove(self, request: SequenceRequest) -> None:

@@ -35,6 +35,8 @@ from tessera.wire.engine import (
 
 logger = logging.getLogger(__name__)
 
+NOT_FINITE = "the model's output is not finite (overflow); try another prompt"
+
 
 class Runner(Protocol):
     """What the engine needs of a model; `tessera.models.sequence_runner.SequenceRunner` is one."""
@@ -72,6 +74,8 @@ class SequenceEngine:
             context_length=runner.context_length,
         )
         self.requests: dict[str, SequenceRequest] = {}
+        self.unseen: dict[str, tuple[SequenceRequest, dict[str, Array]]] = {}
+        """Requests whose images are still to be encoded, in the order of arrival."""
         self.computed_tokens = 0
         self.sampled_tokens = 0
         self.steps = 0
@@ -86,29 +90,51 @@ class SequenceEngine:
             raise InvalidRequestError(f"this engine does not serve {type(message).__name__}")
         self._check_tokens(message)
         sampling = message.sampling if isinstance(message, Generate) else None
-        media = None
+        request = SequenceRequest(message.request_id, list(message.token_ids), sampling)
         if isinstance(message, Generate) and message.media:
             if self.runner.encoder is None:
                 raise InvalidRequestError("this model does not take images", param="messages")
-            media = self.runner.encoder.encode(message.token_ids, message.media)
-        request = SequenceRequest(message.request_id, list(message.token_ids), sampling, media)
+            self.scheduler.check(request, ahead=len(self.unseen))
+            self.unseen[request.request_id] = request, message.media
+            return
         self.scheduler.submit(request)
         self.requests[request.request_id] = request
 
     def cancel(self, request_id: str) -> None:
         """Forget a request and free its pages."""
+        self.unseen.pop(request_id, None)
         request = self.requests.pop(request_id, None)
         if request is not None:
             self.scheduler.remove(request)
 
     def has_work(self) -> bool:
         """Whether a step would do anything."""
-        return self.scheduler.has_work()
+        return bool(self.unseen) or self.scheduler.has_work()
 
     def step(self) -> Iterable[FromEngine]:
-        """Compute one batch and tell what came of it."""
+        """Encode one request's images, compute one batch and tell what came of it."""
+        return [*self._encode(), *self._compute()]
+
+    def _encode(self) -> list[FromEngine]:
+        """The images of the next request: one a step, so that those that are being answered go on."""
+        if not self.unseen:
+            return []
+        request, media = self.unseen.pop(next(iter(self.unseen)))
+        assert self.runner.encoder is not None
+        try:
+            request.media = self.runner.encoder.encode(request.token_ids, media)
+            self.scheduler.submit(request)
+        except Exception as error:
+            if "CUDA error" in str(error):
+                raise
+            return [failed(request.request_id, error)]
+        self.requests[request.request_id] = request
+        return []
+
+    def _compute(self) -> list[FromEngine]:
         batch = self.scheduler.schedule()
         if not batch.chunks:
+            assert not self.scheduler.has_work(), "requests wait that can never be computed"
             return []
         try:
             output = self.runner.run(batch)
@@ -133,7 +159,7 @@ class SequenceEngine:
         allocator = self.scheduler.allocator
         return {
             "requests_running": len(self.scheduler.running),
-            "requests_waiting": len(self.scheduler.waiting),
+            "requests_waiting": len(self.scheduler.waiting) + len(self.unseen),
             "kv_pages_total": allocator.pages,
             "kv_pages_used": allocator.used,
             "preemptions": self.scheduler.preemptions,
@@ -161,7 +187,7 @@ class SequenceEngine:
     def _take(self, request: SequenceRequest, sampled: Sampled) -> FromEngine:
         assert request.sampling is not None
         if sampled.token_id is None:
-            return self._fail(request, InternalError("the model's output is not finite (overflow); try another prompt"))
+            return self._fail(request, InternalError(NOT_FINITE))
         request.token_ids.append(sampled.token_id)
         self.sampled_tokens += 1
         reason: Literal["stop", "length"] | None = None
@@ -193,6 +219,8 @@ class SequenceEngine:
         return answers
 
     def _embedded(self, chunk: Chunk, pooled: torch.Tensor) -> FromEngine:
+        if not torch.isfinite(pooled).all():
+            return self._fail(chunk.request, InternalError(NOT_FINITE))
         self._end(chunk.request)
         vector = torch.nn.functional.normalize(pooled / len(chunk.request.token_ids), dim=0)
         data = np.ascontiguousarray(vector.cpu().numpy(), dtype="<f4")
