@@ -2,12 +2,14 @@
 
 A token of 66 makes the process exit, as a crash would; 77 makes it wait for a file's appearance before it goes on.
 88 is refused, 99 is a fault.
-`ECHO_BROKEN` in the environment makes it fail to load.
+In the environment, `ECHO_BROKEN` makes it fail to load, `ECHO_NONSENSE` makes the first one say what is no message, and
+`ECHO_LINGERS` is how many seconds it takes to end once its line is cut.
 """
 
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections import deque
 from pathlib import Path
@@ -67,4 +69,11 @@ class EchoEngine:
 
 
 if __name__ == "__main__":
+    if os.environ.get("ECHO_NONSENSE") and not (folder := Path(os.environ["ECHO_FOLDER"]) / "said").exists():
+        folder.touch()
+        os.write(int(sys.argv[1]), b"\x00\x00\x00\x05hello")
+        time.sleep(30)
     run(EchoEngine)
+    if lingers := os.environ.get("ECHO_LINGERS"):
+        os.close(int(sys.argv[1]))
+        time.sleep(float(lingers))

@@ -170,6 +170,38 @@ def test_an_engine_that_cannot_load_says_why(tmp_path):
     asyncio.run(main())
 
 
+def test_waiting_for_it_has_an_end(tmp_path):
+    async def main() -> None:
+        async with echo(tmp_path) as (client, _):
+            with pytest.raises(UnavailableError, match="still loading"):
+                await client.wait_ready(0.001)
+
+    asyncio.run(main())
+
+
+def test_an_engine_that_speaks_nonsense_is_started_again(tmp_path):
+    async def main() -> None:
+        async with echo(tmp_path, ECHO_NONSENSE="1") as (client, _):
+            await client.wait_ready(20)
+            assert client.restarts >= 1
+            assert await say(client, "r", [1]) == [1]
+
+    asyncio.run(main())
+
+
+def test_closing_an_engine_that_ends_slowly_starts_no_other(tmp_path):
+    async def main() -> None:
+        async with echo(tmp_path, ECHO_LINGERS="1.2") as (client, _):
+            await client.wait_ready(20)
+            first = client._process
+            await client.close()
+            assert client._process is first
+            with pytest.raises(UnavailableError, match="shutting down"):
+                await say(client, "r", [1])
+
+    asyncio.run(main())
+
+
 def test_closing_leaves_no_process(tmp_path):
     async def main() -> int:
         async with echo(tmp_path) as (client, _):

@@ -45,6 +45,8 @@ MAX_RESENDS = 1
 FIRST_BACKOFF_S = 0.2
 MAX_BACKOFF_S = 10.0
 STABLE_S = 30.0
+END_S = 5.0
+"""Seconds that a process may take to end once its line is cut."""
 
 
 class _Pending:
@@ -53,6 +55,7 @@ class _Pending:
     def __init__(self, message: EngineRequest) -> None:
         self.message = message
         self.answers: asyncio.Queue[FromEngine | TesseraError] = asyncio.Queue()
+        self.sent = False
         self.answered = False
         self.resends = 0
 
@@ -82,6 +85,7 @@ class EngineClient:
         self.ready: Ready | None = None
         self.problem: TesseraError | None = None
         self.restarts = 0
+        self._was_ready = False
         self._changed = asyncio.Event()
         self._pending: dict[str, _Pending] = {}
         self._writer: asyncio.StreamWriter | None = None
@@ -111,17 +115,15 @@ class EngineClient:
             TesseraError: the engine said that it cannot load.
             UnavailableError: not within `timeout_s`.
         """
-        async with contextlib.AsyncExitStack() as stack:
-            try:
-                await stack.enter_async_context(asyncio.timeout(timeout_s))
+        try:
+            async with asyncio.timeout(timeout_s):
                 while self.ready is None:
                     if self.problem is not None:
                         raise self.problem
                     self._changed.clear()
                     await self._changed.wait()
-            except TimeoutError as error:
-                raise UnavailableError(f"the {self.name} is still loading", retry_after=2) from error
-        assert self.ready is not None
+        except TimeoutError as error:
+            raise UnavailableError(f"the {self.name} is still loading", retry_after=2) from error
         return self.ready
 
     async def request(self, message: EngineRequest) -> AsyncGenerator[FromEngine]:
@@ -134,14 +136,16 @@ class EngineClient:
         """
         if self.problem is not None:
             raise UnavailableError(f"the {self.name} is down: {self.problem.message}")
-        if self.ready is None and self.restarts == 0:
+        if self._closing:
+            raise UnavailableError(f"the {self.name} is shutting down")
+        if not self._was_ready:
             raise UnavailableError(f"the {self.name} is still loading its model", retry_after=2)
         pending = _Pending(message)
         self._pending[message.request_id] = pending
         finished = False
         try:
             if self.ready is not None:
-                self._send(message)
+                self._submit(pending)
             while not finished:
                 answer = await pending.answers.get()
                 finished = is_last(answer)
@@ -179,18 +183,29 @@ class EngineClient:
         if self._writer is not None and not self._writer.is_closing():
             self._writer.write(frame(message))
 
+    def _submit(self, pending: _Pending) -> None:
+        pending.sent = True
+        self._send(pending.message)
+
     async def _keep(self) -> None:
         backoff = FIRST_BACKOFF_S
-        while True:
+        while not self._closing:
             started = time.monotonic()
-            await self._run_once()
+            try:
+                await self._run_once()
+            except Exception:
+                logger.exception("the %s could not be run", self.name)
+            if self._closing:
+                return
+            self._sort_out_pending()
             self.restarts += 1
             backoff = FIRST_BACKOFF_S if time.monotonic() - started > STABLE_S else min(backoff * 2, MAX_BACKOFF_S)
             await asyncio.sleep(backoff)
 
     async def _run_once(self) -> None:
         ours, theirs = socket.socketpair()
-        with theirs:
+        with contextlib.ExitStack() as failing, theirs:
+            failing.callback(ours.close)
             self._process = subprocess.Popen(  # noqa: ASYNC220 - fork and exec, no waiting
                 [*self.command, str(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
@@ -198,20 +213,21 @@ class EngineClient:
                 env=self.environment,
                 preexec_fn=die_with_parent(),  # noqa: PLW1509 - uvloop runs in the main thread
             )
-        reader, self._writer = await asyncio.open_connection(sock=ours)
+            failing.pop_all()
         try:
+            reader, self._writer = await asyncio.open_connection(sock=ours)
             while True:
                 self._handle(from_engine_decoder.decode(await read_frame(reader)))
         except (asyncio.IncompleteReadError, ConnectionError):
             pass
         finally:
             self.ready = None
-            self._writer.close()
-            self._writer = None
-            if not self._closing:  # closing ends this task; see `close`
-                code = await asyncio.to_thread(self._process.wait)
+            if self._writer is not None:
+                self._writer.close()
+                self._writer = None
+            if not self._closing:  # closing ends the process; see `close`
+                code = await asyncio.to_thread(_end, self._process)
                 logger.error("the %s ended with status %d; starting it again", self.name, code)
-                self._sort_out_pending()
 
     def _handle(self, message: FromEngine) -> None:
         if isinstance(message, Ready):
@@ -219,8 +235,9 @@ class EngineClient:
             parts = ", ".join(f"{part} {seconds:.1f} s" for part, seconds in message.report.items())
             logger.info("the %s is ready on %s (%s)", self.name, message.device, parts)
             self.on_gauges({f"start_{part}_seconds": seconds for part, seconds in message.report.items()})
+            self._was_ready = True
             for waiting in self._pending.values():
-                self._send(waiting.message)
+                self._submit(waiting)
             self._changed.set()
         elif isinstance(message, Stopped):
             self.problem = from_body(message.error)
@@ -237,12 +254,15 @@ class EngineClient:
     def _sort_out_pending(self) -> None:
         """After a death: fail what had begun, keep what can be sent again."""
         for pending in list(self._pending.values()):
+            if not pending.sent:
+                continue
             if pending.answered or pending.resends >= MAX_RESENDS:
                 pending.answers.put_nowait(
                     EngineDiedError(f"the {self.name} died while it worked on this request; please send it again")
                 )
             else:
                 pending.resends += 1
+                pending.sent = False
 
     def _fail_all(self, error: TesseraError) -> None:
         for pending in list(self._pending.values()):
@@ -256,6 +276,15 @@ def is_last(answer: FromEngine | TesseraError) -> bool:
     if isinstance(answer, Audio | Transcript):
         return answer.last
     return True
+
+
+def _end(process: subprocess.Popen[bytes]) -> int:
+    """Wait for a process whose line is cut, and kill it when it goes on without it. Returns its status."""
+    try:
+        return process.wait(END_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        return process.wait()
 
 
 def python_module(module: str) -> list[str]:
