@@ -17,6 +17,7 @@ from tessera.engine.batch import Batch
 from tessera.engine.sequence_request import SequenceRequest
 from tessera.models import attention
 from tessera.models.loading import load_decoder, require_attention_only
+from tessera.models.threads import ThreadShare
 from tessera.models.vision import Encoder
 from tessera_kernels.paged_attention import Ragged
 
@@ -48,6 +49,8 @@ class SequenceRunner:
         self.pages = max(1, kv_cache_bytes // (attention.bytes_per_token(layers, device.dtype) * page_size))
         attention.attach_caches(layers, pages=self.pages, page_size=page_size, dtype=device.dtype, device=device.place)
         self.encoder = Encoder.of(self.model)
+        on_cpu = device.place.type == "cpu"
+        self.threads = ThreadShare(torch.get_num_threads() if on_cpu else 1, torch.set_num_threads)
         self.report = {"weights_s": loaded - started, "kv_cache_s": time.perf_counter() - loaded}
 
     @property
@@ -92,7 +95,8 @@ class SequenceRunner:
             arguments["inputs_embeds"] = self.encoder.embed(ids_1T, chunks)
         else:
             arguments["input_ids"] = ids_1T
-        output = self.model(**arguments)
+        with self.threads.step():
+            output = self.model(**arguments)
         return StepOutput(output.logits[0], output.hidden_states[-1][0] if embeds else None)
 
     def _ragged(self, batch: Batch) -> Ragged:

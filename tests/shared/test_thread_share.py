@@ -1,0 +1,64 @@
+"""Threads give way when other processes hold the cores, and come back when they are free."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from tessera.models.threads import FIRST_PAUSE_S, ThreadShare
+
+
+class Machine:
+    """Two clocks, and steps that get a share of their threads' time."""
+
+    def __init__(self, most: int) -> None:
+        self.wall = 0.0
+        self.cpu = 0.0
+        self.set: list[int] = []
+        self.share = ThreadShare(most, self.set.append, wall=lambda: self.wall, cpu=lambda: self.cpu)
+
+    def step(self, got: float, seconds: float = 0.1) -> int:
+        """A step whose threads get `got` of their time. Returns the threads it ran on."""
+        with self.share.step():
+            threads = self.share.threads
+            self.wall += seconds
+            self.cpu += seconds * threads * got
+        return threads
+
+
+def test_alone_all_threads_are_used():
+    machine = Machine(4)
+    assert {machine.step(0.95) for _ in range(20)} == {4}
+    assert machine.set == []
+
+
+def test_a_stalled_step_halves_the_threads_until_they_are_not_stalled():
+    machine = Machine(4)
+    assert [machine.step(0.3), machine.step(0.3), machine.step(1.0)] == [4, 2, 1]
+    assert machine.share.stalls == 2
+
+
+def test_all_threads_are_tried_again_ever_more_rarely_while_it_does_not_pay():
+    machine = Machine(2)
+    tried = []
+    for _ in range(400):
+        before = machine.wall
+        if machine.step(0.3) == 2:
+            tried.append(before)
+    gaps = [later - earlier for earlier, later in itertools.pairwise(tried)]
+    assert gaps[0] == pytest.approx(FIRST_PAUSE_S, abs=0.25)
+    assert all(later > 1.5 * earlier for earlier, later in itertools.pairwise(gaps))
+
+
+def test_when_the_cores_are_free_again_all_threads_come_back_and_stay():
+    machine = Machine(2)
+    machine.step(0.3)
+    used = [machine.step(1.0) for _ in range(40)]
+    assert used[0] == 1
+    assert used[-20:] == [2] * 20
+
+
+def test_steps_too_short_to_measure_change_nothing():
+    machine = Machine(2)
+    assert {machine.step(0.0, seconds=0.001) for _ in range(50)} == {2}
