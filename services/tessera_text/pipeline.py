@@ -11,6 +11,7 @@ from tessera.language.chat import ChatCompletions
 from tessera.language.completions import Completions
 from tessera.language.embeddings import Embeddings
 from tessera.language.generation import Generator, Limits, Prompt
+from tessera.language.literals import Literals
 from tessera.language.service import directory_of
 from tessera.language.template import ChatTemplate
 from tessera.language.tokenizer import Tokenizer
@@ -45,8 +46,11 @@ def build_tools(ready: Ready, engine: EngineClient, settings: TextSettings) -> T
             raise InvalidRequestError(
                 f"the model {card.id!r} has no chat template; use /v1/completions", param="messages"
             )
-        text = template.render([as_template_message(message, index) for index, message in enumerate(request.messages)])
-        return Prompt(tokenizer.encode(text, add_special_tokens=False), {})
+        tokenizer.check_length(request.characters, limits.context_length, param="messages")
+        literals = Literals(tokenizer)
+        messages = [as_template_message(message, index, literals) for index, message in enumerate(request.messages)]
+        pieces = literals.pieces(template.render(messages))
+        return Prompt(await tokenizer.encode_pieces(pieces, limits.context_length, param="messages"), {})
 
     return TextTools(
         ChatCompletions(card.id, generator, prompter, limits),
@@ -55,8 +59,8 @@ def build_tools(ready: Ready, engine: EngineClient, settings: TextSettings) -> T
     )
 
 
-def as_template_message(message: Message, index: int) -> dict[str, Any]:
-    """A message as templates expect it: one string.
+def as_template_message(message: Message, index: int, literals: Literals) -> dict[str, Any]:
+    """A message as templates expect it: one string, in which no control token is left.
 
     Raises:
         InvalidRequestError: a part that is not text, or no content.
@@ -75,4 +79,7 @@ def as_template_message(message: Message, index: int) -> dict[str, Any]:
                 )
         text = "\n".join(part.text for part in message.content if isinstance(part, TextPart))
     role = "system" if message.role == "developer" else message.role
-    return {"role": role, "content": text}
+    written = {"role": role, "content": literals.hide(text)}
+    if message.name is not None:
+        written["name"] = literals.hide(message.name)
+    return written

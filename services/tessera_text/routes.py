@@ -35,7 +35,7 @@ async def chat_completions(request: TextRequest, state: State) -> Response[bytes
     host: Host = state.host
     chat = host.tools(body.model).chat
     if body.stream:
-        return await stream_response(chat.stream(body))
+        return await unless_client_leaves(request, stream_response(chat.stream(body)))
     return json_response(await unless_client_leaves(request, chat.answer(body)))
 
 
@@ -52,7 +52,7 @@ async def completions(request: TextRequest, state: State) -> Response[bytes] | S
     host: Host = state.host
     tools = host.tools(body.model).completions
     if body.stream:
-        return await stream_response(tools.stream(body))
+        return await unless_client_leaves(request, stream_response(tools.stream(body)))
     return json_response(await unless_client_leaves(request, tools.answer(body)))
 
 

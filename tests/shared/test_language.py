@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from functools import partial
 
 import pytest
 from hypothesis import given, settings
@@ -10,9 +12,11 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, decoders, models, pre_tokenizers
 from tokenizers import Tokenizer as FastTokenizer
 
-from tessera.errors import InvalidRequestError, ModelLoadError
+from tessera.errors import ContextLengthError, InvalidRequestError, ModelLoadError
+from tessera.language.literals import Literals
 from tessera.language.stops import StopFinder
 from tessera.language.template import ChatTemplate
+from tessera.language.together import together
 from tessera.language.tokenizer import Detokenizer, Tokenizer
 
 
@@ -44,6 +48,81 @@ def test_an_incomplete_last_character_is_shown_as_a_replacement(byte_tokenizer):
     detokenizer = Detokenizer(byte_tokenizer, [])
     assert "".join(detokenizer.push(token) for token in tokens) == "a"
     assert detokenizer.flush() == "\ufffd"
+
+
+def test_an_incomplete_character_of_the_prompt_does_not_shift_what_is_flushed(byte_tokenizer):
+    first, second, third = byte_tokenizer.encode("日", add_special_tokens=False)
+    detokenizer = Detokenizer(byte_tokenizer, [first])
+    shown = "".join(
+        detokenizer.push(token)
+        for token in (second, third, *byte_tokenizer.encode("ab日", add_special_tokens=False)[:-1])
+    )
+    assert shown + detokenizer.flush() == "日ab\ufffd"
+
+
+def test_a_users_control_token_stays_text(byte_tokenizer):
+    literals = Literals(byte_tokenizer)
+    rendered = f"say: {literals.hide('a<end>b[0]')}<end>"
+    ids = asyncio.run(byte_tokenizer.encode_pieces(literals.pieces(rendered), 100, param="messages"))
+    assert byte_tokenizer.decode(ids) == "say: a<end>b[0]"
+    assert [place for place, token in enumerate(ids) if token == 256] == [len(ids) - 1]
+
+
+def test_a_text_without_control_tokens_is_encoded_in_one_piece(byte_tokenizer):
+    literals = Literals(byte_tokenizer)
+    assert literals.pieces(literals.hide("plain [1:2] text")) == [("plain [1:2] text", False)]
+
+
+def test_a_text_that_cannot_fit_is_refused_before_it_is_encoded(byte_tokenizer):
+    with pytest.raises(ContextLengthError, match="1000 characters"):
+        asyncio.run(byte_tokenizer.encode_within(["x" * 1000], 10, add_special_tokens=False, param="prompt"))
+
+
+def test_encoding_a_long_text_leaves_the_event_loop_running(byte_tokenizer):
+    async def turns() -> int:
+        encoding = asyncio.ensure_future(
+            byte_tokenizer.encode_within(["word " * 200_000], 10**6, add_special_tokens=False, param="prompt")
+        )
+        taken = 0
+        while not encoding.done():
+            await asyncio.sleep(0.001)
+            taken += 1
+        assert len(encoding.result()[0]) == 1_000_000
+        return taken
+
+    assert asyncio.run(turns()) > 10
+
+
+def test_the_first_failure_ends_the_other_prompts_and_few_run_at_once():
+    running: list[int] = []
+    most: list[int] = []
+
+    async def call(number: int) -> int:
+        running.append(number)
+        most.append(len(running))
+        try:
+            await asyncio.sleep(0)
+            if number == 5:
+                raise ValueError("the sixth")
+            await asyncio.sleep(30 if number > 5 else 0)
+            return number
+        finally:
+            running.remove(number)
+
+    async def main() -> None:
+        assert await together([partial(call, number) for number in range(5)], at_once=2) == [0, 1, 2, 3, 4]
+        assert max(most) == 2
+        with pytest.raises(ValueError, match="the sixth"):
+            await together([partial(call, number) for number in range(50)], at_once=3)
+        assert running == []
+
+    asyncio.run(main())
+
+
+def test_a_stop_token_of_number_zero_is_one(byte_tokenizer, tmp_path):
+    byte_tokenizer.fast.save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "config.json").write_text(json.dumps({"eos_token_id": 0}))
+    assert Tokenizer(tmp_path).stop_ids == [0]
 
 
 def test_special_tokens_are_not_shown_and_the_models_defaults_are_read(byte_tokenizer):

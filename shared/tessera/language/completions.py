@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import time
 import uuid
 from collections.abc import AsyncGenerator
+from functools import partial
 
 from msgspec import UNSET
 
 from tessera.errors import InvalidRequestError
 from tessera.language.chat import check_choices
 from tessera.language.generation import Finish, Generator, Limits, Piece, Prompt, output_limit, sampling_of, stops_of
+from tessera.language.together import AT_ONCE, together
 from tessera.language.tokenizer import Tokenizer
 from tessera.web.sse import event
 from tessera.wire.chat import Completion, CompletionChoice, CompletionLogprobs, CompletionRequest, Usage
@@ -21,14 +22,17 @@ from tessera.wire.engine import Sampling
 MAX_PROMPTS = 256
 
 
-def token_lists(value: str | list[str | int | list[int]], tokenizer: Tokenizer, *, param: str) -> list[list[int]]:
+async def token_lists(
+    value: str | list[str | int | list[int]], tokenizer: Tokenizer, limits: Limits, *, param: str
+) -> list[list[int]]:
     """Inputs as lists of token ids: a text, texts, ids, or lists of ids.
 
     Raises:
         InvalidRequestError: an empty or mixed list, or more than `MAX_PROMPTS` inputs.
+        ContextLengthError: a text that is far too long for the model.
     """
     if isinstance(value, str):
-        return [tokenizer.encode(value, add_special_tokens=True)]
+        value = [value]
     kinds = {type(item) for item in value}
     if len(kinds) != 1:
         raise InvalidRequestError(
@@ -39,11 +43,10 @@ def token_lists(value: str | list[str | int | list[int]], tokenizer: Tokenizer, 
         return [[item for item in value if isinstance(item, int)]]
     if len(value) > MAX_PROMPTS:
         raise InvalidRequestError(f"`{param}` has {len(value)} inputs; at most {MAX_PROMPTS} are allowed", param=param)
-    return [
-        tokenizer.encode(item, add_special_tokens=True) if isinstance(item, str) else item
-        for item in value
-        if not isinstance(item, int)
-    ]
+    if kinds == {str}:
+        texts = [item for item in value if isinstance(item, str)]
+        return await tokenizer.encode_within(texts, limits.context_length, add_special_tokens=True, param=param)
+    return [item for item in value if isinstance(item, list)]
 
 
 class Completions:
@@ -56,8 +59,9 @@ class Completions:
 
     async def answer(self, request: CompletionRequest) -> Completion:
         """The whole answer: `n` choices for each prompt, in the prompts' order."""
-        prompts = self._prompts(request)
-        results = await asyncio.gather(*(self._collect(request, prompt, sampling) for prompt, sampling in prompts))
+        prompts = await self._prompts(request)
+        calls = [partial(self._collect, request, prompt, sampling) for prompt, sampling in prompts]
+        results = await together(calls, at_once=max(1, AT_ONCE // request.n))
         choices = []
         for row, pieces_by_choice in enumerate(results):
             for choice, pieces in enumerate(pieces_by_choice):
@@ -68,7 +72,7 @@ class Completions:
 
     async def stream(self, request: CompletionRequest) -> AsyncGenerator[bytes]:
         """The answer as server-sent events; the caller appends `[DONE]`."""
-        prompts = self._prompts(request)
+        prompts = await self._prompts(request)
         if len(prompts) > 1:
             raise InvalidRequestError("a streamed completion takes one `prompt`", param="prompt")
         prompt, sampling = prompts[0]
@@ -93,11 +97,16 @@ class Completions:
         if with_usage:
             yield chunk([], self._usage(prompts, completed))
 
-    def _prompts(self, request: CompletionRequest) -> list[tuple[Prompt, Sampling]]:
+    async def _prompts(self, request: CompletionRequest) -> list[tuple[Prompt, Sampling]]:
         check_choices(request, self.limits)
+        if request.echo and request.logprobs is not None:
+            raise InvalidRequestError(
+                "`logprobs` are those of generated tokens: leave out `echo`, which would ask for the prompt's",
+                param="logprobs",
+            )
         tokenizer = self.generator.tokenizer
         found = []
-        for ids in token_lists(request.prompt, tokenizer, param="prompt"):
+        for ids in await token_lists(request.prompt, tokenizer, self.limits, param="prompt"):
             limit = output_limit(request.max_tokens, len(ids), self.limits, param="max_tokens", prompt_param="prompt")
             sampling = sampling_of(request, tokenizer, max_tokens=limit, logprobs=request.logprobs)
             found.append((Prompt(ids, {}), sampling))

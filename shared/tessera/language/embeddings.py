@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import array
-import asyncio
 import base64
 import contextlib
 import math
 import sys
 import uuid
+from functools import partial
 
 from tessera.engine.client import EngineClient
 from tessera.errors import ContextLengthError, InvalidRequestError
 from tessera.language.completions import token_lists
 from tessera.language.generation import Limits
+from tessera.language.together import together
 from tessera.language.tokenizer import Tokenizer
 from tessera.wire.chat import Embedding, EmbeddingList, EmbeddingRequest, Usage
 from tessera.wire.engine import Embed, Embedded
@@ -33,7 +34,7 @@ class Embeddings:
 
         `dimensions` keeps the first so many values and normalises again, as OpenAI does.
         """
-        inputs = token_lists(request.input, self.tokenizer, param="input")
+        inputs = await token_lists(request.input, self.tokenizer, self.limits, param="input")
         for index, ids in enumerate(inputs):
             if not ids:
                 raise InvalidRequestError(f"`input` {index} is empty", param="input")
@@ -42,7 +43,7 @@ class Embeddings:
                     f"`input` {index} has {len(ids)} tokens; the model takes {self.limits.context_length}",
                     param="input",
                 )
-        vectors = await asyncio.gather(*(self._embed(ids) for ids in inputs))
+        vectors = await together([partial(self._embed, ids) for ids in inputs])
         data = [
             Embedding(index=index, embedding=_written(_shortened(vector, request.dimensions), request.encoding_format))
             for index, vector in enumerate(vectors)

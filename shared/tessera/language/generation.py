@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+import re
 import uuid
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from tessera.wire.chat import SamplingRequest
 from tessera.wire.engine import Array, Generate, Sampling, Tokens, TokenScore
 
 Finish = Literal["stop", "length"]
+_TOKEN_ID = re.compile(r"[0-9]{1,9}")
 
 
 @dataclass(frozen=True)
@@ -63,8 +65,8 @@ def sampling_of(request: SamplingRequest, tokenizer: Tokenizer, *, max_tokens: i
     """
     bias: dict[int, float] = {}
     for key, value in (request.logit_bias or {}).items():
-        if not key.isascii() or not key.isdigit():
-            raise InvalidRequestError(f"`logit_bias`: {key!r} is not a token id", param="logit_bias")
+        if not _TOKEN_ID.fullmatch(key):
+            raise InvalidRequestError(f"`logit_bias`: {key[:32]!r} is not a token id", param="logit_bias")
         bias[int(key)] = value
     return Sampling(
         max_tokens=max_tokens,

@@ -58,7 +58,7 @@ class ChatTemplate:
         """
         try:
             return self._template.render(messages=messages, add_generation_prompt=True, **self._special_tokens)
-        except (jinja2.TemplateError, TypeError, ValueError) as error:
+        except (jinja2.TemplateError, TypeError, ValueError, LookupError, ArithmeticError, AttributeError) as error:
             raise InvalidRequestError(
                 f"the model's chat template does not take this conversation: {error}", param="messages"
             ) from error

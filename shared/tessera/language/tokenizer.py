@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from tokenizers import Tokenizer as FastTokenizer
 from tokenizers.decoders import DecodeStream
 
-from tessera.errors import ModelLoadError
+from tessera.errors import ContextLengthError, ModelLoadError
 
 
 @dataclass(frozen=True)
@@ -34,13 +37,65 @@ class Tokenizer:
         self.fast.no_truncation()
         self.stop_ids = _stop_ids(directory)
         self.defaults = _defaults(directory)
-        self.special_ids = frozenset(
-            number for number, token in self.fast.get_added_tokens_decoder().items() if token.special
-        )
+        special = [token.content for token in self.fast.get_added_tokens_decoder().values() if token.special]
+        self.control = tuple(sorted(filter(None, special), key=len, reverse=True))
+        """How control tokens are spelled, longest first."""
+        self._path = path
+        self._longest = max(map(len, self.fast.get_vocab()), default=1)
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
-        """Token ids of a text. A rendered chat template has its special tokens already."""
+        """Token ids of a short text of ours; see `encode_within` for those of users."""
         return list(self.fast.encode(text, add_special_tokens=add_special_tokens).ids)
+
+    async def encode_within(
+        self, texts: list[str], most: int, *, add_special_tokens: bool, param: str
+    ) -> list[list[int]]:
+        """Token ids of users' texts, in a thread that lets the event loop run.
+
+        Raises:
+            ContextLengthError: a text is so long that it must have more than `most` tokens; it is not encoded.
+        """
+        self.check_length(max(map(len, texts), default=0), most, param=param)
+        # Only the batch call releases the interpreter lock.
+        encoded = await asyncio.to_thread(self.fast.encode_batch, texts, add_special_tokens=add_special_tokens)
+        return [list(one.ids) for one in encoded]
+
+    async def encode_pieces(self, pieces: list[tuple[str, bool]], most: int, *, param: str) -> list[int]:
+        """Token ids of a rendered template, which has its control tokens already; literal pieces get none.
+
+        Raises:
+            ContextLengthError: as `encode_within`, for all pieces together.
+        """
+        self.check_length(sum(len(text) for text, _ in pieces), most, param=param)
+        return await asyncio.to_thread(self._encode_pieces, pieces)
+
+    def _encode_pieces(self, pieces: list[tuple[str, bool]]) -> list[int]:
+        ids: list[int] = []
+        for text, literal in pieces:
+            fast = self._plain if literal else self.fast
+            ids += fast.encode_batch([text], add_special_tokens=False)[0].ids
+        return ids
+
+    def check_length(self, characters: int, most: int, *, param: str) -> None:
+        """Refuse a text that must have more than `most` tokens, before anything is done with it.
+
+        Raises:
+            ContextLengthError: with the numbers.
+        """
+        if characters > most * self._longest:
+            raise ContextLengthError(
+                f"`{param}` has {characters} characters, which is more than the model's context of {most} tokens",
+                param=param,
+            )
+
+    @cached_property
+    def _plain(self) -> FastTokenizer:
+        """The same tokenizer for which control tokens are only characters."""
+        fast = FastTokenizer.from_file(str(self._path))
+        fast.no_padding()
+        fast.no_truncation()
+        fast.encode_special_tokens = True
+        return fast
 
     def decode(self, token_ids: list[int]) -> str:
         """Text of whole token ids, without special tokens."""
@@ -58,24 +113,28 @@ class Detokenizer:
         self._tokenizer = tokenizer
         # The last prompt tokens give decoders that join words their left context.
         self._stream = DecodeStream(ids=prompt_ids[-5:], skip_special_tokens=True)
-        self._tokens: list[int] = []
-        self._length = 0
+        self._tokens: list[int] = prompt_ids[-5:]
+        self._shown = len(self._tokens)
 
     def push(self, token_id: int) -> str:
         """The text that `token_id` completes; empty while a character is incomplete or for a special token."""
         self._tokens.append(token_id)
         text = self._stream.step(self._tokenizer.fast, token_id) or ""
-        self._length += len(text)
+        if text:
+            self._shown = len(self._tokens)
         return text
 
     def flush(self) -> str:
         """What was held back at the end: an incomplete character, shown as replacement characters."""
-        return self._tokenizer.decode(self._tokens)[self._length :]
+        if self._shown == len(self._tokens):
+            return ""
+        # Both with the same left context, because decoders treat the beginning of a text in their own way.
+        before = self._tokenizer.decode(self._tokens[: self._shown])
+        return self._tokenizer.decode(self._tokens)[len(before) :]
 
 
 def _defaults(directory: Path) -> SamplingDefaults:
-    path = directory / "generation_config.json"
-    values = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    values = _read_json(directory / "generation_config.json")
     return SamplingDefaults(
         temperature=float(values.get("temperature") or 1.0),
         top_p=float(values.get("top_p") or 1.0),
@@ -84,13 +143,22 @@ def _defaults(directory: Path) -> SamplingDefaults:
 
 
 def _stop_ids(directory: Path) -> list[int]:
-    found: list[int] = []
     for name in ("generation_config.json", "config.json"):
-        path = directory / name
-        if path.is_file():
-            values = json.loads(path.read_text(encoding="utf-8"))
-            eos = values.get("eos_token_id") or (values.get("text_config") or {}).get("eos_token_id")
-            found = eos if isinstance(eos, list) else [eos] if eos is not None else []
-        if found:
-            break
-    return found
+        values = _read_json(directory / name)
+        eos = values.get("eos_token_id")
+        if eos is None:
+            eos = (values.get("text_config") or {}).get("eos_token_id")
+        if eos is not None:
+            return eos if isinstance(eos, list) else [eos]
+    return []
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    """A configuration file's values; none when there is no such file."""
+    if not path.is_file():
+        return {}
+    try:
+        values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ModelLoadError(f"{path} is not valid JSON: {error}") from error
+    return values

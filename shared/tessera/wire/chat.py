@@ -19,6 +19,7 @@ Seed = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 Stop = Annotated[str, Meta(min_length=1, max_length=256)]
 Stops = Annotated[list[Stop], Meta(max_length=16)]
 Bias = Annotated[float, Meta(ge=-100, le=100)]
+TokenId = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -53,7 +54,9 @@ class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     role: Literal["system", "developer", "user", "assistant"]
     content: str | list[Part] | None = None
     name: str | None = None
-    refusal: str | None = None
+    """Who speaks; whether the model sees it is its template's choice."""
+    refusal: None = None
+    """Answers have it, so histories do; no model here refuses."""
 
 
 class StreamOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -78,9 +81,9 @@ class SamplingRequest(Request, frozen=True, kw_only=True):
     seed: Seed | None = None
     user: str | None = None
     # beyond OpenAI
-    top_k: Annotated[int, Meta(ge=0)] | None = None
+    top_k: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
     min_p: Annotated[float, Meta(ge=0, le=1)] = 0.0
-    repetition_penalty: Annotated[float, Meta(gt=0, le=10)] = 1.0
+    repetition_penalty: Annotated[float, Meta(ge=0.01, le=10)] = 1.0
     ignore_eos: bool = False
 
 
@@ -93,11 +96,22 @@ class ChatCompletionRequest(SamplingRequest, frozen=True, kw_only=True):
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
 
+    @property
+    def characters(self) -> int:
+        """Length of all text in the messages."""
+        found = 0
+        for message in self.messages:
+            if isinstance(message.content, str):
+                found += len(message.content)
+            elif message.content is not None:
+                found += sum(len(part.text) for part in message.content if isinstance(part, TextPart))
+        return found
+
 
 class CompletionRequest(SamplingRequest, frozen=True, kw_only=True):
     """Body of `POST /v1/completions`. A prompt is text or token ids; a list of them is a batch."""
 
-    prompt: str | list[str | int | list[int]]
+    prompt: str | list[str | TokenId | list[TokenId]]
     max_tokens: Count = 16
     echo: bool = False
     logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
@@ -107,7 +121,7 @@ class EmbeddingRequest(Request, frozen=True, kw_only=True):
     """Body of `POST /v1/embeddings`."""
 
     model: str
-    input: str | list[str | int | list[int]]
+    input: str | list[str | TokenId | list[TokenId]]
     encoding_format: Literal["float", "base64"] = "float"
     dimensions: Count | None = None
     user: str | None = None

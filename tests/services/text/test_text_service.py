@@ -270,3 +270,61 @@ def test_health_metrics_and_the_api_description_are_there(text):
     body = schema["paths"]["/v1/chat/completions"]["post"]["requestBody"]["content"]["application/json"]["schema"]
     name = body["$ref"].rsplit("/", 1)[1]
     assert "temperature" in schema["components"]["schemas"][name]["properties"]
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({"prompt": "x", "top_k": 2**63}, "top_k"),
+        ({"prompt": "x", "top_k": 2**65}, "top_k"),
+        ({"prompt": [2**65]}, "prompt"),
+        ({"prompt": [[2**65]]}, "prompt"),
+        ({"prompt": "x", "logit_bias": {"9" * 5000: 1}}, "logit_bias"),
+        ({"prompt": "x", "logit_bias": {str(2**65): 1}}, "logit_bias"),
+        ({"prompt": "x", "repetition_penalty": 1e-300}, "repetition_penalty"),
+        ({"prompt": "x", "echo": True, "logprobs": 1}, "logprobs"),
+        ({"prompt": "x" * 1_000_000}, "prompt"),
+    ],
+)
+def test_numbers_and_texts_of_absurd_size_are_refused_by_name(text, body, param):
+    answer = post(text, "/v1/completions", model=MODEL, **body)
+    assert answer.status_code == 400, answer.text
+    assert answer.json()["error"]["param"].startswith(param)
+
+
+def test_a_batch_of_prompts_and_choices_larger_than_the_queue_is_answered_whole(client):
+    answer = client.completions.create(model=MODEL, prompt=["ab"] * 100, n=4, temperature=0, max_tokens=2)
+    assert [choice.index for choice in answer.choices] == list(range(400))
+    assert len({choice.text for choice in answer.choices}) == 1
+
+
+def test_a_batch_with_one_wrong_prompt_leaves_nothing_running(text):
+    body = {"prompt": [*([5] for _ in range(20)), [99999]], "max_tokens": 3000, "ignore_eos": True}
+    answer = post(text, "/v1/completions", model=MODEL, **body)
+    assert answer.status_code == 400
+    until(lambda: metric(text, "tessera_text_engine_requests_running") == 0, 5)
+
+
+def test_a_client_that_leaves_before_its_stream_begins_leaves_the_queue(start_service, tiny_text_model):
+    settings = {"text__model": str(tiny_text_model), "text__engine__threads": "1", "text__engine__max_running": "1"}
+    with start_service("text", **settings) as service:
+        body = {"model": MODEL, "prompt": "abc", "max_tokens": 4000, "ignore_eos": True, "stream": True}
+        with httpx.stream("POST", f"{service.url}/v1/completions", json=body, timeout=60) as first:
+            pieces = first.iter_bytes()
+            next(pieces)
+            with (
+                pytest.raises(httpx.ReadTimeout),
+                httpx.stream("POST", f"{service.url}/v1/completions", json=body, timeout=0.5),
+            ):
+                pass
+            until(lambda: metric(service, "tessera_text_engine_requests_waiting") == 0, 3)
+            assert metric(service, "tessera_text_engine_requests_running") == 1
+
+
+def test_a_message_cannot_speak_for_another_role(client, text):
+    def prompt_tokens(content: str) -> int:
+        messages = [{"role": "user", "content": content, "name": "Ada"}]
+        answer = client.chat.completions.create(model=MODEL, messages=messages, max_tokens=1)
+        return answer.usage.prompt_tokens
+
+    assert prompt_tokens("a</s>b") == prompt_tokens("a....b")
