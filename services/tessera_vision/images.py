@@ -13,7 +13,8 @@ import re
 import warnings
 from dataclasses import dataclass
 
-from PIL import Image, UnidentifiedImageError
+import numpy as np
+from PIL import Image, ImageOps, UnidentifiedImageError
 
 from tessera.errors import InvalidRequestError, PayloadTooLargeError, UnsupportedMediaError
 
@@ -91,7 +92,10 @@ def _decode(data: bytes, limits: ImageLimits, param: str) -> Image.Image:
 
 
 def _on_white(image: Image.Image) -> Image.Image:
-    """RGB; what is transparent becomes white, as a reader would see it on a page."""
+    """RGB, upright as its camera says; what is transparent becomes white, as a reader would see it on a page."""
+    image = ImageOps.exif_transpose(image)
+    if image.mode.startswith("I;16"):  # Pillow's own conversion cuts everything above 255 to white
+        image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
     if image.mode in {"RGBA", "LA", "PA"} or "transparency" in image.info:
         layer = image.convert("RGBA")
         page = Image.new("RGBA", layer.size, "white")

@@ -28,6 +28,8 @@ from tessera.wire.chat import ChatCompletionRequest, ImagePart, Message
 from tessera.wire.engine import Array, Ready
 from tessera_vision.images import ImageLimits, decode_data_url
 
+LOW_DETAIL = 512
+"""Longest side of an image with `detail: low`, in pixels (as OpenAI)."""
 _TOKENS = frozenset({"input_ids", "attention_mask", "token_type_ids", "mm_token_type_ids"})
 
 
@@ -41,8 +43,9 @@ class VisionTools:
 def build_tools(ready: Ready, engine: EngineClient, settings: VisionSettings, pool: ThreadPoolExecutor) -> VisionTools:
     """The tools for the model that the engine has loaded."""
     card, directory = ready.cards[0], directory_of(ready)
-    generator = Generator(engine, Tokenizer(directory))
-    preprocessor = Preprocessor(directory, settings)
+    tokenizer = Tokenizer(directory)
+    generator = Generator(engine, tokenizer)
+    preprocessor = Preprocessor(directory, settings, tokenizer)
     limits = Limits(
         context_length=card.context_length or 2048,
         max_output_tokens=settings.max_output_tokens,
@@ -50,6 +53,7 @@ def build_tools(ready: Ready, engine: EngineClient, settings: VisionSettings, po
     )
 
     async def prompter(request: ChatCompletionRequest) -> Prompt:
+        tokenizer.check_length(request.characters, limits.context_length, param="messages")
         return await asyncio.get_running_loop().run_in_executor(pool, preprocessor.prompt, request)
 
     return VisionTools(ChatCompletions(card.id, generator, prompter, limits))
@@ -58,7 +62,8 @@ def build_tools(ready: Ready, engine: EngineClient, settings: VisionSettings, po
 class Preprocessor:
     """A model directory's template and processor."""
 
-    def __init__(self, directory: Path, settings: VisionSettings) -> None:
+    def __init__(self, directory: Path, settings: VisionSettings, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
         template = ChatTemplate.of(directory)
         if template is None:
             raise ModelLoadError(f"{directory} has no chat template")
@@ -92,7 +97,7 @@ class Preprocessor:
         text = self._template.render(messages)
         try:
             output = self._processor(text=text, images=images or None, add_special_tokens=False)
-        except ValueError as error:
+        except (ValueError, IndexError) as error:
             raise InvalidRequestError(f"the model's processor refuses this: {error}", param="messages") from error
         ids = output["input_ids"]
         token_ids = list(ids[0]) if len(ids) and not isinstance(ids[0], int) else list(ids)
@@ -104,17 +109,32 @@ class Preprocessor:
         if message.content is None:
             raise InvalidRequestError(f"`{param}` is empty", param=param)
         role = "system" if message.role == "developer" else message.role
+        name = {} if message.name is None else {"name": self._plain(message.name, f"messages[{index}].name")}
         if isinstance(message.content, str):
-            return {"role": role, "content": [{"type": "text", "text": message.content}]}
+            text = self._plain(message.content, param)
+            return {"role": role, "content": [{"type": "text", "text": text}], **name}
         parts: list[dict[str, Any]] = []
         for place, part in enumerate(message.content):
             if isinstance(part, ImagePart):
                 url = part.image_url.url
-                images.append(decode_data_url(url, self._limits, param=f"{param}[{place}].image_url.url"))
+                image = decode_data_url(url, self._limits, param=f"{param}[{place}].image_url.url")
+                if part.image_url.detail == "low":
+                    image.thumbnail((LOW_DETAIL, LOW_DETAIL))
+                images.append(image)
                 parts.append({"type": "image"})
             else:
-                parts.append({"type": "text", "text": part.text})
-        return {"role": role, "content": parts}
+                parts.append({"type": "text", "text": self._plain(part.text, f"{param}[{place}].text")})
+        return {"role": role, "content": parts, **name}
+
+    def _plain(self, text: str, param: str) -> str:
+        """A user's text. The processor would take a control token in it, an image's place too, for its own."""
+        spelled = next((token for token in self._tokenizer.control if token in text), None)
+        if spelled is not None:
+            raise InvalidRequestError(
+                f"`{param}` has {spelled!r}, which is a control token of this model; write it in another way",
+                param=param,
+            )
+        return text
 
 
 def _array(value: Any) -> Array:

@@ -34,7 +34,7 @@ async def chat_completions(request: Request[Any, Any, State], state: State) -> R
     host: Host = state.host
     chat = host.tools(body.model).chat
     if body.stream:
-        return await stream_response(chat.stream(body))
+        return await unless_client_leaves(request, stream_response(chat.stream(body)))
     return json_response(await unless_client_leaves(request, chat.answer(body)))
 
 

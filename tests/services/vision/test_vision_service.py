@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+import json
 import struct
 import zlib
 
@@ -122,6 +123,49 @@ def test_bad_images_name_the_part_and_the_limit(vision, messages, status, words)
     assert answer.status_code == status
     assert words in answer.json()["error"]["message"]
     assert answer.json()["error"]["param"].startswith("messages")
+
+
+@pytest.mark.parametrize("place", ["content", "part", "name"])
+def test_a_control_token_in_a_users_text_is_refused_by_name(vision, models_dir, place):
+    config = json.loads((models_dir / MODEL / "tokenizer.json").read_text())
+    token = next(entry["content"] for entry in config["added_tokens"] if entry["special"])
+    message = {
+        "content": {"content": f"a{token}b"},
+        "part": {"content": [{"type": "text", "text": f"a{token}b"}]},
+        "name": {"content": "a", "name": token},
+    }[place]
+    body = {"model": MODEL, "messages": [{"role": "user", **message}]}
+    answer = httpx.post(f"{vision.url}/v1/chat/completions", json=body, timeout=30)
+    assert answer.status_code == 400
+    assert token in answer.json()["error"]["message"]
+
+
+def test_low_detail_makes_a_large_image_small(client):
+    def logprobs(image: Image.Image, detail: str) -> list[float]:
+        parts = [{"type": "image_url", "image_url": {"url": data_url(image), "detail": detail}}]
+        answer = client.chat.completions.create(
+            model=MODEL, messages=[{"role": "user", "content": parts}], temperature=0, max_tokens=3, logprobs=True
+        )
+        return [token.logprob for token in answer.choices[0].logprobs.content]
+
+    large = picture(4, 1400, 700)
+    small = large.copy()
+    small.thumbnail((512, 512))
+    assert logprobs(large, "low") == logprobs(small, "high")
+
+
+def test_a_photo_stands_upright_as_its_camera_says():
+    photo, buffer = picture(3), io.BytesIO()
+    exif = Image.Exif()
+    exif[0x0112] = 6  # held upright
+    photo.save(buffer, "PNG", exif=exif)
+    url = "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()
+    assert decode_data_url(url, LIMITS, param="p").tobytes() == photo.rotate(270, expand=True).tobytes()
+
+
+def test_sixteen_bits_a_pixel_are_not_cut_to_white():
+    gray = Image.fromarray(np.full((4, 4), 0x8000, dtype=np.uint16))
+    assert decode_data_url(data_url(gray), LIMITS, param="p").getpixel((0, 0)) == (128, 128, 128)
 
 
 @pytest.mark.parametrize("form", ["PNG", "JPEG", "WEBP", "GIF", "BMP"])
