@@ -91,7 +91,7 @@ class EngineClient:
         self._writer: asyncio.StreamWriter | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._keeper: asyncio.Task[None] | None = None
-        self._closing = False
+        self._closing = asyncio.Event()
 
     @property
     def pid(self) -> int | None:
@@ -136,7 +136,7 @@ class EngineClient:
         """
         if self.problem is not None:
             raise UnavailableError(f"the {self.name} is down: {self.problem.message}")
-        if self._closing:
+        if self._closing.is_set():
             raise UnavailableError(f"the {self.name} is shutting down")
         if not self._was_ready:
             raise UnavailableError(f"the {self.name} is still loading its model", retry_after=2)
@@ -163,7 +163,7 @@ class EngineClient:
 
     async def close(self) -> None:
         """End the process: ask, then terminate, then kill. Requests that still run are failed."""
-        self._closing = True
+        self._closing.set()
         self._send(Shutdown())
         process = self._process
         if process is not None:
@@ -189,13 +189,13 @@ class EngineClient:
 
     async def _keep(self) -> None:
         backoff = FIRST_BACKOFF_S
-        while not self._closing:
+        while not self._closing.is_set():
             started = time.monotonic()
             try:
                 await self._run_once()
             except Exception:
                 logger.exception("the %s could not be run", self.name)
-            if self._closing:
+            if self._closing.is_set():
                 return
             self._sort_out_pending()
             self.restarts += 1
@@ -225,7 +225,7 @@ class EngineClient:
             if self._writer is not None:
                 self._writer.close()
                 self._writer = None
-            if not self._closing:  # closing ends the process; see `close`
+            if not self._closing.is_set():  # closing ends the process; see `close`
                 code = await asyncio.to_thread(_end, self._process)
                 logger.error("the %s ended with status %d; starting it again", self.name, code)
 

@@ -40,7 +40,9 @@ def sample(logits_RV: torch.Tensor, requests: list[SequenceRequest]) -> list[Sam
     for row, request in enumerate(requests):
         _adjust(adjusted_RV[row], request)
     tokens_R = adjusted_RV.argmax(dim=-1)
-    random = [row for row, request in enumerate(requests) if _sampling(request).temperature >= GREEDY_BELOW and finite[row]]
+    random = [
+        row for row, request in enumerate(requests) if _sampling(request).temperature >= GREEDY_BELOW and finite[row]
+    ]
     if random:
         rows = torch.tensor(random, device=raw_RV.device)
         tokens_R[rows] = _draw(adjusted_RV[rows], [requests[row] for row in random])

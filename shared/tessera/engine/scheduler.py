@@ -115,9 +115,7 @@ class Scheduler:
     def _can_admit(self, request: SequenceRequest) -> bool:
         """Room for all it has so far and the token it samples next, so that it is not preempted at once."""
         positions = len(request.token_ids) + (1 if request.sampling else 0)
-        return len(self.running) < self.max_running and self.allocator.can_allocate(
-            self.allocator.pages_for(positions)
-        )
+        return len(self.running) < self.max_running and self.allocator.can_allocate(self.allocator.pages_for(positions))
 
     def _missing(self, request: SequenceRequest, count: int) -> int:
         return max(0, self.allocator.pages_for(request.computed + count) - len(request.pages))
