@@ -12,7 +12,7 @@ from tessera.language.completions import Completions
 from tessera.language.embeddings import Embeddings
 from tessera.language.generation import Generator, Limits, Prompt
 from tessera.language.literals import Literals
-from tessera.language.service import directory_of
+from tessera.language.service import context_of, directory_of
 from tessera.language.template import ChatTemplate
 from tessera.language.tokenizer import Tokenizer
 from tessera.settings import TextSettings
@@ -35,7 +35,7 @@ def build_tools(ready: Ready, engine: EngineClient, settings: TextSettings) -> T
     tokenizer = Tokenizer(directory)
     template = ChatTemplate.of(directory)
     limits = Limits(
-        context_length=card.context_length or 2048,
+        context_length=context_of(card),
         max_output_tokens=settings.max_output_tokens,
         max_choices=settings.max_choices,
     )

@@ -20,7 +20,7 @@ from tessera.engine.client import EngineClient
 from tessera.errors import InvalidRequestError, ModelLoadError
 from tessera.language.chat import ChatCompletions
 from tessera.language.generation import Generator, Limits, Prompt
-from tessera.language.service import directory_of
+from tessera.language.service import context_of, directory_of
 from tessera.language.template import ChatTemplate
 from tessera.language.tokenizer import Tokenizer
 from tessera.settings import VisionSettings
@@ -47,7 +47,7 @@ def build_tools(ready: Ready, engine: EngineClient, settings: VisionSettings, po
     generator = Generator(engine, tokenizer)
     preprocessor = Preprocessor(directory, settings, tokenizer)
     limits = Limits(
-        context_length=card.context_length or 2048,
+        context_length=context_of(card),
         max_output_tokens=settings.max_output_tokens,
         max_choices=settings.max_choices,
     )

@@ -12,6 +12,7 @@ from tessera.errors import ContextLengthError, InvalidRequestError, ModelLoadErr
 from tessera.models.sequence_runner import SequenceRunner, StepOutput
 from tessera.settings import SequenceEngineSettings
 from tessera.wire.engine import Array, Embed, Embedded, Failed, Generate, Ready, Sampling, Tokens
+from tessera.wire.models import Card
 
 SMALL = {
     "vocab_size": 97,
@@ -244,6 +245,16 @@ def test_what_a_client_can_get_wrong_is_said(tokens, sampling, error, words, tin
     with pytest.raises(error, match=words):
         engine.submit(Generate(request_id="r", token_ids=tokens, sampling=Sampling(**({"max_tokens": 1} | sampling))))
     assert not engine.has_work()
+
+
+def test_the_card_says_how_much_of_one_request_this_engine_holds(tiny_models):
+    card = Card(
+        id="m", family="f", tasks=["chat"], source="s", parameters=1, licence="l", created=1, context_length=512
+    )
+    ready = Ready(device="cpu", cards=[card], directories=["/m"], report={})
+    engine = engine_for(tiny_models("llama"), kv_cache_bytes=64 * 512)
+    held = SequenceEngine(engine.runner, SequenceEngineSettings(), ready).ready().cards[0].context_length
+    assert held == engine.runner.pages * engine.runner.page_size < 512
 
 
 def test_pickled_weights_are_refused(tiny_models, tmp_path):

@@ -9,6 +9,7 @@ import logging
 from collections.abc import Iterable
 from typing import Literal, Protocol
 
+import msgspec
 import numpy as np
 import torch
 
@@ -81,8 +82,10 @@ class SequenceEngine:
         self.steps = 0
 
     def ready(self) -> Ready:
-        """What was loaded."""
-        return self._ready
+        """What was loaded. A card's context is what this engine holds of one request, which may be less than the model's."""
+        context = self.scheduler.context_length
+        cards = [msgspec.structs.replace(card, context_length=context) for card in self._ready.cards]
+        return msgspec.structs.replace(self._ready, cards=cards)
 
     def submit(self, message: ToEngine) -> None:
         """Queue a `Generate` or `Embed`."""

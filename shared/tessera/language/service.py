@@ -1,6 +1,7 @@
 """What a service with a sequence engine holds: its engine's client and, once the engine is ready, the model's tools.
 
-The tokenizer and the template come from the directory that the engine says it has loaded, so both sides agree.
+The tokenizer and the template come from the directory that the engine says it has loaded, so both sides agree, also
+after a restart with another model.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from tessera.errors import UnavailableError
 from tessera.web.metrics import NamedGauges
 from tessera.web.models import find_model, model_of
 from tessera.wire.engine import Ready
-from tessera.wire.models import ModelList
+from tessera.wire.models import Card, ModelList
 
 Tools = TypeVar("Tools")
 
@@ -51,8 +52,10 @@ class EngineHost(Generic[Tools]):
             UnavailableError: the engine has not loaded yet.
             ModelNotFoundError: it has loaded another.
         """
+        ready = self.engine.ready
+        if ready is not None and self._tools is not None and not _same(ready, self._ready):
+            self._tools = None  # it has come back with another model
         if self._tools is None:
-            ready = self.engine.ready
             if ready is None:
                 problem = self.engine.problem
                 raise UnavailableError(
@@ -61,8 +64,8 @@ class EngineHost(Generic[Tools]):
                     else f"the {self.engine.name} is still loading its model",
                     retry_after=2,
                 )
-            self._ready = ready
             self._tools = self._build(ready, self.engine)
+            self._ready = ready
         find_model(self.models(), model)
         return self._tools
 
@@ -72,6 +75,16 @@ class EngineHost(Generic[Tools]):
         if ready is None:
             return ModelList(data=[])
         return ModelList(data=[model_of(card, ready.device) for card in ready.cards])
+
+
+def _same(one: Ready, other: Ready | None) -> bool:
+    return other is not None and (one.cards, one.directories) == (other.cards, other.directories)
+
+
+def context_of(card: Card) -> int:
+    """Positions of one request that the engine holds; its own word, which is in every card that it sends."""
+    assert card.context_length is not None
+    return card.context_length
 
 
 def directory_of(ready: Ready) -> Path:
