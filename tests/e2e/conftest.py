@@ -41,6 +41,7 @@ operation make a step ten times slower."""
 SHORT_WAITS = {"TESSERA_JOBS__LEASE_S": "3", "TESSERA_JOBS__REAP_EVERY_S": "1", "TESSERA_REDIS__TIMEOUT_S": "1"}
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist looks for groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if {"suite", "breakable_suite", "start_suite"} & set(getattr(item, "fixturenames", ())):

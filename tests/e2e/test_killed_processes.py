@@ -8,6 +8,7 @@ import signal
 import threading
 import warnings
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import av
@@ -108,7 +109,7 @@ def test_an_engine_killed_within_a_stream_is_told_and_the_next_request_works(
 def test_an_engine_killed_before_the_first_token_costs_the_client_only_time(
     breakable_suite: Any, strict: openai.OpenAI, kill: Callable[[str], int], wait: Wait, stream: bool
 ) -> None:
-    (engine,) = breakable_suite.pids("tessera_text.worker")
+    (engine,) = wait(lambda: breakable_suite.pids("tessera_text.worker"), "an engine")
     os.kill(engine, signal.SIGSTOP)  # so that no token can come before the kill
     answers: list[str] = []
 
@@ -168,7 +169,7 @@ def test_redis_killed_between_create_and_poll_has_forgotten_nothing(
 def test_while_redis_is_away_videos_are_refused_for_now_and_all_else_works(
     breakable_suite: Any, client: openai.OpenAI, strict: openai.OpenAI, kill: Callable[[str], int], wait: Wait
 ) -> None:
-    (redis,) = breakable_suite.pids("valkey-server")
+    (redis,) = wait(lambda: breakable_suite.pids("valkey-server"), "a Redis")
     os.kill(redis, signal.SIGSTOP)
     try:
         with pytest.raises(openai.APIStatusError) as refused:
@@ -206,7 +207,7 @@ def test_services_killed_all_at_once_come_back_with_new_engines(
     assert client.audio.speech.create(model="tiny-random-speech", voice="alloy", input="Hi.").content
     assert client.videos.create_and_poll(prompt="x", seconds="1", extra_body={"steps": 1}).status == "completed"
     for name, old in engines.items():
-        assert not old & set(breakable_suite.pids(f"tessera_{name}.worker")), f"an engine of {name} was left behind"
+        assert not [pid for pid in old if Path(f"/proc/{pid}").exists()], f"an engine of {name} was left behind"
 
 
 def test_speech_killed_within_a_file_does_not_look_whole(
