@@ -82,7 +82,7 @@ class SequenceEngine:
         self.steps = 0
 
     def ready(self) -> Ready:
-        """What was loaded. A card's context is what this engine holds of one request, which may be less than the model's."""
+        """What was loaded. A card's context is what this engine holds of one request: perhaps less than the model."""
         context = self.scheduler.context_length
         cards = [msgspec.structs.replace(card, context_length=context) for card in self._ready.cards]
         return msgspec.structs.replace(self._ready, cards=cards)
@@ -96,7 +96,7 @@ class SequenceEngine:
         request = SequenceRequest(message.request_id, list(message.token_ids), sampling)
         if isinstance(message, Generate) and message.media:
             if self.runner.encoder is None:
-                raise InvalidRequestError("this model does not take images", param="messages")
+                raise InvalidRequestError("images are not supported with this model", param="messages")
             self.scheduler.check(request, ahead=len(self.unseen))
             self.unseen[request.request_id] = request, message.media
             return

@@ -1,11 +1,14 @@
 """Images in a decoder: encoded once when a request arrives, spliced in place of its image tokens chunk by chunk.
 
-Works with every Transformers class that has `get_image_features` and one token per feature. Does not know how an image
-became pixel tensors: the service's preprocessing does.
+Works with every Transformers class that has `get_image_features` and one token per feature, in a decoder for which an
+image token is a token like others. Does not know how an image became pixel tensors: the service's preprocessing does.
 """
 
 from __future__ import annotations
 
+import inspect
+import json
+import logging
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +18,8 @@ from transformers import PreTrainedModel
 from tessera.engine.batch import Chunk
 from tessera.errors import InvalidRequestError
 from tessera.wire.engine import Array
+
+logger = logging.getLogger(__name__)
 
 _DTYPES = frozenset({"float32", "float16", "int64", "int32", "bool", "uint8"})
 
@@ -42,6 +47,16 @@ def to_tensor(array: Array) -> torch.Tensor:
         raise InvalidRequestError(f"an array does not fit its shape {array.shape}: {error}") from error
 
 
+def unsupported(model: PreTrainedModel) -> str | None:
+    """Why spliced features and one position per token would give wrong answers silently; None when they do not."""
+    needed = inspect.signature(model.forward).parameters.keys() & {"token_type_ids", "mm_token_type_ids"}
+    if needed or hasattr(model.base_model, "get_rope_index"):
+        return "its decoder gives image tokens positions or attention of their own"
+    if "deepstack" in json.dumps(model.config.to_dict(), default=str):
+        return "its decoder takes features in several layers"
+    return None
+
+
 class Encoder:
     """The vision part of a loaded vision-language model."""
 
@@ -51,9 +66,14 @@ class Encoder:
 
     @classmethod
     def of(cls, model: PreTrainedModel) -> Encoder | None:
-        """The encoder of `model`, or None when it has none."""
+        """The encoder of `model`, or None when it has none, or one whose features are not all its decoder needs."""
         token = getattr(model.config, "image_token_id", None)
-        return cls(model, token) if token is not None and hasattr(model, "get_image_features") else None
+        if token is None or not hasattr(model, "get_image_features"):
+            return None
+        if reason := unsupported(model):
+            logger.warning("%s: images are refused, because %s", type(model).__name__, reason)
+            return None
+        return cls(model, token)
 
     @torch.inference_mode()
     def encode(self, token_ids: list[int], media: dict[str, Array]) -> Features:
