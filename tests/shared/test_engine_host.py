@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from prometheus_client import CollectorRegistry
 
@@ -51,6 +53,14 @@ def test_an_engine_that_comes_back_with_another_model_has_its_tokenizer(host):
     assert host.tools("two") == "/models/two"
     with pytest.raises(ModelNotFoundError):
         host.tools("one")
+
+
+def test_it_is_ready_when_its_tools_are(host, built):
+    host.engine.ready = ready("damaged")
+    assert asyncio.run(host.states()) == {"engine": "failed"}
+    host.engine.ready = ready("one")
+    assert asyncio.run(host.states()) == {"engine": "ok"}
+    assert built == [host.tools("one")]
 
 
 def test_tools_that_cannot_be_made_are_tried_again(host):

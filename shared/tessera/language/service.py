@@ -6,6 +6,8 @@ after a restart with another model.
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Generic, TypeVar
@@ -13,13 +15,15 @@ from typing import Generic, TypeVar
 from prometheus_client import CollectorRegistry
 
 from tessera.engine.client import EngineClient, python_module
-from tessera.errors import UnavailableError
+from tessera.errors import TesseraError, UnavailableError
 from tessera.web.metrics import NamedGauges
 from tessera.web.models import find_model, model_of
 from tessera.wire.engine import Ready
 from tessera.wire.models import Card, ModelList
 
 Tools = TypeVar("Tools")
+
+logger = logging.getLogger(__name__)
 
 
 class EngineHost(Generic[Tools]):
@@ -42,8 +46,18 @@ class EngineHost(Generic[Tools]):
         self._ready: Ready | None = None
 
     async def states(self) -> Mapping[str, str]:
-        """For `/ready`."""
-        return {"engine": self.engine.state()}
+        """For `/ready`. Makes the tools as soon as the engine is there, so that no request has to wait for them."""
+        state = self.engine.state()
+        ready = self.engine.ready
+        if ready is not None and (self._tools is None or not _same(ready, self._ready)):
+            try:
+                tools = await asyncio.to_thread(self._build, ready, self.engine)
+            except TesseraError:
+                logger.exception("the %s has loaded a model that cannot be served", self.engine.name)
+                state = "failed"
+            else:
+                self._tools, self._ready = tools, ready
+        return {"engine": state}
 
     def tools(self, model: str) -> Tools:
         """The tools of the model that a request names.
