@@ -86,6 +86,28 @@ def test_force_makes_it_again(toy, tmp_path):
     store.check(store.ensure("toy", tmp_path, force=True))
 
 
+def test_a_process_killed_while_it_replaces_a_model_leaves_no_half_of_it(toy, tmp_path, monkeypatch):
+    made = store.ensure("toy", tmp_path)
+    whole = sorted(path.name for path in made.path.iterdir())
+
+    def killed(path, **_):
+        if Path(path).name in {"toy", ".toy.part-old"} and Path(path).exists():
+            next(Path(path).iterdir()).unlink()
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(store.shutil, "rmtree", killed)
+        with pytest.raises(KeyboardInterrupt):
+            store.ensure("toy", tmp_path, force=True)
+    assert sorted(path.name for path in (tmp_path / "toy").iterdir()) == whole
+
+
+def test_nothing_is_written_into_a_directory_of_the_users_own(tmp_path):
+    (tmp_path / "config.json").write_text('{"architectures": ["LlamaForCausalLM"]}')
+    store.check(store.ensure(str(tmp_path), tmp_path / "models"))
+    assert [path.name for path in tmp_path.iterdir()] == ["config.json"]
+
+
 def test_weights_are_read_once_and_again_when_they_change(toy, tmp_path, monkeypatch):
     read: list[Path] = []
     monkeypatch.setattr(store, "verify", lambda path, card: (read.append(path), verify(path, card)))

@@ -203,7 +203,7 @@ def test_what_the_hub_refuses_is_said_with_the_cure(hub, tmp_path, model, words)
 
 def test_a_model_with_only_pickles_is_refused_before_anything_is_fetched(hub, tmp_path):
     del hub.files["model.safetensors"]
-    assert "neither safetensors nor GGUF" in fetch(hub, "hf:owner/model", tmp_path)
+    assert "no safetensors weights" in fetch(hub, "hf:owner/model", tmp_path)
     assert hub.asked == []
 
 

@@ -18,7 +18,7 @@ from tessera.hub.cards import read_card, weight_files
 from tessera.wire.models import Card
 
 PREFIX = "hf:"
-ALLOWED = ("*.safetensors", "*.gguf", "*.json", "*.jinja", "*.txt", "*.model")
+ALLOWED = ("*.safetensors", "*.json", "*.jinja", "*.txt", "*.model")
 """Weights, configurations, templates, vocabularies. No pickles, no Python."""
 _NAME = re.compile(r"^hf:(?P<repository>[\w.-]{1,96}/[\w.-]{1,96})(@(?P<revision>[\w./-]{1,128}))?$")
 
@@ -67,10 +67,9 @@ def download(reference: Reference, directory: Path, report: Callable[[str], None
         report(f"asking the hub for {name}")
         info: Any = huggingface_hub.HfApi().model_info(name, revision=reference.revision, files_metadata=True)
         wanted = [file for file in info.siblings if Path(file.rfilename).match("*.safetensors")]
-        wanted = wanted or [file for file in info.siblings if Path(file.rfilename).match("*.gguf")]
         if not wanted:
             raise ModelLoadError(
-                f"the hub model {name} has neither safetensors nor GGUF weights; others are not loaded"
+                f"the hub model {name} has no safetensors weights; others (pickles, GGUF) are not loaded from a hub"
             )
         gigabytes = sum(file.size or 0 for file in wanted) / 1e9
         report(f"fetching {name} ({gigabytes:.2f} GB of weights); a stopped download goes on where it was")

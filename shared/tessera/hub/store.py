@@ -105,6 +105,8 @@ def check(found: ModelDirectory, *, every_byte: bool = False) -> None:
     Files whose size and time of change are those of the last check are not read again, unless `every_byte`: hashing
     gigabytes at each start would cost more than loading them.
     """
+    if not found.card.sha256:  # a directory of the user's own, which nothing is known about
+        return
     stamp = found.path / CHECKED_FILE
     now = _fingerprint(found)
     if not every_byte and now is not None and stamp.is_file() and stamp.read_bytes() == now:
@@ -158,10 +160,13 @@ def _download(model: str, models_dir: Path, report: Report) -> ModelDirectory:
 
 
 def _finish(partial: Path, final: Path, card: Card) -> ModelDirectory:
-    if final.exists():
-        shutil.rmtree(final)
     partial.chmod(0o755)
+    old = final.with_name(f".{final.name}.part-old")  # never half a model under its name, also after a kill
+    shutil.rmtree(old, ignore_errors=True)
+    if final.exists():
+        final.replace(old)
     partial.replace(final)
+    shutil.rmtree(old, ignore_errors=True)
     return ModelDirectory(final, card)
 
 
