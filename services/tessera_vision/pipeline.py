@@ -17,7 +17,7 @@ from PIL import Image
 from transformers import AutoProcessor
 
 from tessera.engine.client import EngineClient
-from tessera.errors import InvalidRequestError, ModelLoadError
+from tessera.errors import InvalidRequestError, ModelLoadError, OverloadedError
 from tessera.language.chat import ChatCompletions
 from tessera.language.generation import Generator, Limits, Prompt
 from tessera.language.service import context_of, directory_of
@@ -52,9 +52,14 @@ def build_tools(ready: Ready, engine: EngineClient, settings: VisionSettings, po
         max_choices=settings.max_choices,
     )
 
+    gate = asyncio.Semaphore(settings.engine.max_waiting)
+
     async def prompter(request: ChatCompletionRequest) -> Prompt:
         tokenizer.check_length(request.characters, limits.context_length, param="messages")
-        return await asyncio.get_running_loop().run_in_executor(pool, preprocessor.prompt, request)
+        if gate.locked():
+            raise OverloadedError("too many images are waiting to be read; try again later", retry_after=1.0)
+        async with gate:
+            return await asyncio.get_running_loop().run_in_executor(pool, preprocessor.prompt, request)
 
     return VisionTools(ChatCompletions(card.id, generator, prompter, limits))
 

@@ -60,6 +60,11 @@ def test_an_incomplete_character_of_the_prompt_does_not_shift_what_is_flushed(by
     assert shown + detokenizer.flush() == "日ab\ufffd"
 
 
+def test_the_bytes_of_tokens_add_up_to_the_text(byte_tokenizer):
+    tokens = byte_tokenizer.encode("a 日é\n", add_special_tokens=False)
+    assert b"".join(byte_tokenizer.token_bytes(token) for token in tokens).decode() == "a 日é\n"
+
+
 def test_a_users_control_token_stays_text(byte_tokenizer):
     literals = Literals(byte_tokenizer)
     rendered = f"say: {literals.hide('a<end>b[0]')}<end>"

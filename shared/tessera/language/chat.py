@@ -148,10 +148,10 @@ def token_logprobs(piece: Piece, tokenizer: Tokenizer) -> list[TokenLogprob]:
     """A piece's tokens with their scores in OpenAI's shape; empty when none were asked for."""
     found = []
     for token, score in zip(piece.token_ids, piece.scores, strict=False):
-        text = tokenizer.token_text(token)
         top = [
-            TopLogprob(own, logprob, list(own.encode()))
-            for own, logprob in ((tokenizer.token_text(other), value) for other, value in score.top)
+            TopLogprob(tokenizer.token_text(other), value, list(tokenizer.token_bytes(other)))
+            for other, value in score.top
         ]
-        found.append(TokenLogprob(text, score.logprob, list(text.encode()), top))
+        text, own = tokenizer.token_text(token), list(tokenizer.token_bytes(token))
+        found.append(TokenLogprob(text, score.logprob, own, top))
     return found

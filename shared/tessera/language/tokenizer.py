@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -13,6 +14,8 @@ from tokenizers import Tokenizer as FastTokenizer
 from tokenizers.decoders import DecodeStream
 
 from tessera.errors import ContextLengthError, ModelLoadError
+
+_BYTE_FALLBACK = re.compile(r"<0x(?P<byte>[0-9A-Fa-f]{2})>")
 
 
 @dataclass(frozen=True)
@@ -88,6 +91,22 @@ class Tokenizer:
                 param=param,
             )
 
+    def token_bytes(self, token_id: int) -> bytes:
+        """One token's own bytes: those of several tokens joined are a character of which each has a part."""
+        text = self.token_text(token_id)
+        written = str(self.fast.id_to_token(token_id) or "")
+        if "\ufffd" not in text:
+            return text.encode()
+        if fallback := _BYTE_FALLBACK.fullmatch(written):
+            return bytes([int(fallback["byte"], 16)])
+        if all(character in self._bytes for character in written):
+            return bytes(self._bytes[character] for character in written)
+        return text.encode()
+
+    @cached_property
+    def _bytes(self) -> dict[str, int]:
+        return _byte_alphabet()
+
     @cached_property
     def _plain(self) -> FastTokenizer:
         """The same tokenizer for which control tokens are only characters."""
@@ -104,6 +123,13 @@ class Tokenizer:
     def token_text(self, token_id: int) -> str:
         """One token's own text as log-probabilities show it; a piece of a character is a replacement character."""
         return str(self.fast.decode([token_id], skip_special_tokens=False))
+
+
+def _byte_alphabet() -> dict[str, int]:
+    """The character by which byte-level BPE writes each byte (GPT-2's `bytes_to_unicode`, inverted)."""
+    printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
+    others = [byte for byte in range(256) if byte not in printable]
+    return {chr(byte): byte for byte in printable} | {chr(256 + place): byte for place, byte in enumerate(others)}
 
 
 class Detokenizer:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import concurrent.futures
 import io
 import json
 import struct
@@ -211,3 +212,14 @@ def bomb(width: int, height: int) -> str:
 def test_hostile_images_are_refused_before_they_are_decoded(url, error, words):
     with pytest.raises(error, match=words):
         decode_data_url(url, LIMITS, param="messages[0].content[1].image_url.url")
+
+
+def test_more_images_than_may_wait_are_turned_away(start_service, models_dir):
+    settings = {"suite__models": str(models_dir), "vision__engine__threads": "1", "vision__engine__max_waiting": "1"}
+    with start_service("vision", **settings) as service:
+        body = {"model": MODEL, "messages": ask(*(picture(n, 900, 900) for n in range(6))), "max_tokens": 1}
+        with concurrent.futures.ThreadPoolExecutor(6) as clients:
+            url = f"{service.url}/v1/chat/completions"
+            answers = list(clients.map(lambda _: httpx.post(url, json=body, timeout=60), range(6)))
+        assert {answer.status_code for answer in answers} == {200, 429}
+        assert all(answer.headers["retry-after"] for answer in answers if answer.status_code == 429)
