@@ -99,7 +99,9 @@ def test_leaving_early_cancels_in_the_engine(tmp_path):
     async def main() -> None:
         async with echo(tmp_path) as (client, gauges):
             await client.wait_ready(20)
-            message = Generate(request_id="r", token_ids=[1, WAIT, 2, 3], sampling=Sampling(max_tokens=1))
+            # Long after it may go on, so that a busy machine has time to bring the cancel.
+            token_ids = [1, WAIT, *[2] * 20_000]
+            message = Generate(request_id="r", token_ids=token_ids, sampling=Sampling(max_tokens=1))
             async with contextlib.aclosing(client.request(message)) as answers:
                 async for _ in answers:
                     break
