@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-
 from litestar import Litestar
 from prometheus_client import CollectorRegistry, Histogram
 
@@ -35,21 +32,13 @@ def create_app(settings: Settings) -> Litestar:
         lambda ready, engine: SpeechTools(ready, engine, settings.speech, first_audio),
     )
 
-    @asynccontextmanager
-    async def engine(_: Litestar) -> AsyncIterator[None]:
-        await host.engine.start()
-        try:
-            yield
-        finally:
-            await host.engine.close()
-
     return build_app(
         "speech",
         ROUTES,
         ready=host.states,
         registry=registry,
         description="Speech synthesis and transcription with OpenAI's shapes.",
-        lifespan=[engine],
+        lifespan=[host.lifespan],
         state={"host": host, "models": host.models},
         max_body_bytes=settings.speech.max_audio_bytes + FORM_BYTES,
     )

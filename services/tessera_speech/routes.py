@@ -69,7 +69,7 @@ async def synthesize(request: SpeechHTTPRequest, state: State) -> Stream:
     """
     body = decode_json(await request.body(), SpeechRequest)
     host: Host = state.host
-    synthesis = host.tools(body.model).synthesis
+    synthesis = (await host.tools(body.model)).synthesis
     pieces = synthesis.speak(body)
     if body.stream_format == "sse":
         return await unless_client_leaves(request, stream_response(_speech_events(pieces), done=False))
@@ -93,7 +93,8 @@ async def transcribe(request: SpeechHTTPRequest, state: State) -> Response[bytes
     form, _ = await read_form(request)
     body, data = _transcription_request(form)
     host: Host = state.host
-    work = host.tools(body.model).transcription.listen(body, data, timestamps=body.response_format in TIMED_FORMATS)
+    transcription = (await host.tools(body.model)).transcription
+    work = transcription.listen(body, data, timestamps=body.response_format in TIMED_FORMATS)
     listening = await unless_client_leaves(request, work)
     if body.stream:
         return await unless_client_leaves(request, stream_response(_transcript_events(listening), done=False))

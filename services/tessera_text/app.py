@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-
 from litestar import Litestar
 from prometheus_client import CollectorRegistry
 
@@ -22,21 +19,13 @@ def create_app(settings: Settings) -> Litestar:
         "text", "tessera_text.worker", registry, lambda ready, engine: build_tools(ready, engine, settings.text)
     )
 
-    @asynccontextmanager
-    async def engine(_: Litestar) -> AsyncIterator[None]:
-        await host.engine.start()
-        try:
-            yield
-        finally:
-            await host.engine.close()
-
     return build_app(
         "text",
         ROUTES,
         ready=host.states,
         registry=registry,
         description="Language models: chat completions, completions and embeddings with OpenAI's shapes.",
-        lifespan=[engine],
+        lifespan=[host.lifespan],
         state={"host": host, "models": host.models},
         max_body_bytes=settings.gateway.max_json_bytes,
     )

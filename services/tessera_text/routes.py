@@ -8,35 +8,19 @@ from litestar import Request, Response, post
 from litestar.datastructures import State
 from litestar.response import Stream
 
+from tessera.language.routes import chat_completions
 from tessera.language.service import EngineHost
 from tessera.web.app import json_response
 from tessera.web.disconnect import unless_client_leaves
 from tessera.web.docs import documented
 from tessera.web.models import MODEL_ROUTES
 from tessera.web.sse import stream_response
-from tessera.wire.chat import ChatCompletionRequest, CompletionRequest, EmbeddingRequest
+from tessera.wire.chat import CompletionRequest, EmbeddingRequest
 from tessera.wire.decoding import decode_json
 from tessera_text.pipeline import TextTools
 
 Host = EngineHost[TextTools]
 TextRequest = Request[Any, Any, State]
-
-
-@post(
-    "/v1/chat/completions",
-    summary="Answer a conversation.",
-    tags=["text"],
-    status_code=200,
-    operation_class=documented(ChatCompletionRequest),
-)
-async def chat_completions(request: TextRequest, state: State) -> Response[bytes] | Stream:
-    """Streams server-sent events when `stream` is true."""
-    body = decode_json(await request.body(), ChatCompletionRequest)
-    host: Host = state.host
-    chat = host.tools(body.model).chat
-    if body.stream:
-        return await unless_client_leaves(request, stream_response(chat.stream(body)))
-    return json_response(await unless_client_leaves(request, chat.answer(body)))
 
 
 @post(
@@ -50,7 +34,7 @@ async def completions(request: TextRequest, state: State) -> Response[bytes] | S
     """Streams server-sent events when `stream` is true."""
     body = decode_json(await request.body(), CompletionRequest)
     host: Host = state.host
-    tools = host.tools(body.model).completions
+    tools = (await host.tools(body.model)).completions
     if body.stream:
         return await unless_client_leaves(request, stream_response(tools.stream(body)))
     return json_response(await unless_client_leaves(request, tools.answer(body)))
@@ -67,7 +51,8 @@ async def embeddings(request: TextRequest, state: State) -> Response[bytes]:
     """The mean of the last hidden states, of length one."""
     body = decode_json(await request.body(), EmbeddingRequest)
     host: Host = state.host
-    return json_response(await unless_client_leaves(request, host.tools(body.model).embeddings.answer(body)))
+    tools = await host.tools(body.model)
+    return json_response(await unless_client_leaves(request, tools.embeddings.answer(body)))
 
 
 ROUTES = [*MODEL_ROUTES, chat_completions, completions, embeddings]

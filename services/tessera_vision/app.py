@@ -29,13 +29,9 @@ def create_app(settings: Settings) -> Litestar:
     )
 
     @asynccontextmanager
-    async def engine(_: Litestar) -> AsyncIterator[None]:
-        await host.engine.start()
-        try:
-            yield
-        finally:
-            await host.engine.close()
-            pool.shutdown(wait=False, cancel_futures=True)
+    async def preprocessing(_: Litestar) -> AsyncIterator[None]:
+        yield
+        pool.shutdown(wait=False, cancel_futures=True)
 
     return build_app(
         "vision",
@@ -43,7 +39,7 @@ def create_app(settings: Settings) -> Litestar:
         ready=host.states,
         registry=registry,
         description="Vision-language models: chat completions with images by data URL, with OpenAI's shapes.",
-        lifespan=[engine],
+        lifespan=[preprocessing, host.lifespan],
         state={"host": host, "models": host.models},
         max_body_bytes=settings.gateway.max_body_bytes,
     )

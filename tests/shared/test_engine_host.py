@@ -36,23 +36,23 @@ def host(built) -> EngineHost[str]:
 
 def test_tools_are_made_once_and_stay_while_the_engine_restarts(host, built):
     with pytest.raises(UnavailableError, match="still loading"):
-        host.tools("one")
+        asyncio.run(host.tools("one"))
     host.engine.ready = ready("one")
-    assert host.tools("one") == host.tools("one") == "/models/one"
+    assert asyncio.run(host.tools("one")) == asyncio.run(host.tools("one")) == "/models/one"
     host.engine.ready = None
-    assert host.tools("one") == "/models/one"
+    assert asyncio.run(host.tools("one")) == "/models/one"
     host.engine.ready = ready("one")
-    assert host.tools("one") == "/models/one"
+    assert asyncio.run(host.tools("one")) == "/models/one"
     assert built == ["/models/one"]
 
 
 def test_an_engine_that_comes_back_with_another_model_has_its_tokenizer(host):
     host.engine.ready = ready("one")
-    host.tools("one")
+    asyncio.run(host.tools("one"))
     host.engine.ready = ready("two")
-    assert host.tools("two") == "/models/two"
+    assert asyncio.run(host.tools("two")) == "/models/two"
     with pytest.raises(ModelNotFoundError):
-        host.tools("one")
+        asyncio.run(host.tools("one"))
 
 
 def test_it_is_ready_when_its_tools_are(host, built):
@@ -60,12 +60,12 @@ def test_it_is_ready_when_its_tools_are(host, built):
     assert asyncio.run(host.states()) == {"engine": "failed"}
     host.engine.ready = ready("one")
     assert asyncio.run(host.states()) == {"engine": "ok"}
-    assert built == [host.tools("one")]
+    assert built == [asyncio.run(host.tools("one"))]
 
 
 def test_tools_that_cannot_be_made_are_tried_again(host):
     host.engine.ready = ready("damaged")
     with pytest.raises(ModelLoadError):
-        host.tools("damaged")
+        asyncio.run(host.tools("damaged"))
     host.engine.ready = ready("one")
-    assert host.tools("one") == "/models/one"
+    assert asyncio.run(host.tools("one")) == "/models/one"

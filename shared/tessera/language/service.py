@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Generic, TypeVar
 
+from litestar import Litestar
 from prometheus_client import CollectorRegistry
 
 from tessera.engine.client import EngineClient, python_module
@@ -44,44 +46,50 @@ class EngineHost(Generic[Tools]):
         self._build = build
         self._tools: Tools | None = None
         self._ready: Ready | None = None
+        self._making = asyncio.Lock()
+
+    @asynccontextmanager
+    async def lifespan(self, _: Litestar) -> AsyncIterator[None]:
+        """Start and end the engine with an app."""
+        await self.engine.start()
+        try:
+            yield
+        finally:
+            await self.engine.close()
 
     async def states(self) -> Mapping[str, str]:
         """For `/ready`. Makes the tools as soon as the engine is there, so that no request has to wait for them."""
-        state = self.engine.state()
-        ready = self.engine.ready
-        if ready is not None and (self._tools is None or not _same(ready, self._ready)):
-            try:
-                tools = await asyncio.to_thread(self._build, ready, self.engine)
-            except TesseraError:
-                logger.exception("the %s has loaded a model that cannot be served", self.engine.name)
-                state = "failed"
-            else:
-                self._tools, self._ready = tools, ready
-        return {"engine": state}
+        try:
+            await self._current()
+        except TesseraError:
+            logger.exception("the %s has loaded a model that cannot be served", self.engine.name)
+            return {"engine": "failed"}
+        return {"engine": self.engine.state()}
 
-    def tools(self, model: str) -> Tools:
-        """The tools of the model that a request names.
+    async def tools(self, model: str) -> Tools:
+        """The tools of the model that a request names; the last ones while the engine starts again.
 
         Raises:
             UnavailableError: the engine has not loaded yet.
             ModelNotFoundError: it has loaded another.
         """
-        ready = self.engine.ready
-        if ready is not None and self._tools is not None and not _same(ready, self._ready):
-            self._tools = None  # it has come back with another model
-        if self._tools is None:
-            if ready is None:
-                problem = self.engine.problem
-                raise UnavailableError(
-                    f"the {self.engine.name} is down: {problem.message}"
-                    if problem
-                    else f"the {self.engine.name} is still loading its model",
-                    retry_after=2,
-                )
-            self._tools = self._build(ready, self.engine)
-            self._ready = ready
+        tools = await self._current()
+        if tools is None:
+            problem = self.engine.problem
+            state = f"is down: {problem.message}" if problem else "is still loading its model"
+            raise UnavailableError(f"the {self.engine.name} {state}", retry_after=2)
         find_model(self.models(), model)
-        return self._tools
+        return tools
+
+    async def _current(self) -> Tools | None:
+        """The tools of what the engine has loaded, made in a thread when they are not there yet."""
+        async with self._making:
+            ready = self.engine.ready
+            if ready is not None and not _same(ready, self._ready):
+                self._tools = self._ready = None  # it has come back with another model
+                self._tools = await asyncio.to_thread(self._build, ready, self.engine)
+                self._ready = ready
+            return self._tools
 
     def models(self) -> ModelList:
         """What `/v1/models` answers: empty until the engine has loaded."""

@@ -1,0 +1,44 @@
+"""The chat route of every service whose tools can chat: text, and vision with images in the messages."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from litestar import Request, Response, post
+from litestar.datastructures import State
+from litestar.response import Stream
+
+from tessera.language.chat import ChatCompletions
+from tessera.language.service import EngineHost
+from tessera.web.app import json_response
+from tessera.web.disconnect import unless_client_leaves
+from tessera.web.docs import documented
+from tessera.web.sse import stream_response
+from tessera.wire.chat import ChatCompletionRequest
+from tessera.wire.decoding import decode_json
+
+
+class ChatTools(Protocol):
+    """What the route needs of a service's tools."""
+
+    @property
+    def chat(self) -> ChatCompletions:
+        """Answers conversations."""
+        ...
+
+
+@post(
+    "/v1/chat/completions",
+    summary="Answer a conversation.",
+    tags=["chat"],
+    status_code=200,
+    operation_class=documented(ChatCompletionRequest),
+)
+async def chat_completions(request: Request[Any, Any, State], state: State) -> Response[bytes] | Stream:
+    """Images come as data URLs, for models that see. Streams server-sent events when `stream` is true."""
+    body = decode_json(await request.body(), ChatCompletionRequest)
+    host: EngineHost[ChatTools] = state.host
+    chat = (await host.tools(body.model)).chat
+    if body.stream:
+        return await unless_client_leaves(request, stream_response(chat.stream(body)))
+    return json_response(await unless_client_leaves(request, chat.answer(body)))
