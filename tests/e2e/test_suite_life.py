@@ -13,8 +13,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 Start = Callable[..., Any]
 
 
@@ -104,6 +102,3 @@ def test_a_taken_port_is_found_before_anything_starts(tmp_path: Path, suite: Any
     assert "TESSERA_GATEWAY__PORT=" in answer.stdout
     assert "nothing was started" in answer.stderr
     assert not (tmp_path / "logs" / "gateway.log").exists()
-
-
-@pytest.mark.slow
