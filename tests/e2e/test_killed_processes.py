@@ -36,8 +36,11 @@ def _without_deprecation_warnings() -> Iterator[None]:
 
 @pytest.fixture
 def client(breakable_suite: Any, keys: tuple[str, str]) -> openai.OpenAI:
-    """As applications have it: it tries again what may be tried again."""
-    return breakable_suite.sdk(keys[0], retries=8)
+    """As applications have it: it tries again what may be tried again, as long as `Retry-After` asks it to.
+
+    Enough times for four services that load their models at once on busy cores.
+    """
+    return breakable_suite.sdk(keys[0], retries=40)
 
 
 @pytest.fixture
