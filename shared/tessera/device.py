@@ -61,7 +61,8 @@ def yield_to_interactive() -> None:
 
     Affects the calling thread and those it starts later, so it is called before the device is used.
     """
-    os.setpriority(os.PRIO_PROCESS, 0, BACKGROUND_NICENESS)
+    if os.getpriority(os.PRIO_PROCESS, 0) < BACKGROUND_NICENESS:  # never back up: that needs a privilege
+        os.setpriority(os.PRIO_PROCESS, 0, BACKGROUND_NICENESS)
 
 
 def synchronize(device: torch.device) -> None:
