@@ -36,6 +36,10 @@ _DOWN = (
 )
 
 
+REFUSALS = ("DENIED", "MISCONF", "MASTERDOWN", "NOREPLICAS", "NOAUTH", "NOPERM", "WRONGPASS", "CLUSTERDOWN", "TRYAGAIN")
+"""How answers begin with which a Redis that is there does not serve now: an operator mends it, and work goes on."""
+
+
 def connect(url: str, timeout_s: float) -> redis.Redis:
     """A client for threads. A pooled connection that a restarted server has closed is opened again, once."""
     retry = Retry(NoBackoff(), 1, supported_errors=(redis.exceptions.ConnectionError,))
@@ -60,12 +64,20 @@ def microseconds(seconds: float) -> int:
 
 @contextmanager
 def answering() -> Iterator[None]:
-    """Around a command: a Redis that is down, full or read-only becomes an `UnavailableError`.
+    """Around a command: a Redis that is down, full, read-only or refuses to serve becomes an `UnavailableError`.
 
     The address is for the log, not for clients.
     """
     try:
         yield
     except _DOWN as error:
-        logger.warning("the job store does not answer: %s", error)
-        raise UnavailableError("the job store (Redis) does not answer; try again in a moment", retry_after=2) from error
+        raise _down(error) from error
+    except redis.exceptions.ResponseError as error:
+        if not str(error).startswith(REFUSALS):
+            raise
+        raise _down(error) from error
+
+
+def _down(error: Exception) -> UnavailableError:
+    logger.warning("the job store does not answer: %s", error)
+    return UnavailableError("the job store (Redis) does not answer; try again in a moment", retry_after=2)
