@@ -2,7 +2,9 @@
 VENV := .venv
 BIN := $(VENV)/bin
 PYTHON ?= $(firstword $(foreach name,python3 python3.14 python3.13 python3.12 python3.11,$(if $(shell $(name) -c "import sys; print(sys.version_info >= (3, 11) or '')" 2>/dev/null),$(name))))
-# Not compiled: that would take longer than all the rest, and most files are never imported.
+# Not compiled: that would take longer than all the rest, and most files are never imported. Those that are, are
+# compiled at their first import, also where the environment says otherwise: the virtual environment is ours.
+RUN := env -u PYTHONDONTWRITEBYTECODE
 INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --no-compile -qq --constraint .ci/constraints.txt --editable
 INPUTS := pyproject.toml .ci/constraints.txt
 ARGS ?=
@@ -10,10 +12,10 @@ ARGS ?=
 .PHONY: up test lint bench format
 
 up: $(VENV)/all.stamp
-	@$(BIN)/tessera up $(ARGS)
+	@$(RUN) $(BIN)/tessera up $(ARGS)
 
 test: $(VENV)/dev.stamp
-	@$(BIN)/pytest -n 2 --dist loadgroup $(ARGS)
+	@$(RUN) $(BIN)/pytest -n 2 --dist loadgroup $(ARGS)
 
 lint: $(VENV)/dev.stamp
 	@$(BIN)/ruff check .
@@ -21,7 +23,7 @@ lint: $(VENV)/dev.stamp
 	@$(BIN)/mypy
 
 bench: $(VENV)/all.stamp
-	@$(BIN)/python -m tessera_bench $(ARGS)
+	@$(RUN) $(BIN)/python -m tessera_bench $(ARGS)
 
 format: $(VENV)/dev.stamp
 	@$(BIN)/ruff format .
