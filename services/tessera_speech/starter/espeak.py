@@ -1,0 +1,158 @@
+"""The formant synthesizer espeak-ng as a teacher: text to samples, with the time of every word and phoneme.
+
+A wrapper over the library in the wheel `espeakng-loader` (a training dependency; GPL, so nothing that serves imports
+this). The library is global state: one `Teacher` a process, used from one thread; voices may change with every call.
+Does not know what is done with the speech.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import itertools
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+_RETRIEVAL = 1
+_PHONEME_EVENTS, _PHONEMES_AS_IPA, _DO_NOT_EXIT = 0x1, 0x2, 0x8000
+_UTF8 = 1
+_RATE, _VOLUME, _PITCH, _RANGE = 1, 2, 3, 4
+_END_OF_LIST, _WORD, _SENTENCE, _END, _PHONEME = 0, 1, 2, 5, 7
+_KINDS: dict[int, Literal["word", "sentence", "end", "phoneme"]] = {
+    _WORD: "word",
+    _SENTENCE: "sentence",
+    _END: "end",
+    _PHONEME: "phoneme",
+}
+
+
+class _Identifier(ctypes.Union):
+    _fields_ = (("number", ctypes.c_int), ("name", ctypes.c_char_p), ("string", ctypes.c_char * 8))
+
+
+class _Event(ctypes.Structure):
+    _fields_ = (
+        ("type", ctypes.c_int),
+        ("unique_identifier", ctypes.c_uint),
+        ("text_position", ctypes.c_int),
+        ("length", ctypes.c_int),
+        ("audio_position", ctypes.c_int),
+        ("sample", ctypes.c_int),
+        ("user_data", ctypes.c_void_p),
+        ("id", _Identifier),
+    )
+
+
+_CALLBACK = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_short), ctypes.c_int, ctypes.POINTER(_Event))
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something that begins at a sample.
+
+    Args:
+        kind: a phoneme begins, a word begins, a sentence begins, or a clause has ended.
+        sample: where, at the teacher's sample rate.
+        name: of the phoneme, in IPA; empty for the pause that ends a clause, and for the other kinds.
+        position: index of the word's first character in the text (words and sentences).
+        length: characters of the word.
+    """
+
+    kind: Literal["word", "sentence", "end", "phoneme"]
+    sample: int
+    name: str = ""
+    position: int = 0
+    length: int = 0
+
+
+@dataclass(frozen=True)
+class Speech:
+    """What was spoken.
+
+    Args:
+        samples: int16 [time].
+        rate: samples a second.
+        events: in the order of their samples.
+    """
+
+    samples: npt.NDArray[np.int16]
+    rate: int
+    events: list[Event]
+
+
+class Teacher:
+    """espeak-ng. Make one a process.
+
+    Raises:
+        ModuleNotFoundError: the wheel `espeakng-loader` is not installed.
+        RuntimeError: the library refuses to start.
+    """
+
+    def __init__(self) -> None:
+        loader = importlib.import_module("espeakng_loader")
+        self._library = ctypes.CDLL(str(loader.get_library_path()))
+        self._library.espeak_Synth.argtypes = (
+            ctypes.c_void_p,
+            ctypes.c_size_t,
+            ctypes.c_uint,
+            ctypes.c_int,
+            ctypes.c_uint,
+            ctypes.c_uint,
+            ctypes.c_void_p,
+            ctypes.c_void_p,
+        )
+        options = _PHONEME_EVENTS | _PHONEMES_AS_IPA | _DO_NOT_EXIT
+        self.rate: int = self._library.espeak_Initialize(_RETRIEVAL, 0, str(loader.get_data_path()).encode(), options)
+        if self.rate <= 0:
+            raise RuntimeError(f"espeak-ng did not start: {self.rate}")
+        self._pieces: list[npt.NDArray[np.int16]] = []
+        self._events: list[Event] = []
+        # The library keeps the pointer: the callback has to live as long as it does.
+        self._callback = _CALLBACK(self._collect)
+        self._library.espeak_SetSynthCallback(self._callback)
+
+    def speak(
+        self, text: str, voice: str = "en-us", *, words_per_minute: int = 175, pitch: int = 50, pitch_range: int = 50
+    ) -> Speech:
+        """Speak `text`.
+
+        Args:
+            text: one or more sentences.
+            voice: a language, and after `+` a variant: `en-us`, `en-gb+f2`, `en-us+klatt4`.
+            words_per_minute: 80 to 450.
+            pitch: 0 to 100, of the voice's own range.
+            pitch_range: 0 (monotone) to 100.
+
+        Raises:
+            ValueError: there is no such voice.
+            RuntimeError: the library did not speak.
+        """
+        library = self._library
+        if library.espeak_SetVoiceByName(voice.encode()):
+            raise ValueError(f"espeak-ng has no voice {voice!r}")
+        for parameter, value in ((_RATE, words_per_minute), (_VOLUME, 100), (_PITCH, pitch), (_RANGE, pitch_range)):
+            library.espeak_SetParameter(parameter, value, 0)
+        self._pieces, self._events = [], []
+        data = text.encode() + b"\0"
+        if library.espeak_Synth(data, len(data), 0, 1, 0, _UTF8, None, None) or library.espeak_Synchronize():
+            raise RuntimeError(f"espeak-ng did not speak {text!r}")
+        samples = np.concatenate(self._pieces) if self._pieces else np.zeros(0, np.int16)
+        # Python slices `str` by characters, and the library counts them from one.
+        return Speech(samples, self.rate, sorted(self._events, key=lambda event: event.sample))
+
+    def _collect(self, samples: ctypes._Pointer[ctypes.c_short], count: int, events: ctypes._Pointer[_Event]) -> int:
+        if samples and count > 0:
+            self._pieces.append(np.ctypeslib.as_array(samples, shape=(count,)).copy())
+        for index in itertools.count():
+            event = events[index]
+            if event.type == _END_OF_LIST:
+                break
+            kind = _KINDS.get(event.type)
+            if kind is not None:
+                name = bytes(event.id.string).decode() if kind == "phoneme" else ""
+                position = max(event.text_position - 1, 0)
+                self._events.append(Event(kind, event.sample, name, position, event.length))
+        return 0
