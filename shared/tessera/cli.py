@@ -77,11 +77,41 @@ def _parser() -> argparse.ArgumentParser:
         _add_config(action)
         _add_data(action)
 
+    _add_starters(commands)
+
     config = commands.add_parser("config", help="print a tessera.toml with every key and its default")
     config.set_defaults(run=_config)
     version = commands.add_parser("version", help="print the installed version")
     version.set_defaults(run=_version)
     return parser
+
+
+def _add_starters(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    starters = commands.add_parser("starters", help="the small models that the suite trains for itself")
+    actions = starters.add_subparsers(required=True, metavar="action")
+    listing = actions.add_parser("list", help="which there are, and what was measured of them")
+    listing.set_defaults(run=_starters_list)
+    train = actions.add_parser("train", help="train one, or go on where its training stopped")
+    train.add_argument("name", help="of the starter")
+    train.add_argument("--minutes", type=float, help="pause after so many; the same command goes on")
+    train.add_argument(
+        "--output", type=Path, help="directory that the model comes to (default: the one that is served)"
+    )
+    train.add_argument("--seed", type=int, help="of data, first weights and order")
+    train.add_argument("--fresh", action="store_true", help="forget the checkpoints and begin anew")
+    train.set_defaults(run=_starters_train)
+    evaluate = actions.add_parser("evaluate", help="judge one, or `all`, on fresh held-out samples")
+    evaluate.add_argument("name", help="of the starter, or `all`")
+    evaluate.add_argument("--directory", type=Path, help="judge this model directory instead of the one that is served")
+    evaluate.add_argument("--seed", type=int, help="of the samples (default: another each time)")
+    evaluate.add_argument("--samples", type=int, help="of each kind (default: as many as the cards were measured with)")
+    evaluate.set_defaults(run=_starters_evaluate)
+    for action in (train, evaluate):
+        action.add_argument("--device", choices=["auto", "cpu", "cuda"], default="auto")
+        action.add_argument("--threads", type=int, default=0, help="of the CPU (default: all cores)")
+    for action in (listing, train, evaluate):
+        _add_config(action)
+        _add_data(action)
 
 
 def _add_config(parser: argparse.ArgumentParser) -> None:
@@ -204,6 +234,60 @@ def _models_verify(given: argparse.Namespace) -> int:
     if not names:
         print(f"there are no models in {directory}")
     return status
+
+
+def _starters_list(given: argparse.Namespace) -> int:
+    from tessera.hub import store  # noqa: PLC0415
+    from tessera.starters import recipe  # noqa: PLC0415
+
+    settings, _ = _load(given)
+    for name in recipe.names():
+        print(f"{name:<26} {recipe.find(name).summary}")
+        found = store.locate(name, settings.models_dir)
+        for measure in found.card.quality if found else ():
+            print(f"{'':<28} {measure.name}: {measure.value:.4g} {measure.unit}".rstrip())
+    return 0
+
+
+def _starters_train(given: argparse.Namespace) -> int:
+    from tessera.starters import command  # noqa: PLC0415
+
+    settings, _ = _load(given)
+    status: int = command.train(
+        given.name,
+        work=settings.data_dir / "training" / given.name,
+        output=(given.output or settings.models_dir / given.name).absolute(),
+        device=given.device,
+        threads=given.threads,
+        seed=command.SEED if given.seed is None else given.seed,
+        minutes=given.minutes,
+        fresh=given.fresh,
+        report=_say,
+    )
+    return status
+
+
+def _starters_evaluate(given: argparse.Namespace) -> int:
+    from tessera.starters import command, recipe  # noqa: PLC0415
+
+    settings, _ = _load(given)
+    if given.name == "all" and given.directory is not None:
+        raise SettingsError("--directory is one starter's: name it instead of `all`")
+    status: int = command.evaluate(
+        recipe.names() if given.name == "all" else [given.name],
+        models=settings.models_dir,
+        directory=given.directory,
+        device=given.device,
+        threads=given.threads,
+        seed=given.seed,
+        samples=given.samples,
+        report=_say,
+    )
+    return status
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)
 
 
 def _config(_: argparse.Namespace) -> int:

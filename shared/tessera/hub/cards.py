@@ -63,15 +63,20 @@ def read_card(directory: Path) -> Card:
     return _derive(directory)
 
 
-def verify(directory: Path, card: Card) -> None:
+def verify(directory: Path, card: Card, *, cure: str = "") -> None:
     """Compare every weight file with the card's checksums.
+
+    Args:
+        directory: of the model.
+        card: holds the checksums.
+        cure: what mends a damaged file; pulling the model again when empty.
 
     Raises:
         ModelLoadError: a file is missing or differs; names the file and how to mend it.
     """
+    cure = cure or f"`tessera models pull {card.id} --force` makes it again"
     for name, expected in card.sha256.items():
         path = directory / name
-        cure = f"`tessera models pull {card.id} --force` makes it again"
         if not path.is_file():
             raise ModelLoadError(f"the weight file {path} is missing; {cure}")
         if sha256_of(path) != expected:

@@ -142,7 +142,8 @@ def _build(model: str, models_dir: Path, report: Report) -> ModelDirectory:
             card = write_card(partial, build(partial, report))
         except OSError as error:
             raise ModelLoadError(f"cannot make the model {model!r} in {models_dir}: {error}") from error
-        return _finish(partial, models_dir / model, card)
+        replace(partial, models_dir / model)
+        return ModelDirectory(models_dir / model, card)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 
@@ -156,10 +157,12 @@ def _download(model: str, models_dir: Path, report: Report) -> ModelDirectory:
         shutil.rmtree(partial / ".cache", ignore_errors=True)
     except OSError as error:
         raise ModelLoadError(f"cannot write the model {model!r} to {models_dir}: {error}") from error
-    return _finish(partial, models_dir / reference.folder, card)
+    replace(partial, models_dir / reference.folder)
+    return ModelDirectory(models_dir / reference.folder, card)
 
 
-def _finish(partial: Path, final: Path, card: Card) -> ModelDirectory:
+def replace(partial: Path, final: Path) -> None:
+    """Put a finished model directory to its place, over the one that is there."""
     partial.chmod(0o755)
     old = final.with_name(f".{final.name}.part-old")  # never half a model under its name, also after a kill
     shutil.rmtree(old, ignore_errors=True)
@@ -167,7 +170,6 @@ def _finish(partial: Path, final: Path, card: Card) -> ModelDirectory:
         final.replace(old)
     partial.replace(final)
     shutil.rmtree(old, ignore_errors=True)
-    return ModelDirectory(final, card)
 
 
 @contextmanager

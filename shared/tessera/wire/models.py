@@ -12,6 +12,26 @@ import msgspec
 Task = Literal["chat", "completions", "embeddings", "vision", "video", "speech", "transcription"]
 
 
+class Measure(msgspec.Struct, frozen=True, kw_only=True):
+    """One measured quality of a model, with the bar that it has to meet."""
+
+    name: str
+    value: float
+    unit: str = ""
+    """What is written behind the value. Shares are percentages: 0 to 100 and "%"."""
+    samples: int = 0
+    """Held-out samples that the value was measured on; 0 where that does not say anything."""
+    at_least: float | None = None
+    at_most: float | None = None
+
+    @property
+    def passed(self) -> bool:
+        """Whether the value meets its bar. A measure without a bar is a report, and passes."""
+        return (self.at_least is None or self.value >= self.at_least) and (
+            self.at_most is None or self.value <= self.at_most
+        )
+
+
 class Card(msgspec.Struct, frozen=True, kw_only=True):
     """What we know about a model. Stored as `card.json` in its directory."""
 
@@ -40,6 +60,12 @@ class Card(msgspec.Struct, frozen=True, kw_only=True):
     """Whether a video model starts from a given first frame."""
     sample_rate: int | None = None
     created: int = 0
+    data: str = ""
+    """What it was trained on, with sources and their licences."""
+    seed: int | None = None
+    """What its training was seeded with."""
+    quality: list[Measure] = []
+    """What was measured of it on held-out data."""
 
 
 class Model(msgspec.Struct, frozen=True, kw_only=True):

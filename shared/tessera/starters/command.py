@@ -1,0 +1,137 @@
+"""What `tessera starters train` and `tessera starters evaluate` do. Does not know any starter."""
+
+from __future__ import annotations
+
+import secrets
+import shutil
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from tessera.hub import store
+from tessera.hub.cards import read_card, write_card
+from tessera.starters import recipe as recipes
+from tessera.starters.recipe import Evaluation, Recipe
+from tessera.wire.models import Measure
+
+SEED = 20261121
+"""Of a training that is not given another."""
+DeviceKind = Literal["auto", "cpu", "cuda"]
+UNFINISHED = 3
+"""Exit status of a training that was paused."""
+
+
+def train(
+    name: str,
+    *,
+    work: Path,
+    output: Path,
+    device: DeviceKind,
+    threads: int,
+    seed: int,
+    minutes: float | None,
+    fresh: bool,
+    report: Callable[[str], None],
+) -> int:
+    """Train a starter, or go on with it, judge it, and put it to `output`.
+
+    Returns:
+        Exit status: 0 done, 1 when a measure is below its bar, `UNFINISHED` when it was paused.
+    """
+    recipe = recipes.find(name)
+    if recipe.train is None:
+        report(f"{name} is fetched, not trained: `tessera models pull {name}`")
+        return 1
+    recipes.require_judges(recipe)
+    from tessera.device import choose  # noqa: PLC0415 - torch: only now
+    from tessera.starters.run import Run, TrainingPaused  # noqa: PLC0415
+
+    if fresh:
+        shutil.rmtree(work, ignore_errors=True)
+    place = choose(device, threads=threads).place
+    output.parent.mkdir(parents=True, exist_ok=True)
+    partial = Path(tempfile.mkdtemp(prefix=f".{output.name}.part-", dir=output.parent))
+    try:
+        run = Run(seed=seed, device=place, work=work, output=partial, report=report, minutes=minutes)
+        try:
+            with run.stoppable():
+                card = recipe.train(run)
+        except TrainingPaused:
+            report(f"paused; the same command goes on (checkpoints are in {work})")
+            return UNFINISHED
+        report(f"trained in {run.seconds / 60:.0f} minutes; now it is judged")
+        write_card(partial, msgspec.structs.replace(card, seed=seed))
+        measures = recipe.evaluate(partial, Evaluation(seed=seed + 1, samples=None, device=device, report=report))
+        card = write_card(partial, msgspec.structs.replace(card, seed=seed, quality=measures))
+        store.replace(partial, output)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    report(table({name: measures}))
+    report(f"{name} is in {output}")
+    return 0 if all(measure.passed for measure in measures) else 1
+
+
+def evaluate(
+    names: Sequence[str],
+    *,
+    models: Path,
+    directory: Path | None,
+    device: DeviceKind,
+    threads: int,
+    seed: int | None,
+    samples: int | None,
+    report: Callable[[str], None],
+) -> int:
+    """Judge starters on fresh held-out samples.
+
+    Args:
+        names: of the starters.
+        models: where models are; a starter that is missing is made.
+        directory: judged instead of the one in `models`, when there is one name.
+        device: `auto` takes CUDA when there is any.
+        threads: of the CPU; 0 takes all cores.
+        seed: None draws one and says it.
+        samples: of each kind; None is as many as the card's measures were taken with.
+        report: told one line at a time.
+
+    Returns:
+        Exit status: 1 when a measure is below its bar.
+    """
+    chosen: list[Recipe] = [recipes.find(name) for name in names]
+    for recipe in chosen:
+        recipes.require_judges(recipe)
+    from tessera.device import choose  # noqa: PLC0415 - torch: only now
+
+    choose(device, threads=threads)
+    seed = secrets.randbelow(2**31) if seed is None else seed
+    found: dict[str, list[Measure]] = {}
+    for recipe in chosen:
+        where = directory or store.ensure(recipe.name, models, report).path
+        store.check(store.ModelDirectory(where, read_card(where)), every_byte=True)
+        report(f"judging {recipe.name} in {where} with seed {seed}")
+        found[recipe.name] = recipe.evaluate(where, Evaluation(seed, samples, device, report))
+    report(table(found))
+    below = sum(not measure.passed for measures in found.values() for measure in measures)
+    if below:
+        report(f"{below} of the measures are below their bar")
+    return 1 if below else 0
+
+
+def table(found: dict[str, list[Measure]]) -> str:
+    """Measures as lines of text."""
+    head = ("starter", "measure", "value", "bar", "samples", "")
+    rows = [head]
+    for name, measures in found.items():
+        for measure in measures:
+            bar = f"≥ {measure.at_least:g}" if measure.at_least is not None else ""
+            bar = f"≤ {measure.at_most:g}" if measure.at_most is not None else bar
+            verdict = ("ok" if measure.passed else "BELOW") if bar else ""
+            value = f"{measure.value:.4g} {measure.unit}".strip()
+            rows.append((name, measure.name, value, bar, str(measure.samples or ""), verdict))
+    widths = [max(len(row[column]) for row in rows) for column in range(len(head))]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    )
