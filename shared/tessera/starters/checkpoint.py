@@ -87,8 +87,9 @@ def load(
             optimizer.load_state_dict({"state": state, "param_groups": described[name]["groups"]})
         return Position(int(metadata["index"]), float(metadata["seconds"]))
     except (SafetensorError, OSError, ValueError, KeyError, RuntimeError) as error:
+        reason = " ".join(str(error).split())
         raise ModelLoadError(
-            f"the checkpoint {path} does not fit this recipe or is damaged ({error}); `--fresh` begins anew"
+            f"the checkpoint {path} does not fit this recipe or is damaged ({reason}); `--fresh` begins anew"
         ) from error
 
 
