@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from tessera import demo_pictures
 from tessera.demo_page import Step, picture, render
 from tessera.wire.models import Card, Task
 
@@ -30,6 +31,15 @@ QUESTION = "What is a mosaic? Answer in one sentence."
 LOOK = "What is in this picture?"
 SCENE = "a small boat on a calm sea at sunset"
 SENTENCE = "Every large picture is made of small stones."
+MADE = (
+    "answer.txt",
+    "description.txt",
+    "frames.png",
+    "spectrogram.png",
+    "speech.wav",
+    "transcript.txt",
+    "video.mp4",
+)
 TIMEOUT_S = 600.0
 WAV_BYTE_RATE_AT, WAV_DATA_AT = 28, 44
 
@@ -80,6 +90,8 @@ class Demo:
                 raise DemoError(made.error.message if made.error else f"the job ended as {made.status}")
             self.client.videos.download_content(made.id).write_to_file(self.output / "video.mp4")
         size = (self.output / "video.mp4").stat().st_size
+        if demo_pictures.possible():
+            demo_pictures.draw_frames(self.output / "video.mp4", self.output / "frames.png")
         return f"{made.seconds} s at {made.size}, {size:,} bytes → video.mp4"
 
     def speak(self, offer: Offer) -> str:
@@ -113,6 +125,8 @@ class Demo:
             text = self.client.audio.transcriptions.create(model=offer.id, file=file).text
         (self.output / "transcript.txt").write_text(text + "\n", encoding="utf-8")
         _say(f"  {_printable(text)}\n")
+        if demo_pictures.possible():
+            demo_pictures.draw_spectrogram(path, self.output / "spectrogram.png", _printable(text))
         return f"of {path.name} → transcript.txt"
 
     def _converse(self, offer: Offer, name: str, messages: list[Any], *, max_tokens: int) -> str:
@@ -174,10 +188,10 @@ def run(url: str, api_key: str, output: Path) -> int:
             ("speech", SENTENCE, demo.speak, _offer(models, "speech")),
             ("transcript", "", demo.transcribe, _offer(models, "transcription")),
         ]
-        for name in ("speech.wav", "video.mp4", "answer.txt", "description.txt", "transcript.txt"):
+        for name in MADE:
             (output / name).unlink(missing_ok=True)
         _say(f"{url} offers {len(models)} models; results go to {output}\n")
-        failures = (openai.OpenAIError, httpx.HTTPError, OSError, DemoError)
+        failures = (openai.OpenAIError, httpx.HTTPError, OSError, ValueError, DemoError)
         steps = [_do(title, asked, action, offer, failures) for title, asked, action, offer in plan]
     (output / "index.html").write_text(render(steps, output, url), encoding="utf-8")
     failed = [step.title for step in steps if step.state == "failed"]

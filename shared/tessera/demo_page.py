@@ -88,9 +88,20 @@ def _section(step: Step, output: Path) -> str:
 
 def _shown(title: str, output: Path) -> str:
     if title == "video":
-        return '<video src="video.mp4" controls loop muted></video>'
+        return '<video src="video.mp4" controls loop muted></video>' + _image(
+            output, "frames.png", "frames of the video"
+        )
     if title == "speech":
         return '<audio src="speech.wav" controls></audio>'
+    if title == "transcript":
+        before = _image(output, "spectrogram.png", "spectrogram of what was heard")
+    elif title == "description":
+        before = _image(output, "picture.png", "the picture that was shown")
+    else:
+        before = ""
     text = html.escape((output / f"{title}.txt").read_text(encoding="utf-8").strip())
-    shown = f"<pre>{text or '(empty)'}</pre>"
-    return '<img src="picture.png" alt="the picture that was shown">\n' + shown if title == "description" else shown
+    return before + f"<pre>{text or '(empty)'}</pre>"
+
+
+def _image(output: Path, name: str, what: str) -> str:
+    return f'<img src="{name}" alt="{what}">\n' if (output / name).is_file() else ""

@@ -15,7 +15,9 @@ import pytest
 FILES = {
     "answer.txt",
     "description.txt",
+    "frames.png",
     "picture.png",
+    "spectrogram.png",
     "video.mp4",
     "speech.wav",
     "transcript.txt",
@@ -71,7 +73,7 @@ def test_the_sound_is_a_whole_wav_file(demo: Any) -> None:
 def test_the_page_refers_to_its_own_files_only(demo: Any) -> None:
     page = (demo.output / "index.html").read_text()
     referred = set(re.findall(r"""(?:src|href)=["']([^"']+)["']""", page))
-    assert referred == {"video.mp4", "speech.wav", "picture.png"}
+    assert referred == {"video.mp4", "frames.png", "speech.wav", "picture.png", "spectrogram.png"}
     assert "url(" not in page
     assert "@import" not in page
     assert "<script" not in page

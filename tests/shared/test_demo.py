@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import io
 import json
 import threading
 import wave
 from typing import Any
 
+import av
 import msgspec
+import numpy as np
 import pytest
 from aiohttp import web
+from PIL import Image
 
-from tessera import demo
+from tessera import demo, demo_pictures
 from tessera.demo_page import SIDE, picture
 from tessera.wire.models import Card, Model, ModelList
 
@@ -37,10 +41,25 @@ def wav() -> bytes:
     return file.getvalue()
 
 
+@functools.cache
+def mp4() -> bytes:
+    file = io.BytesIO()
+    with av.open(file, "w", format="mp4") as container:
+        stream = container.add_stream("libx264", rate=8)
+        stream.width = stream.height = 64
+        stream.pix_fmt = "yuv420p"
+        for level in range(9):
+            frame = av.VideoFrame.from_ndarray(np.full((64, 64, 3), 20 * level, np.uint8), format="rgb24")
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode(None))
+    return file.getvalue()
+
+
 class FakeSuite:
     """Answers each modality; `broken` answers 500."""
 
-    def __init__(self, *models: str, broken: str = "", said: str = "Small <b>stones.") -> None:
+    def __init__(self, *models: str, broken: str = "", said: str = "Small <b>stones.", film: bytes = b"") -> None:
+        self.film = film
         self.models = models
         self.broken = broken
         self.said = said
@@ -119,7 +138,7 @@ class FakeSuite:
         return web.json_response(answer, headers={"openai-poll-after-ms": "10"})
 
     async def _content(self, _: web.Request) -> web.Response:
-        return web.Response(body=b"mp4", content_type="video/mp4")
+        return web.Response(body=self.film or mp4(), content_type="video/mp4")
 
     async def _speech(self, request: web.Request) -> web.Response:
         await self._asked(request, "voice")
@@ -146,7 +165,11 @@ def test_each_modality_is_asked_once_and_everything_is_saved(tmp_path, capsys):
     assert wav() in suite.asked[4][1], "what was spoken is what is transcribed"
     assert (output / "answer.txt").read_text() == "Small <b>stones.\n"
     assert (output / "description.txt").read_text() == "Small <b>stones.\n"
-    assert (output / "video.mp4").read_bytes() == b"mp4"
+    assert (output / "video.mp4").read_bytes() == mp4()
+    for name, smallest in {"frames.png": (300, 128), "spectrogram.png": (320, 192)}.items():
+        with Image.open(output / name) as image:
+            assert image.width >= smallest[0]
+            assert image.height >= smallest[1]
     assert (output / "speech.wav").read_bytes() == wav()
     assert (output / "transcript.txt").read_text() == "stones\n"
     page = (output / "index.html").read_text()
@@ -176,6 +199,21 @@ def test_a_step_that_fails_makes_the_demo_fail_but_not_stop(tmp_path, capsys, br
     assert "it broke" in (tmp_path / "index.html").read_text()
 
 
+def test_a_video_that_does_not_play_makes_the_demo_fail(tmp_path, capsys):
+    with FakeSuite(*TASKS, film=b"no film") as suite:
+        assert demo.run(suite.url, "none", tmp_path) == 1
+    assert "failed: " in capsys.readouterr().out
+    assert "video.mp4 does not play" in (tmp_path / "index.html").read_text()
+
+
+def test_without_the_libraries_there_are_no_pictures_and_the_rest_is_there(tmp_path, monkeypatch):
+    monkeypatch.setattr(demo_pictures, "find_spec", lambda name: None)
+    with FakeSuite(*TASKS) as suite:
+        assert demo.run(suite.url, "none", tmp_path) == 0
+    assert not {"frames.png", "spectrogram.png"} & {path.name for path in tmp_path.iterdir()}
+    assert "frames.png" not in (tmp_path / "index.html").read_text()
+
+
 def test_what_a_model_says_cannot_command_the_terminal(tmp_path, capsys):
     said = "\x1b[2J\x07ok\u202e"
     with FakeSuite("writer", said=said) as suite:
@@ -194,6 +232,6 @@ def test_a_suite_that_is_not_there_is_said_with_the_cure(tmp_path, capsys, monke
 
 
 def test_the_picture_is_a_png_that_decoders_take():
-    image = pytest.importorskip("PIL.Image").open(io.BytesIO(picture()))
+    image = Image.open(io.BytesIO(picture()))
     image.load()
     assert (image.size, image.mode, image.getpixel((112, 118))) == ((SIDE, SIDE), "RGB", (255, 214, 92))
