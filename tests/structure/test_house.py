@@ -148,15 +148,40 @@ def test_a_wheel_installs_our_packages_and_nothing_else(wheel: zipfile.ZipFile) 
     assert files - inside == set()
 
 
-def test_every_entry_point_of_a_wheel_leads_to_a_function_in_it(wheel: zipfile.ZipFile) -> None:
+def test_every_entry_point_of_a_wheel_leads_to_something_in_it(wheel: zipfile.ZipFile) -> None:
     (file,) = [name for name in wheel.namelist() if name.endswith("entry_points.txt")]
     points = configparser.ConfigParser()
     points.read_string(wheel.read(file).decode())
     assert points["console_scripts"]["tessera"] == "tessera.cli:main"
-    assert len(points["tessera.starters"]) == 5
+    assert set(points["tessera.recipes"]) <= set(points["tessera.starters"])
     for section in points.sections():
         for value in points[section].values():
             module, _, function = value.partition(":")
             source = wheel.read(module.replace(".", "/") + ".py").decode()
-            defined = {node.name for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)}
+            body = ast.parse(source).body
+            defined = {node.name for node in body if isinstance(node, ast.FunctionDef)}
+            defined |= {
+                target.id
+                for node in body
+                if isinstance(node, ast.Assign)
+                for target in node.targets
+                if isinstance(target, ast.Name)
+            }
             assert function in defined, value
+
+
+def test_the_wheel_holds_the_weights_of_every_starter_and_they_stay_small(wheel: zipfile.ZipFile) -> None:
+    weights = [info for info in wheel.infolist() if "/starter/" in info.filename and "/weights/" in info.filename]
+    sizes = {info.filename: info.file_size for info in weights if info.filename.endswith(".safetensors")}
+    folders = {name.split("/weights/")[0] for name in sizes}
+    tracked_folders = {
+        path.relative_to(ROOT / "services").as_posix().split("/weights/")[0]
+        for path in tracked()
+        if path.suffix == ".safetensors"
+    }
+    assert folders == tracked_folders
+    for folder in folders:
+        mine = sum(size for name, size in sizes.items() if name.startswith(f"{folder}/weights/"))
+        assert mine <= 16 * 1024 * 1024, f"{folder} has {mine} bytes of weights"
+        assert f"{folder}/weights/card.json" in {info.filename for info in weights}
+    assert sum(sizes.values()) <= 48 * 1024 * 1024
