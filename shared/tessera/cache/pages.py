@@ -5,6 +5,8 @@ Does not know what is in a page, nor who owns it: a prefix cache and a request a
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+
 
 class PageAllocator:
     """Hands out pages of a pool and counts references to them.
@@ -63,6 +65,14 @@ class PageAllocator:
             self._references[page] -= 1
             if self._references[page] == 0:
                 self._free.append(page)
+
+    def reset(self, held: Iterable[Sequence[int]]) -> None:
+        """Count again from nothing: each page has as many references as it is in `held`."""
+        self._references = [0] * self.pages
+        for pages in held:
+            for page in pages:
+                self._references[page] += 1
+        self._free = [page for page in range(self.pages - 1, -1, -1) if self._references[page] == 0]
 
     def check_integrity(self) -> None:
         """Every page is either free once or referenced. Cheap enough to run whenever the engine is idle.
