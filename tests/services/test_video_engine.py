@@ -174,6 +174,46 @@ def test_image_to_video_equals_diffusers(kind: str) -> None:
         model.begin(_request())
 
 
+def _masked() -> WanModel:
+    """Wan 2.2's small model: one set of weights for text to video and image to video."""
+    return WanModel(diffusers.WanPipeline(**_wan_parts(), expand_timesteps=True), CPU.place)
+
+
+def _picture() -> Image.Image:
+    return Image.fromarray(np.random.default_rng(0).integers(0, 255, (40, 40, 3), dtype=np.uint8))
+
+
+@pytest.mark.parametrize("guidance_scale", [1.0, 5.0])
+def test_a_text_model_with_masked_steps_takes_a_first_frame_as_diffusers_other_pipeline_does(
+    guidance_scale: float,
+) -> None:
+    model = _masked()
+    theirs = WanModel(diffusers.WanImageToVideoPipeline(**_wan_parts(), expand_timesteps=True), CPU.place)
+    request = _request(image=_picture(), guidance_scale=guidance_scale)
+    clip = _ours(model, request)
+    assert np.abs(clip - _theirs(theirs, request, image=request.image)).max() < 1e-4
+    assert np.abs(clip - _ours(model, _request(guidance_scale=guidance_scale))).max() > 0.01
+
+
+def test_clips_with_and_without_a_first_frame_share_a_forward_pass_and_equal_single_runs() -> None:
+    model = _masked()
+    requests = [_request(image=_picture()), _request(seed=2)]
+    alone = [_ours(model, request) for request in requests]
+    states = [model.begin(request) for request in requests]
+    passes = []
+    model.pipe.transformer.register_forward_hook(lambda *_: passes.append(1))
+    while running := [state for state in states if not state.done]:
+        model.step(running)
+    assert len(passes) == 4
+    for state, expected in zip(states, alone, strict=True):
+        assert np.abs(model.decode(state) - expected).max() < 1e-4
+
+
+def test_a_text_model_without_masked_steps_refuses_a_first_frame(wan: WanModel) -> None:
+    with pytest.raises(InvalidRequestError, match="takes no image"):
+        wan.begin(_request(image=_picture()))
+
+
 def test_requests_at_different_steps_share_a_forward_pass_and_equal_single_runs(wan: WanModel) -> None:
     requests = [
         _request(seed=1),
@@ -354,6 +394,17 @@ def test_a_directory_without_a_card_gets_its_geometry_from_its_configurations(st
     assert (card.family, card.fps, card.frames_multiple, card.size_multiple) == ("WanPipeline", 16, 4, 16)
     assert (card.tasks, card.image_input) == (["video"], "none")
     assert read_card(ltx).family == "LTXPipeline"
+
+
+def test_a_first_frame_is_optional_where_timesteps_are_per_token(starter: Path, tmp_path: Path) -> None:
+    masked = _copy(starter, tmp_path)
+    (masked / "card.json").unlink(missing_ok=True)
+    index = json.loads((masked / "model_index.json").read_text())
+    (masked / "model_index.json").write_text(json.dumps({**index, "expand_timesteps": True}))
+    assert read_card(masked).image_input == "optional"
+    model = load(masked, CPU)
+    assert isinstance(model, WanModel)
+    assert model.begin(_request(image=_picture())).mask_BCTHW is not None
 
 
 def _copy(source: Path, target: Path) -> Path:

@@ -38,6 +38,7 @@ TEXT_CARD = Card(
     size_multiple=16,
 )
 IMAGE_CARD = msgspec.structs.replace(TEXT_CARD, id="tiny-i2v", image_input="required")
+EITHER_CARD = msgspec.structs.replace(TEXT_CARD, id="tiny-ti2v", image_input="optional")
 
 
 class House:
@@ -53,7 +54,7 @@ class House:
         self.artifacts = DirectoryArtifacts(self.settings.artifacts_dir)
 
     async def cards(self, name: str | None) -> Card:
-        for card in (TEXT_CARD, IMAGE_CARD):
+        for card in (TEXT_CARD, IMAGE_CARD, EITHER_CARD):
             if name in (card.id, None):
                 return card
         raise ModelNotFoundError(f"there is no video model {name!r}", param="model")
@@ -200,6 +201,15 @@ def test_a_first_frame_comes_as_a_file_or_a_data_url_and_is_stored_for_the_worke
         assert image is not None
         with house.artifacts.open(image) as file:
             assert file.read() == _png()
+
+
+def test_a_first_frame_may_be_left_out_where_it_is_optional(house: House, client: TestClient[Litestar]) -> None:
+    without = client.post("/v1/videos", json={"prompt": "a", "model": "tiny-ti2v"})
+    form = {"prompt": (None, "a"), "model": (None, "tiny-ti2v"), "input_reference": ("x.png", _png(), "image/png")}
+    given = client.post("/v1/videos", files=form)
+    assert (without.status_code, given.status_code) == (200, 200)
+    assert _input(house, without.json()["id"]).image is None
+    assert _input(house, given.json()["id"]).image is not None
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,5 @@
-"""The step loop of Wan-class models: text to video and image to video, Wan 2.1 and 2.2 (two experts, or masked steps).
+"""The step loop of Wan-class models: text to video and image to video, Wan 2.1 and 2.2 (two experts, or masked steps,
+whose model takes a first frame or none).
 
 `step` takes any number of requests: each has its own timestep, so requests at different steps, and the two halves of
 guidance, share one forward pass. Equal to Diffusers' `WanPipeline` and `WanImageToVideoPipeline`, which a test holds.
@@ -19,6 +20,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+from diffusers import WanImageToVideoPipeline
 
 from tessera.engine.diffusion import DiffusionRequest, DiffusionState, Frames, OnStep, to_frames
 from tessera.errors import InvalidRequestError
@@ -71,7 +73,8 @@ class WanModel:
         self.prompts = PromptCache()
         experts = [expert for expert in (pipe.transformer, pipe.transformer_2) if expert is not None]
         self.dtype: torch.dtype = experts[0].dtype
-        self.takes_image = type(pipe).__name__ == "WanImageToVideoPipeline"
+        self.image_pipe = _image_pipe(pipe)
+        self.needs_image = self.image_pipe is pipe
         # AutoencoderKLWan keeps a cache on itself while it works.
         self._vae = threading.Lock()
 
@@ -91,9 +94,10 @@ class WanModel:
         Raises:
             InvalidRequestError: an image is missing, or given to a model that takes none.
         """
-        if self.takes_image != (request.image is not None):
-            need = "starts from an image, and none is given" if self.takes_image else "takes no image"
-            raise InvalidRequestError(f"this model {need}", param="input_reference")
+        if self.needs_image and request.image is None:
+            raise InvalidRequestError("this model starts from an image, and none is given", param="input_reference")
+        if self.image_pipe is None and request.image is not None:
+            raise InvalidRequestError("this model takes no image", param="input_reference")
         scheduler = type(self.pipe.scheduler).from_config(self.pipe.scheduler.config)
         scheduler.set_timesteps(request.steps, device=self.device)
         scheduler.set_begin_index(0)
@@ -172,9 +176,10 @@ class WanModel:
             latents = self.pipe.prepare_latents(1, channels, *shape, torch.float32, self.device, generator)
             mask = torch.ones_like(latents) if self.pipe.config.expand_timesteps else None
             return latents, torch.zeros_like(latents) if mask is not None else None, mask
+        assert self.image_pipe is not None
         image = self.pipe.video_processor.preprocess(request.image, height=request.height, width=request.width)
         with self._vae:
-            prepared = self.pipe.prepare_latents(
+            prepared = self.image_pipe.prepare_latents(
                 image.to(self.device, torch.float32),
                 1,
                 self.pipe.vae.config.z_dim,
@@ -206,7 +211,8 @@ class WanModel:
             id(self._expert(state)),
             state.latents_BCTHW.shape,
             state.prompt_BLD.shape,
-            None if state.condition_BCTHW is None else state.condition_BCTHW.shape,
+            # With a mask, the model's input has the shape of the latents, whether there is a first frame or none.
+            None if state.condition_BCTHW is None or state.mask_BCTHW is not None else state.condition_BCTHW.shape,
             None if state.image_BLD is None else state.image_BLD.shape,
         )
 
@@ -247,3 +253,13 @@ class WanModel:
         if state.mask_BCTHW is None:
             return timestep.expand(1)
         return (state.mask_BCTHW[0][0][:, ::2, ::2] * timestep).flatten().unsqueeze(0)
+
+
+def _image_pipe(pipe: Any) -> Any:
+    """The pipeline that prepares first frames; None for one of text alone.
+
+    Wan 2.2's small model is both: its directory names `WanPipeline`, and the other class takes the same parts.
+    """
+    if isinstance(pipe, WanImageToVideoPipeline):
+        return pipe
+    return WanImageToVideoPipeline(**pipe.components, expand_timesteps=True) if pipe.config.expand_timesteps else None

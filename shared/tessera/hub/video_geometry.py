@@ -32,7 +32,7 @@ class VideoGeometry(msgspec.Struct, frozen=True, kw_only=True):
     fps: int
     frames_multiple: int
     size_multiple: int
-    image_input: Literal["none", "required"]
+    image_input: Literal["none", "optional", "required"]
 
 
 def video_geometry(directory: Path, family: str) -> VideoGeometry:
@@ -56,12 +56,20 @@ def video_geometry(directory: Path, family: str) -> VideoGeometry:
         fps=fps[0] if fps else FALLBACK_FRAMES_PER_SECOND,
         frames_multiple=temporal,
         size_multiple=max(2, spatial * patch),
-        image_input="required" if "ImageToVideo" in family else "none",
+        image_input=_image_input(directory, family),
     )
 
 
-def _config(directory: Path) -> dict[str, Any]:
-    path = directory / "config.json"
+def _image_input(directory: Path, family: str) -> Literal["none", "optional", "required"]:
+    if "ImageToVideo" in family:
+        return "required"
+    # Wan 2.2's small model: a timestep for each token, so that a first frame can be there from the start.
+    masked = family == "WanPipeline" and _config(directory, "model_index.json").get("expand_timesteps") is True
+    return "optional" if masked else "none"
+
+
+def _config(directory: Path, name: str = "config.json") -> dict[str, Any]:
+    path = directory / name
     values = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     return values if isinstance(values, dict) else {}
 

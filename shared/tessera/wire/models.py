@@ -56,7 +56,7 @@ class Card(msgspec.Struct, frozen=True, kw_only=True):
     """A clip of a video model has `k * frames_multiple + 1` frames: the temporal factor of its VAE."""
     size_multiple: int = 2
     """Width and height of a video model's frames are multiples of this: the spatial factor of VAE and patches."""
-    image_input: Literal["none", "required"] = "none"
+    image_input: Literal["none", "optional", "required"] = "none"
     """Whether a video model starts from a given first frame."""
     sample_rate: int | None = None
     created: int = 0
