@@ -196,6 +196,13 @@ class EngineDiedError(UnavailableError):
     code = "engine_died"
 
 
+class DeadlineError(TesseraError):
+    """The deadline that the request itself set is over."""
+
+    status = 504
+    code = "deadline_exceeded"
+
+
 class GatewayTimeoutError(TesseraError):
     """An upstream did not answer in time."""
 

@@ -100,6 +100,10 @@ class SequenceEngineSettings(Section, frozen=True, kw_only=True):
     threads: Annotated[NonNegative, says("CPU threads of the engine. 0: all cores of the machine.")] = 0
     page_size: Annotated[Positive, says("Token slots in one page of KV cache.")] = 16
     kv_cache_bytes: Annotated[Positive, says("Memory for KV pages.")] = 512 * 1024 * 1024
+    host_cache_bytes: Annotated[
+        NonNegative, says("Memory on the host for KV pages of known prefixes that had to leave the device. 0: none.")
+    ] = 0
+    prefix_cache: Annotated[bool, says("Whether requests share the KV pages of equal beginnings.")] = True
     max_batch_tokens: Annotated[Positive, says("Token budget of one step, prefill chunks and decodes together.")] = 512
     max_running: Annotated[Positive, says("Requests that may hold pages at once.")] = 32
     max_waiting: Annotated[Positive, says("Requests that may queue; more are answered 429 with Retry-After.")] = 256

@@ -48,11 +48,11 @@ class Machine:
         """Admit a request and compute all of it, as the scheduler does; None when there is no room."""
         match = self.cache.match(ids, salt, len(ids) - 1)
         total = self.cache.allocator.pages_for(len(ids))
-        needed = total - len(match.nodes) + sum(node.page is None for node in match.nodes)
+        needed = total - len(match.nodes) + match.absent
         if needed > self.cache.available - self.cache.idle_pages(match):
             return None
         holder = Holder(salt, list(ids))
-        holder.pages, holder.cursor = self.cache.acquire(match, salt)
+        holder.pages, holder.cursor = self.cache.acquire(match, salt, len(ids) - 1)
         known = len(match.nodes) * SIZE + match.partial_count
         holder.pages += self.cache.allocate(total - len(holder.pages))
         self.move()

@@ -7,9 +7,10 @@ import torch
 import transformers
 
 from tessera.device import choose
-from tessera.engine.sequence import SequenceEngine
+from tessera.engine.sequence import SequenceEngine, media_ids
 from tessera.errors import ContextLengthError, InvalidRequestError, ModelLoadError, OverloadedError
-from tessera.models.sequence_runner import SequenceRunner, StepOutput
+from tessera.models.sequence_runner import SequenceRunner
+from tessera.models.vision import Features, StepOutput
 from tessera.settings import SequenceEngineSettings
 from tessera.wire.engine import Array, Embed, Embedded, Failed, Generate, Ready, Sampling, Tokens
 from tessera.wire.models import Card
@@ -68,7 +69,13 @@ def tiny_models(tmp_path_factory):
 def engine_for(directory, **changes) -> SequenceEngine:
     settings = SequenceEngineSettings(**({"max_batch_tokens": 64, "page_size": 4} | changes))
     pages = settings.kv_cache_bytes
-    runner = SequenceRunner(directory, choose("cpu", threads=1), page_size=settings.page_size, kv_cache_bytes=pages)
+    runner = SequenceRunner(
+        directory,
+        choose("cpu", threads=1),
+        page_size=settings.page_size,
+        kv_cache_bytes=pages,
+        host_cache_bytes=settings.host_cache_bytes,
+    )
     return SequenceEngine(runner, settings, Ready(device="cpu", cards=[], directories=[], report={}))
 
 
@@ -79,7 +86,8 @@ def run(engine: SequenceEngine) -> dict[str, list[int]]:
             assert isinstance(answer, Tokens), answer
             tokens.setdefault(answer.request_id, []).extend(answer.token_ids)
     engine.scheduler.check_integrity()
-    assert engine.scheduler.allocator.used == 0
+    assert engine.scheduler.cache.available == engine.runner.pages
+    assert engine.integrity_faults == 0
     return tokens
 
 
@@ -124,6 +132,100 @@ def test_budgets_pages_and_preemption_do_not_change_a_token(changes, tiny_models
     assert got == {str(index): generate(directory, prompt) for index, prompt in enumerate(prompts)}
     if "kv_cache_bytes" in changes:
         assert engine.scheduler.preemptions > 0
+
+
+CONVERSATION = [*range(10, 30), 7, 8, 9]
+TURNS = [
+    CONVERSATION,
+    CONVERSATION[:18],
+    [*CONVERSATION, 40, 41, 42],
+    [*CONVERSATION[:10], 50, 51],
+    list(range(30, 62)),
+    [*CONVERSATION, 40, 41, 43, 44],
+    CONVERSATION,
+]
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_known_prefixes_change_no_token_whatever_was_evicted_or_came_from_the_host(name, tiny_models):
+    directory = tiny_models(name)
+    expected = [generate(directory, prompt) for prompt in TURNS]
+    page = page_bytes(directory)
+    for changes in ({}, {"kv_cache_bytes": 14 * page}, {"kv_cache_bytes": 14 * page, "host_cache_bytes": 40 * page}):
+        engine = engine_for(directory, **({"kv_cache_bytes": 200 * page} | changes))
+        for index, prompt in enumerate(TURNS):  # one after another
+            message = Generate(request_id=str(index), token_ids=prompt, sampling=Sampling(max_tokens=NEW_TOKENS))
+            engine.submit(message)
+            assert run(engine) == {str(index): expected[index]}
+        for index, prompt in enumerate(TURNS):  # and all at once
+            message = Generate(request_id=str(index), token_ids=prompt, sampling=Sampling(max_tokens=NEW_TOKENS))
+            engine.submit(message)
+        assert run(engine) == {str(index): tokens for index, tokens in enumerate(expected)}
+        cache = engine.scheduler.cache
+        assert cache.hit_tokens["device"] > 0
+        assert (cache.hit_tokens["host"] > 0) == ("host_cache_bytes" in changes)
+        assert (cache.evicted_pages > 0) == bool(changes)
+
+
+def page_bytes(directory) -> int:
+    engine = engine_for(directory, kv_cache_bytes=1 << 16)
+    return (1 << 16) // engine.runner.pages
+
+
+def test_without_the_prefix_cache_the_tokens_are_the_same_and_nothing_is_kept(tiny_models):
+    directory = tiny_models("llama")
+    engine = engine_for(directory, kv_cache_bytes=1 << 20, prefix_cache=False)
+    for index, prompt in enumerate(TURNS):
+        message = Generate(request_id=str(index), token_ids=prompt, sampling=Sampling(max_tokens=NEW_TOKENS))
+        engine.submit(message)
+        assert run(engine) == {str(index): generate(directory, prompt)}
+    assert engine.scheduler.allocator.used == 0
+    assert engine.scheduler.cache.hit_tokens == {"device": 0, "host": 0}
+
+
+def test_a_deadline_ends_a_request_with_an_error_and_leaves_the_others(tiny_models):
+    engine = engine_for(tiny_models("llama"), kv_cache_bytes=1 << 20)
+    engine.submit(
+        Generate(request_id="late", token_ids=PROMPTS[0], sampling=Sampling(max_tokens=NEW_TOKENS), deadline_s=0.0)
+    )
+    engine.submit(Generate(request_id="fine", token_ids=PROMPTS[0], sampling=Sampling(max_tokens=NEW_TOKENS)))
+    first, *_ = engine.step()
+    assert isinstance(first, Failed)
+    assert (first.request_id, first.error.code) == ("late", "deadline_exceeded")
+    assert set(run(engine)) == {"fine"}
+
+
+def test_a_violated_invariant_empties_the_cache_and_the_engine_goes_on(tiny_models, caplog):
+    directory = tiny_models("llama")
+    engine = engine_for(directory, kv_cache_bytes=1 << 20)
+    for attempt in range(2):
+        message = Generate(request_id="r", token_ids=TURNS[0], sampling=Sampling(max_tokens=NEW_TOKENS))
+        engine.submit(message)
+        tokens = []
+        while engine.has_work():
+            if attempt == 0:
+                engine.scheduler.cache.idle += 1
+            tokens += [token for answer in engine.step() for token in answer.token_ids]
+        assert tokens == generate(directory, TURNS[0])
+    assert engine.integrity_faults == 1
+    assert "is emptied" in caplog.text
+    engine.scheduler.check_integrity()
+
+
+def test_the_first_tokens_say_how_much_of_the_prompt_was_known(tiny_models):
+    engine = engine_for(tiny_models("llama"), kv_cache_bytes=1 << 20)
+    said = []
+    for name in ("first", "again"):
+        engine.submit(Generate(request_id=name, token_ids=TURNS[0], sampling=Sampling(max_tokens=2)))
+        said.append([answer.cached_tokens for _ in range(2) for answer in engine.step()])
+    assert said == [[0, None], [len(TURNS[0]) - 1, None]]
+
+
+def test_the_same_image_tokens_of_other_images_share_nothing():
+    one, same, other = ({"pixel_values": Array(dtype="uint8", shape=[2], data=data)} for data in (b"ab", b"ab", b"ac"))
+    assert media_ids(one, [3, 4]) == media_ids(same, [3, 4])
+    assert set(media_ids(one, [3, 4]).values()).isdisjoint(media_ids(other, [3, 4]).values())
+    assert all(value < 0 for value in media_ids(one, [3, 4]).values())
 
 
 def test_embeddings_are_the_normalised_mean_of_the_last_hidden_states(tiny_models):
@@ -184,16 +286,18 @@ def test_a_step_that_fails_ends_its_requests_with_an_error_and_nothing_else(tiny
 class StandInEncoder:
     """Counts what it encodes; images of one byte break it as a shape that does not fit would."""
 
-    def __init__(self) -> None:
+    def __init__(self, model) -> None:
+        self.model = model
         self.encoded = 0
 
     def encode(self, token_ids, media):
         if len(media["pixel_values"].data) == 1:
             raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")
         self.encoded += 1
+        return Features(torch.zeros(0, self.model.config.hidden_size), {})
 
     def embed(self, ids_1T, chunks):
-        raise AssertionError("there are no features to place")
+        return self.model.get_input_embeddings()(ids_1T)
 
 
 def with_image(name: str, data: bytes = b"ab") -> Generate:
@@ -203,7 +307,7 @@ def with_image(name: str, data: bytes = b"ab") -> Generate:
 
 def test_images_are_encoded_one_request_a_step_and_a_broken_one_ends_only_its_own_request(tiny_models):
     engine = engine_for(tiny_models("llama"), kv_cache_bytes=1 << 20, max_waiting=3)
-    engine.runner.encoder = StandInEncoder()
+    engine.runner.encoder = StandInEncoder(engine.runner.model)
     engine.submit(Generate(request_id="beside", token_ids=PROMPTS[0], sampling=Sampling(max_tokens=6)))
     engine.submit(with_image("broken", b"a"))
     engine.submit(with_image("fine"))

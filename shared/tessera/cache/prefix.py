@@ -63,6 +63,7 @@ class Node:
     by_first: dict[int, list[Node]] = field(default_factory=dict)
     resident: int = 0
     """Children whose page is on the device."""
+    removed: bool = False
 
 
 @dataclass(frozen=True)
@@ -72,6 +73,15 @@ class Match:
     nodes: list[Node]
     partial: Node | None
     partial_count: int
+
+    def without_copy(self) -> Match:
+        """Its whole pages alone: the page to copy from takes room until it is copied."""
+        return Match(self.nodes, None, 0)
+
+    @property
+    def absent(self) -> int:
+        """Whole pages that are in the host tier and need one on the device."""
+        return sum(node.page is None for node in self.nodes)
 
 
 @dataclass(eq=False)
@@ -159,21 +169,23 @@ class PrefixCache:
                 best, longest = child, count
         return Match(nodes, best, longest)
 
-    def missing_pages(self, match: Match) -> int:
-        """Device pages that `acquire` would take beside those it finds: of the host tier, and the copy."""
-        return sum(node.page is None for node in match.nodes) + (match.partial is not None)
-
     def idle_pages(self, match: Match) -> int:
         """Device pages of the match that are idle now and no longer would be."""
         nodes = [*match.nodes, match.partial] if match.partial is not None else match.nodes
         return sum(self._is_idle(node) for node in nodes)
 
-    def acquire(self, match: Match, salt: str) -> tuple[list[int], Cursor]:
-        """Take a reference to every page of a match. Ask first: `missing_pages` must be available beside `idle_pages`.
+    def acquire(self, match: Match, salt: str, asked: int) -> tuple[list[int], Cursor]:
+        """Take a reference to every page of a match. Ask first: what is `absent` must be available beside `idle_pages`.
+
+        Args:
+            match: of a moment ago.
+            salt: that it was made with.
+            asked: positions that might have been found, for the share of hits.
 
         Returns:
             The pages in order, the copy of a partial one last; and the cursor behind the whole ones.
         """
+        self.asked_tokens += asked
         now = next(self._clock)
         held = [node for node in match.nodes if node.page is not None]
         absent = [node for node in match.nodes if node.page is None]
@@ -235,7 +247,7 @@ class PrefixCache:
             computed: positions whose keys and values are there.
             ends: also put a last page that is not full; done at the end of a prompt and of an answer.
         """
-        if not self.enabled:
+        if not self.enabled or cursor.node.removed:
             return
         size = self.allocator.page_size
         now = next(self._clock)
@@ -247,6 +259,20 @@ class PrefixCache:
         at = cursor.depth * size
         if ends and at < computed:
             self._put_partial(cursor.node, tuple(ids[at:computed]), pages[cursor.depth], now)
+
+    def forget(self, cursor: Cursor, depth: int) -> None:
+        """Take a request's pages from `depth` on out of the tree, with what others put below them: they are spoiled."""
+        node = cursor.node
+        if node.removed:
+            return
+        if cursor.depth == depth:  # its only part of the tree is a page that is not full
+            for child in [child for child in node.children.values() if len(child.key) < self.allocator.page_size]:
+                self._remove(child)
+            return
+        for _ in range(cursor.depth - depth - 1):
+            assert node.parent is not None
+            node = node.parent
+        self._remove(node)
 
     def pin(self, nodes: Iterable[Node]) -> None:
         """Keep pages although nobody uses them, until `unpin`. Pin a whole path from its root on."""
@@ -457,6 +483,7 @@ class PrefixCache:
         if node.slot is not None:
             self._free_slots.append(node.slot)
             node.slot = None
+        node.removed = True
         del parent.children[node.key]
         same = parent.by_first[node.key[0]]
         same.remove(node)

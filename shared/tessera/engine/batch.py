@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from tessera.cache.prefix import Transfer
 from tessera.engine.sequence_request import SequenceRequest
 
 
@@ -23,9 +24,13 @@ class Chunk:
 
 @dataclass(frozen=True)
 class Batch:
-    """The chunks of one step, ragged: their tokens stand one after another."""
+    """The chunks of one step, ragged: their tokens stand one after another.
+
+    `transfers` are pages that have to move before, in this order.
+    """
 
     chunks: list[Chunk]
+    transfers: list[Transfer] = field(default_factory=list)
 
     @property
     def tokens(self) -> int:

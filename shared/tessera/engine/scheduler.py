@@ -1,39 +1,52 @@
 """The sequence scheduler: one token budget per step, decodes first, prefill in chunks, admission by pages.
 
-When pages run out, the request that has computed least gives its pages back and is computed again later; its tokens
-are kept. Does not know tensors: it decides which positions of which request are computed next.
+Who is admitted next says `tessera.engine.waiting`; what needs no computing says the prefix cache. A request whose next
+page is just being computed by another waits for it instead of computing it too. When pages run out, the request of the
+lowest priority that has computed least gives its pages back and goes on later; its tokens are kept, and so are its
+pages while nobody needs them. Does not know tensors: it decides which positions of which request are computed next.
 """
 
 from __future__ import annotations
 
-from collections import deque
-
 from tessera.cache.pages import PageAllocator
+from tessera.cache.prefix import Match, Node, PrefixCache
 from tessera.engine.batch import Batch, Chunk
 from tessera.engine.sequence_request import SequenceRequest
+from tessera.engine.waiting import Waiting
 from tessera.errors import ContextLengthError, OverloadedError
+
+DECODE_COST = 2.0
+"""A sampled token counts as so many prompt tokens in a tenant's share (as in Sheng et al. 2024)."""
+_Claim = tuple[Node, tuple[int, ...]]
 
 
 class Scheduler:
-    """Queues, running set and pages of one sequence engine."""
+    """Queue, running set and pages of one sequence engine."""
 
     def __init__(
         self,
-        allocator: PageAllocator,
+        cache: PrefixCache,
         *,
         max_batch_tokens: int,
         max_running: int,
         max_waiting: int,
         context_length: int,
     ) -> None:
-        self.allocator = allocator
+        self.cache = cache
         self.max_batch_tokens = max_batch_tokens
         self.max_running = max_running
         self.max_waiting = max_waiting
-        self.context_length = min(context_length, allocator.pages * allocator.page_size)
-        self.waiting: deque[SequenceRequest] = deque()
+        self.context_length = min(context_length, self.allocator.pages * self.allocator.page_size)
+        self.waiting = Waiting()
         self.running: list[SequenceRequest] = []
         self.preemptions = 0
+        self._claims: dict[_Claim, SequenceRequest] = {}
+        """Pages that are just being computed, as the tree would call them, and by whom."""
+
+    @property
+    def allocator(self) -> PageAllocator:
+        """Of the device's pages."""
+        return self.cache.allocator
 
     def check(self, request: SequenceRequest, *, ahead: int = 0) -> None:
         """Say why a request cannot be queued, if so. No side effect.
@@ -62,72 +75,184 @@ class Scheduler:
     def submit(self, request: SequenceRequest) -> None:
         """Queue a request. Raises what `check` raises."""
         self.check(request)
-        self.waiting.append(request)
+        self.waiting.enter(request)
+        self.waiting.add(request)
 
-    def remove(self, request: SequenceRequest) -> None:
-        """Take a request out (ended or cancelled) and free its pages."""
+    def remove(self, request: SequenceRequest, *, spoiled: bool = False) -> None:
+        """Take a request out (ended or cancelled) and give its pages back; the cache keeps them for others.
+
+        Args:
+            request: waits or runs here.
+            spoiled: what it computed is not to be used again.
+        """
         if request in self.running:
             self.running.remove(request)
         elif request in self.waiting:
             self.waiting.remove(request)
-        self._release(request)
+        else:
+            return
+        self.waiting.leave(request)
+        self._release(request, spoiled=spoiled)
+
+    def expired(self, now: float) -> list[SequenceRequest]:
+        """Requests whose deadline is over, in seconds of the monotonic clock."""
+        return [request for request in (*self.running, *self.waiting) if request.deadline <= now]
 
     def has_work(self) -> bool:
         """Whether anything runs or waits."""
-        return bool(self.running or self.waiting)
+        return bool(self.running or len(self.waiting))
 
     def schedule(self) -> Batch:
         """Choose the next step's chunks and give them their pages."""
-        budget = self.max_batch_tokens
         chunks: dict[SequenceRequest, Chunk] = {}
-        # Decodes (one position left) before prefills, older before younger.
-        for request in sorted(self.running, key=lambda r: (r.remaining > 1, r.arrival)):
+        # Who may take another's place is admitted before that one is given its share of the step.
+        budget = self._admit_all(chunks, self.max_batch_tokens, urgent=True)
+        # Decodes (one position left) before prefills, then by priority, older before younger.
+        for request in sorted(self.running, key=lambda r: (r.remaining > 1, r.priority, r.arrival)):
             if budget == 0:
                 break
-            if request not in self.running:  # preempted by an earlier one of this loop
+            if request not in self.running or request in chunks:  # preempted by an earlier one of this loop, or new
                 continue
             count = min(request.remaining, budget)
-            if not self._make_room(request, count, scheduled=chunks):
+            if not self._make_room(request, count, chunks):
                 continue
             chunks[request] = Chunk(request, request.computed, count)
             budget -= count
-        while self.waiting and budget > 0 and self._can_admit(self.waiting[0]):
-            request = self.waiting.popleft()
-            self.running.append(request)
-            # All pages of the prompt at once: chunks of two half-admitted prompts would evict each other.
-            self._grow(request, request.remaining)
-            count = min(request.remaining, budget)
-            chunks[request] = Chunk(request, request.computed, count)
+        self._admit_all(chunks, budget, urgent=False)
+        return Batch(list(chunks.values()), self.cache.take_transfers())
+
+    def _admit_all(self, chunks: dict[SequenceRequest, Chunk], budget: int, *, urgent: bool) -> int:
+        """Admit from the queue while there is room. Returns what is left of the budget.
+
+        Args:
+            chunks: of this step; added to.
+            budget: tokens that the step has left.
+            urgent: only those of a higher priority than somebody who runs.
+        """
+        passed: set[SequenceRequest] = set()
+        while budget > 0 and len(self.waiting):
+            found = next((request for request in self.waiting if request not in passed), None)
+            if found is None or (urgent and all(other.priority <= found.priority for other in self.running)):
+                break
+            match = self._match(found)
+            if self._is_claimed(found, match):
+                passed.add(found)
+                continue
+            fitting = self._make_place(found, match, chunks)
+            if fitting is None:
+                break
+            self._admit(found, fitting)
+            count = min(found.remaining, budget)
+            chunks[found] = Chunk(found, found.computed, count)
             budget -= count
-        return Batch(list(chunks.values()))
+        return budget
 
     def advance(self, batch: Batch) -> None:
-        """Note that a batch has been computed."""
+        """Note that a batch has been computed: its pages are there for others."""
         for chunk in batch.chunks:
-            chunk.request.computed = chunk.start + chunk.count
+            request = chunk.request
+            request.computed = chunk.start + chunk.count
+            if request.computed > request.prompt_length:
+                self.waiting.charge(request.tenant, DECODE_COST)
+            if request.cursor is None:
+                continue
+            whole = request.computed // self.allocator.page_size
+            ends = request.computed == request.prompt_length
+            if whole > request.cursor.depth or ends:
+                self.cache.extend(request.cursor, request.cache_ids, request.pages, request.computed, ends=ends)
+            self._unclaim(request)
+            if request.remaining > 1:
+                self._claim(request)
+
+    def forget_cache(self) -> None:
+        """Drop everything that the prefix cache has; what runs goes on."""
+        self._claims.clear()
+        self.cache.clear([request.pages for request in self.running])
+        for request in self.running:
+            request.claim = None
+            if request.cursor is not None:
+                request.cursor = self.cache.root(request.salt)
 
     def check_integrity(self) -> None:
-        """The pages of all requests are exactly the used ones. Run when idle and in tests."""
-        self.allocator.check_integrity()
-        held = [page for request in (*self.running, *self.waiting) for page in request.pages]
-        assert len(set(held)) == self.allocator.used, f"{self.allocator.used} pages used, {len(set(held))} held"
+        """The pages of all requests and of the cache are exactly the used ones. Run when idle and in tests."""
+        self.cache.check_integrity([request.pages for request in self.running])
+        held = [request.request_id for request in self.waiting if request.pages]
+        assert not held, f"requests wait with pages: {held}"
+        assert all(owner in self.running for owner in self._claims.values()), "a page is claimed by nobody"
 
-    def _can_admit(self, request: SequenceRequest) -> bool:
+    def _match(self, request: SequenceRequest) -> Match:
+        limit = len(request.token_ids) - 1 if request.reuses else 0
+        return self.cache.match(request.cache_ids, request.salt, limit)
+
+    def _next_page(self, request: SequenceRequest, node: Node, depth: int) -> _Claim:
+        size = self.allocator.page_size
+        return node, tuple(request.cache_ids[depth * size : (depth + 1) * size])
+
+    def _is_claimed(self, request: SequenceRequest, match: Match) -> bool:
+        if not request.reuses or not self._claims:
+            return False
+        node = match.nodes[-1] if match.nodes else self.cache.root(request.salt).node
+        return self._next_page(request, node, len(match.nodes)) in self._claims
+
+    def _claim(self, request: SequenceRequest) -> None:
+        assert request.cursor is not None
+        claim = self._next_page(request, request.cursor.node, request.cursor.depth)
+        if self.cache.enabled and claim not in self._claims:
+            self._claims[claim] = request
+            request.claim = claim
+
+    def _unclaim(self, request: SequenceRequest) -> None:
+        if request.claim is not None:
+            del self._claims[request.claim]
+            request.claim = None
+
+    def _has_room(self, request: SequenceRequest, match: Match) -> bool:
         """Room for all it has so far and the token it samples next, so that it is not preempted at once."""
         positions = len(request.token_ids) + (1 if request.sampling else 0)
-        return len(self.running) < self.max_running and self.allocator.can_allocate(self.allocator.pages_for(positions))
+        needed = self.allocator.pages_for(positions) - len(match.nodes) + match.absent
+        return needed <= self.cache.available - self.cache.idle_pages(match)
+
+    def _make_place(
+        self, request: SequenceRequest, match: Match, scheduled: dict[SequenceRequest, Chunk]
+    ) -> Match | None:
+        """What of `match` a request can be admitted with, preempting others of lower priority for it; or None."""
+        while True:
+            if len(self.running) < self.max_running:
+                for fitting in (match, match.without_copy()):
+                    if self._has_room(request, fitting):
+                        return fitting
+            others = [r for r in self.running if r not in scheduled and r.priority > request.priority]
+            if not others:
+                return None
+            self._preempt(max(others, key=_expendable))
+            match = self._match(request)
+
+    def _admit(self, request: SequenceRequest, match: Match) -> None:
+        self.waiting.remove(request)
+        self.running.append(request)
+        request.pages, cursor = self.cache.acquire(
+            match, request.salt, len(request.token_ids) - 1 if request.reuses else 0
+        )
+        request.computed = len(match.nodes) * self.allocator.page_size + match.partial_count
+        if request.preemptions == 0:
+            request.cached_tokens = request.computed
+        # All pages of the prompt at once: chunks of two half-admitted prompts would evict each other.
+        self._grow(request, request.remaining)
+        self.waiting.charge(request.tenant, request.remaining)
+        if request.reuses:
+            request.cursor = cursor
+            self._claim(request)
 
     def _missing(self, request: SequenceRequest, count: int) -> int:
         return max(0, self.allocator.pages_for(request.computed + count) - len(request.pages))
 
     def _grow(self, request: SequenceRequest, count: int) -> None:
-        request.pages += self.allocator.allocate(self._missing(request, count))
+        request.pages += self.cache.allocate(self._missing(request, count))
 
     def _make_room(self, request: SequenceRequest, count: int, scheduled: dict[SequenceRequest, Chunk]) -> bool:
-        """Get the pages for a chunk, preempting others that computed less. False when `request` itself had to go."""
-        while not self.allocator.can_allocate(self._missing(request, count)):
-            candidates = [other for other in self.running if other not in scheduled]
-            victim = min(candidates, key=lambda r: (r.computed, -r.arrival))
+        """Get the pages for a chunk, preempting others for it. False when `request` itself had to go."""
+        while self._missing(request, count) > self.cache.available:
+            victim = max((other for other in self.running if other not in scheduled), key=_expendable)
             self._preempt(victim)
             if victim is request:
                 return False
@@ -141,8 +266,20 @@ class Scheduler:
         request.pooled = None
         request.preemptions += 1
         self.preemptions += 1
-        self.waiting.appendleft(request)
+        self.waiting.add(request)
 
-    def _release(self, request: SequenceRequest) -> None:
-        self.allocator.release(request.pages)
+    def _release(self, request: SequenceRequest, *, spoiled: bool = False) -> None:
+        self._unclaim(request)
+        if request.cursor is not None:
+            if spoiled:
+                self.cache.forget(request.cursor, request.cached_tokens // self.allocator.page_size)
+            elif request.computed:
+                self.cache.extend(request.cursor, request.cache_ids, request.pages, request.computed, ends=True)
+        request.cursor = None
+        self.cache.release(request.pages)
         request.pages = []
+
+
+def _expendable(request: SequenceRequest) -> tuple[int, int, int]:
+    """The greatest goes first: of the lowest priority, the one that computed least, the youngest."""
+    return request.priority, -request.computed, request.arrival

@@ -5,7 +5,10 @@ Ties the scheduler (policy) to the runner (tensors) and the sampler; `tessera.en
 
 from __future__ import annotations
 
+import hashlib
 import logging
+import math
+import time
 from collections.abc import Iterable
 from typing import Literal, Protocol
 
@@ -14,12 +17,14 @@ import numpy as np
 import torch
 
 from tessera.cache.pages import PageAllocator
+from tessera.cache.prefix import PrefixCache
 from tessera.engine.batch import Batch, Chunk
+from tessera.engine.grammar.queue import Grammars
 from tessera.engine.process import failed
 from tessera.engine.sampler import Sampled, sample
 from tessera.engine.scheduler import Scheduler
 from tessera.engine.sequence_request import SequenceRequest
-from tessera.errors import InternalError, InvalidRequestError
+from tessera.errors import DeadlineError, InternalError, InvalidRequestError
 from tessera.models.sequence_runner import StepOutput
 from tessera.models.vision import Encoder
 from tessera.settings import SequenceEngineSettings
@@ -36,6 +41,10 @@ from tessera.wire.engine import (
 
 logger = logging.getLogger(__name__)
 
+LATE = "the request's deadline is over"
+STUCK = "the grammar allows no token that goes on here"
+GRAMMAR_WAIT_S = 0.005
+"""How long a step with nothing else to do waits for a grammar; new messages wait as long."""
 NOT_FINITE = "the model's output is not finite (overflow); try another prompt"
 
 
@@ -44,6 +53,7 @@ class Runner(Protocol):
 
     pages: int
     page_size: int
+    host_pages: int
     encoder: Encoder | None
 
     @property
@@ -64,11 +74,19 @@ class Runner(Protocol):
 class SequenceEngine:
     """Continuous batching of sequence requests over one model."""
 
-    def __init__(self, runner: Runner, settings: SequenceEngineSettings, ready: Ready) -> None:
+    def __init__(
+        self, runner: Runner, settings: SequenceEngineSettings, ready: Ready, grammars: Grammars | None = None
+    ) -> None:
         self.runner = runner
+        self.grammars = grammars
         self._ready = ready
-        self.scheduler = Scheduler(
+        cache = PrefixCache(
             PageAllocator(runner.pages, runner.page_size),
+            host_slots=runner.host_pages,
+            enabled=settings.prefix_cache,
+        )
+        self.scheduler = Scheduler(
+            cache,
             max_batch_tokens=settings.max_batch_tokens,
             max_running=settings.max_running,
             max_waiting=settings.max_waiting,
@@ -77,9 +95,12 @@ class SequenceEngine:
         self.requests: dict[str, SequenceRequest] = {}
         self.unseen: dict[str, tuple[SequenceRequest, dict[str, Array]]] = {}
         """Requests whose images are still to be encoded, in the order of arrival."""
+        self.unwritten: dict[str, tuple[SequenceRequest, dict[str, Array]]] = {}
+        """Requests whose grammar is still being compiled."""
         self.computed_tokens = 0
         self.sampled_tokens = 0
         self.steps = 0
+        self.integrity_faults = 0
 
     def ready(self) -> Ready:
         """What was loaded. A card's context is what this engine holds of one request: perhaps less than the model."""
@@ -93,12 +114,32 @@ class SequenceEngine:
             raise InvalidRequestError(f"this engine does not serve {type(message).__name__}")
         self._check_tokens(message)
         sampling = message.sampling if isinstance(message, Generate) else None
-        request = SequenceRequest(message.request_id, list(message.token_ids), sampling)
-        if isinstance(message, Generate) and message.media:
-            if self.runner.encoder is None:
-                raise InvalidRequestError("images are not supported with this model", param="messages")
+        request = SequenceRequest(
+            message.request_id,
+            list(message.token_ids),
+            sampling,
+            priority=message.priority,
+            tenant=message.tenant,
+            salt=message.cache_salt,
+            deadline=math.inf if message.deadline_s is None else time.monotonic() + message.deadline_s,
+        )
+        media = message.media if isinstance(message, Generate) else {}
+        if media and self.runner.encoder is None:
+            raise InvalidRequestError("images are not supported with this model", param="messages")
+        if sampling is not None and sampling.grammar is not None:
+            if self.grammars is None:
+                raise InvalidRequestError("this engine has no grammars", param=sampling.grammar.param)
+            self.scheduler.check(request, ahead=len(self.unseen) + len(self.unwritten))
+            self.grammars.start(request.request_id, sampling.grammar)
+            self.unwritten[request.request_id] = request, media
+            return
+        self._queue(request, media)
+
+    def _queue(self, request: SequenceRequest, media: dict[str, Array]) -> None:
+        """To the scheduler, or to the encoder first. Raises what `Scheduler.check` raises."""
+        if media:
             self.scheduler.check(request, ahead=len(self.unseen))
-            self.unseen[request.request_id] = request, message.media
+            self.unseen[request.request_id] = request, media
             return
         self.scheduler.submit(request)
         self.requests[request.request_id] = request
@@ -106,17 +147,41 @@ class SequenceEngine:
     def cancel(self, request_id: str) -> None:
         """Forget a request and free its pages."""
         self.unseen.pop(request_id, None)
+        if self.unwritten.pop(request_id, None) is not None and self.grammars is not None:
+            self.grammars.cancel(request_id)
         request = self.requests.pop(request_id, None)
         if request is not None:
             self.scheduler.remove(request)
 
     def has_work(self) -> bool:
         """Whether a step would do anything."""
-        return bool(self.unseen) or self.scheduler.has_work()
+        return bool(self.unseen or self.unwritten) or self.scheduler.has_work()
 
     def step(self) -> Iterable[FromEngine]:
         """Encode one request's images, compute one batch and tell what came of it."""
-        return [*self._encode(), *self._compute()]
+        return [*self._expire(), *self._constrain(), *self._encode(), *self._compute()]
+
+    def _constrain(self) -> list[FromEngine]:
+        """Queue the requests whose grammar is compiled."""
+        if not self.unwritten or self.grammars is None:
+            return []
+        answers: list[FromEngine] = []
+        idle = not self.unseen and not self.scheduler.has_work()
+        for request_id, found in self.grammars.ready(wait_s=GRAMMAR_WAIT_S if idle else 0.0):
+            request, media = self.unwritten.pop(request_id)
+            try:
+                if isinstance(found, Exception):
+                    raise found
+                request.matcher = found
+                self._queue(request, media)
+            except Exception as error:  # noqa: BLE001 - it is this request's answer
+                answers.append(failed(request_id, error))
+        return answers
+
+    def _expire(self) -> list[FromEngine]:
+        """End the requests whose deadline is over, whether they wait or run."""
+        expired = self.scheduler.expired(time.monotonic())
+        return [self._fail(request, DeadlineError(LATE)) for request in expired]
 
     def _encode(self) -> list[FromEngine]:
         """The images of the next request: one a step, so that those that are being answered go on."""
@@ -126,6 +191,7 @@ class SequenceEngine:
         assert self.runner.encoder is not None
         try:
             request.media = self.runner.encoder.encode(request.token_ids, media)
+            request.identify_media(media_ids(media, list(request.media.positions)))
             self.scheduler.submit(request)
         except Exception as error:
             if "CUDA error" in str(error):
@@ -147,24 +213,46 @@ class SequenceEngine:
             if "CUDA error" in str(error):  # the device's context is lost: only a new process helps
                 raise
             logger.exception("a step of %d requests failed", len(batch.chunks))
-            return [self._fail(chunk.request, error) for chunk in batch.chunks]
+            answers = [self._fail(chunk.request, error) for chunk in batch.chunks]
+            self.scheduler.forget_cache()  # half of the step may be in it
+            return answers
         self.scheduler.advance(batch)
         self.steps += 1
         self.computed_tokens += batch.tokens
         answers = self._embeddings(batch, output)
         answers += [self._take(chunk.request, one) for chunk, one in zip(sampling, sampled, strict=True)]
         if not self.scheduler.has_work():
-            self.scheduler.check_integrity()
+            self._check_integrity()
         return answers
+
+    def _check_integrity(self) -> None:
+        """A violated invariant drops the cache, never the server."""
+        try:
+            self.scheduler.check_integrity()
+        except AssertionError:
+            logger.exception("the cache is inconsistent, which is a fault of ours; it is emptied")
+            self.integrity_faults += 1
+            self.scheduler.forget_cache()
 
     def gauges(self) -> dict[str, float]:
         """Queue, cache and counters."""
-        allocator = self.scheduler.allocator
+        cache = self.scheduler.cache
+        allocator = cache.allocator
         return {
             "requests_running": len(self.scheduler.running),
-            "requests_waiting": len(self.scheduler.waiting) + len(self.unseen),
+            "requests_waiting": len(self.scheduler.waiting) + len(self.unseen) + len(self.unwritten),
+            "grammars_compiled": self.grammars.compiled if self.grammars is not None else 0,
             "kv_pages_total": allocator.pages,
             "kv_pages_used": allocator.used,
+            "kv_pages_cached": cache.cached_pages,
+            "kv_pages_idle": cache.idle,
+            "host_pages_total": cache.host_slots,
+            "host_pages_used": cache.host_pages,
+            "prefix_hit_tokens_device": cache.hit_tokens["device"],
+            "prefix_hit_tokens_host": cache.hit_tokens["host"],
+            "prefix_asked_tokens": cache.asked_tokens,
+            "evicted_pages": cache.evicted_pages,
+            "integrity_faults": self.integrity_faults,
             "preemptions": self.scheduler.preemptions,
             "computed_tokens": self.computed_tokens,
             "sampled_tokens": self.sampled_tokens,
@@ -189,12 +277,14 @@ class SequenceEngine:
 
     def _take(self, request: SequenceRequest, sampled: Sampled) -> FromEngine:
         assert request.sampling is not None
-        if sampled.token_id is None:
-            return self._fail(request, InternalError(NOT_FINITE))
-        request.token_ids.append(sampled.token_id)
+        matcher = request.matcher
+        if sampled.token_id is None or (matcher is not None and not matcher.accept(sampled.token_id)):
+            stuck = matcher is not None and request.output_length
+            return self._fail(request, InternalError(STUCK if stuck else NOT_FINITE), spoiled=True)
+        request.append(sampled.token_id)
         self.sampled_tokens += 1
         reason: Literal["stop", "length"] | None = None
-        if sampled.token_id in request.sampling.stop_ids:
+        if sampled.token_id in request.sampling.stop_ids or (matcher is not None and matcher.ended):
             reason = "stop"
         elif request.output_length >= request.sampling.max_tokens:
             reason = "length"
@@ -205,6 +295,7 @@ class SequenceEngine:
             token_ids=[sampled.token_id],
             scores=[sampled.score] if sampled.score is not None else [],
             finish_reason=reason,
+            cached_tokens=request.cached_tokens if request.output_length == 1 else None,
         )
 
     def _embeddings(self, batch: Batch, output: StepOutput) -> list[FromEngine]:
@@ -223,7 +314,7 @@ class SequenceEngine:
 
     def _embedded(self, chunk: Chunk, pooled: torch.Tensor) -> FromEngine:
         if not torch.isfinite(pooled).all():
-            return self._fail(chunk.request, InternalError(NOT_FINITE))
+            return self._fail(chunk.request, InternalError(NOT_FINITE), spoiled=True)
         self._end(chunk.request)
         vector = torch.nn.functional.normalize(pooled / len(chunk.request.token_ids), dim=0)
         data = np.ascontiguousarray(vector.cpu().numpy(), dtype="<f4")
@@ -232,10 +323,25 @@ class SequenceEngine:
             vector=Array(dtype="float32", shape=list(data.shape), data=data.tobytes()),
         )
 
-    def _end(self, request: SequenceRequest) -> None:
+    def _end(self, request: SequenceRequest, *, spoiled: bool = False) -> None:
         self.requests.pop(request.request_id, None)
-        self.scheduler.remove(request)
+        self.scheduler.remove(request, spoiled=spoiled)
 
-    def _fail(self, request: SequenceRequest, error: Exception) -> FromEngine:
-        self._end(request)
+    def _fail(self, request: SequenceRequest, error: Exception, *, spoiled: bool = False) -> FromEngine:
+        self._end(request, spoiled=spoiled)
         return failed(request.request_id, error)
+
+
+def media_ids(media: dict[str, Array], positions: list[int]) -> dict[int, int]:
+    """What stands for image tokens in the prefix cache: negative, and the same for the same media alone.
+
+    Args:
+        media: of one request, all of it.
+        positions: of the image tokens in the prompt, in order.
+    """
+    digest = hashlib.sha256()
+    for name in sorted(media):
+        digest.update(f"{name}:{media[name].dtype}:{media[name].shape}:".encode())
+        digest.update(media[name].data)
+    base = int.from_bytes(digest.digest()[:7], "big") << 20
+    return {position: -(base + index + 1) for index, position in enumerate(positions)}

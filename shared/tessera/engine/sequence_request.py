@@ -6,9 +6,12 @@ Does not know how it is scheduled or what a token means.
 from __future__ import annotations
 
 import itertools
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
+from tessera.cache.prefix import Cursor, Node
+from tessera.engine.grammar.matcher import Matcher
 from tessera.wire.engine import Sampling
 
 _arrivals = itertools.count()
@@ -25,25 +28,62 @@ class SequenceRequest:
     media: Any = None
     """What the model's encoder made of images, or None; opaque here. See `tessera.models.vision`."""
 
+    priority: int = 0
+    """Lower is served first."""
+    tenant: str = ""
+    """Whose share it counts for."""
+    salt: str = ""
+    """Only requests with the same salt share cached prefixes."""
+    deadline: float = math.inf
+    """Seconds of the monotonic clock after which nobody waits for the answer."""
+
     # set on arrival
     arrival: int = field(default_factory=lambda: next(_arrivals))
     prompt_length: int = field(init=False)
+    cache_ids: list[int] = field(init=False)
+    """Token ids as the prefix cache sees them: what stands for an image is the image's own. See `identify_media`."""
 
     # set by the scheduler
     computed: int = 0
     """Positions whose keys and values are in the cache."""
     pages: list[int] = field(default_factory=list)
     preemptions: int = 0
+    cached_tokens: int = 0
+    """Positions that were not computed for it, because the prefix cache had them."""
+    cursor: Cursor | None = None
+    claim: tuple[Node, tuple[int, ...]] | None = None
 
     # set by the sampler
     generator: Any = None
 
     # set by the engine
+    matcher: Matcher | None = None
+    """Where it stands in its grammar, if it has one."""
     pooled: Any = None
     """Sum of last hidden states so far, for an embedding."""
 
     def __post_init__(self) -> None:
         self.prompt_length = len(self.token_ids)
+        self.cache_ids = self.token_ids
+
+    def append(self, token_id: int) -> None:
+        """Take the next token."""
+        self.token_ids.append(token_id)
+        if self.cache_ids is not self.token_ids:
+            self.cache_ids.append(token_id)
+
+    def identify_media(self, ids: dict[int, int]) -> None:
+        """Let the prefix cache tell images apart.
+
+        Args:
+            ids: position of every image token → a number that is the same for the same image alone; below zero.
+        """
+        self.cache_ids = [ids.get(position, token) for position, token in enumerate(self.token_ids)]
+
+    @property
+    def reuses(self) -> bool:
+        """Whether it may take what others computed. An embedding needs the hidden states of all its positions."""
+        return self.sampling is not None
 
     @property
     def remaining(self) -> int:

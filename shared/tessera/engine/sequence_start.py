@@ -7,13 +7,18 @@ import time
 from pathlib import Path
 
 from tessera.device import choose
+from tessera.engine.grammar.backends import compiler_for
+from tessera.engine.grammar.queue import Grammars
 from tessera.engine.sequence import SequenceEngine
 from tessera.hub import store
+from tessera.language.tokenizer import stop_ids_of
 from tessera.models.sequence_runner import SequenceRunner
 from tessera.settings import SequenceEngineSettings
 from tessera.wire.engine import Ready
 
 logger = logging.getLogger(__name__)
+
+GRAMMAR_TIMEOUT_S = 10.0
 
 
 def start_sequence_engine(
@@ -35,11 +40,24 @@ def start_sequence_engine(
     store.check(found)
     checked = time.perf_counter()
     device = choose(settings.device, dtype=settings.dtype, threads=settings.threads)
-    runner = SequenceRunner(found.path, device, page_size=settings.page_size, kv_cache_bytes=settings.kv_cache_bytes)
+    runner = SequenceRunner(
+        found.path,
+        device,
+        page_size=settings.page_size,
+        kv_cache_bytes=settings.kv_cache_bytes,
+        host_cache_bytes=settings.host_cache_bytes,
+    )
     report = {
         "imports_s": imported - process_started,
         "check_s": checked - imported,
         **runner.report,
     }
+    directory, vocabulary = found.path, runner.vocabulary
+    grammars = Grammars(
+        lambda: compiler_for("auto", directory, vocabulary),
+        vocabulary=vocabulary,
+        stop_ids=stop_ids_of(directory),
+        timeout_s=GRAMMAR_TIMEOUT_S,
+    )
     ready = Ready(device=device.name, cards=[found.card], directories=[str(found.path)], report=report)
-    return SequenceEngine(runner, settings, ready)
+    return SequenceEngine(runner, settings, ready, grammars)

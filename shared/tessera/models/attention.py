@@ -106,11 +106,23 @@ def bytes_per_token(layers: Probe, dtype: torch.dtype) -> int:
     return sum(heads * (dim + value_dim) for _, heads, dim, value_dim in layers.found) * dtype.itemsize
 
 
-def attach_caches(layers: Probe, *, pages: int, page_size: int, dtype: torch.dtype, device: torch.device) -> None:
-    """Allocate every layer's storage, zeroed, and attach it to its module."""
-    for module, heads, dim, value_dim in layers.found:
-        cache = LayerCache(
-            torch.zeros(pages, page_size, heads, dim, dtype=dtype, device=device),
-            torch.zeros(pages, page_size, heads, value_dim, dtype=dtype, device=device),
+def make_caches(
+    layers: Probe, *, pages: int, page_size: int, dtype: torch.dtype, device: torch.device
+) -> list[LayerCache]:
+    """Every layer's storage, zeroed. Host storage of a CUDA model is pinned, so that it is copied without a detour."""
+    pinned = device.type == "cpu" and any(
+        parameter.is_cuda for module, *_ in layers.found for parameter in module.parameters()
+    )
+    return [
+        LayerCache(
+            torch.zeros(pages, page_size, heads, dim, dtype=dtype, device=device, pin_memory=pinned),
+            torch.zeros(pages, page_size, heads, value_dim, dtype=dtype, device=device, pin_memory=pinned),
         )
+        for _, heads, dim, value_dim in layers.found
+    ]
+
+
+def attach_caches(layers: Probe, caches: list[LayerCache]) -> None:
+    """Give every attention module its layer's storage."""
+    for (module, *_), cache in zip(layers.found, caches, strict=True):
         setattr(module, _CACHE, cache)

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from tessera.cache.prefix import Copy, Offload, Transfer
 from tessera.device import Device
 from tessera.engine.batch import Batch
 from tessera.engine.sequence_request import SequenceRequest
@@ -38,7 +39,9 @@ class StepOutput:
 class SequenceRunner:
     """A loaded decoder with its paged cache."""
 
-    def __init__(self, directory: Path, device: Device, *, page_size: int, kv_cache_bytes: int) -> None:
+    def __init__(
+        self, directory: Path, device: Device, *, page_size: int, kv_cache_bytes: int, host_cache_bytes: int = 0
+    ) -> None:
         started = time.perf_counter()
         self.device = device
         self.page_size = page_size
@@ -46,8 +49,14 @@ class SequenceRunner:
         loaded = time.perf_counter()
         layers = attention.probe(self.model)
         require_attention_only(self.model, layers, directory)
-        self.pages = max(1, kv_cache_bytes // (attention.bytes_per_token(layers, device.dtype) * page_size))
-        attention.attach_caches(layers, pages=self.pages, page_size=page_size, dtype=device.dtype, device=device.place)
+        page_bytes = attention.bytes_per_token(layers, device.dtype) * page_size
+        self.pages = max(1, kv_cache_bytes // page_bytes)
+        self.host_pages = host_cache_bytes // page_bytes
+        self.caches, self.host_caches = (
+            attention.make_caches(layers, pages=pages, page_size=page_size, dtype=device.dtype, device=place)
+            for pages, place in ((self.pages, device.place), (self.host_pages, torch.device("cpu")))
+        )
+        attention.attach_caches(layers, self.caches)
         self.encoder = Encoder.of(self.model)
         on_cpu = device.place.type == "cpu"
         self.threads = ThreadShare(torch.get_num_threads() if on_cpu else 1, torch.set_num_threads)
@@ -66,6 +75,7 @@ class SequenceRunner:
     @torch.inference_mode()
     def run(self, batch: Batch) -> StepOutput:
         """Compute the batch's chunks; their keys and values are in the cache afterwards."""
+        self._move(batch.transfers)
         chunks = batch.chunks
         device = self.device.place
         ids = [t for chunk in chunks for t in chunk.request.token_ids[chunk.start : chunk.start + chunk.count]]
@@ -98,6 +108,18 @@ class SequenceRunner:
         with self.threads.step():
             output = self.model(**arguments)
         return StepOutput(output.logits[0], output.hidden_states[-1][0] if embeds else None)
+
+    def _move(self, transfers: list[Transfer]) -> None:
+        """Move pages inside the device and between it and the host, in the order in which they are asked for."""
+        for transfer in transfers:
+            for device, host in zip(self.caches, self.host_caches, strict=True):
+                for on_device, on_host in ((device.key_PSHD, host.key_PSHD), (device.value_PSHE, host.value_PSHE)):
+                    if isinstance(transfer, Copy):
+                        on_device[transfer.target] = on_device[transfer.source]
+                    elif isinstance(transfer, Offload):
+                        on_host[transfer.slot].copy_(on_device[transfer.page], non_blocking=True)
+                    else:
+                        on_device[transfer.page].copy_(on_host[transfer.slot], non_blocking=True)
 
     def _ragged(self, batch: Batch) -> Ragged:
         chunks = batch.chunks
