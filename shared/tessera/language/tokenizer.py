@@ -38,7 +38,7 @@ class Tokenizer:
             raise ModelLoadError(f"cannot read {path}: {error}") from error
         self.fast.no_padding()
         self.fast.no_truncation()
-        self.stop_ids = _stop_ids(directory)
+        self.stop_ids = stop_ids_of(directory)
         self.defaults = _defaults(directory)
         special = [token.content for token in self.fast.get_added_tokens_decoder().values() if token.special]
         self.control = tuple(sorted(filter(None, special), key=len, reverse=True))
@@ -105,7 +105,7 @@ class Tokenizer:
 
     @cached_property
     def _bytes(self) -> dict[str, int]:
-        return _byte_alphabet()
+        return byte_alphabet()
 
     @cached_property
     def _plain(self) -> FastTokenizer:
@@ -125,7 +125,7 @@ class Tokenizer:
         return str(self.fast.decode([token_id], skip_special_tokens=False))
 
 
-def _byte_alphabet() -> dict[str, int]:
+def byte_alphabet() -> dict[str, int]:
     """The character by which byte-level BPE writes each byte (GPT-2's `bytes_to_unicode`, inverted)."""
     printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
     others = [byte for byte in range(256) if byte not in printable]
@@ -168,7 +168,8 @@ def _defaults(directory: Path) -> SamplingDefaults:
     )
 
 
-def _stop_ids(directory: Path) -> list[int]:
+def stop_ids_of(directory: Path) -> list[int]:
+    """The ids that end an answer, as a model directory names them."""
     for name in ("generation_config.json", "config.json"):
         values = _read_json(directory / name)
         eos = values.get("eos_token_id")

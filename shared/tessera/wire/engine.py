@@ -27,6 +27,34 @@ class Array(msgspec.Struct, frozen=True, kw_only=True):
     data: bytes
 
 
+class Thinking(msgspec.Struct, frozen=True, kw_only=True):
+    """When a grammar begins in the answer of a model that thinks first.
+
+    `begin` is the token that opens a thought (None: the model always thinks), `end` the tokens that close it, `open`
+    says that the prompt has opened it already.
+    """
+
+    begin: int | None
+    end: list[int]
+    open: bool
+
+
+class Grammar(msgspec.Struct, frozen=True, kw_only=True):
+    """What an answer's text must be. The engine compiles it; what is wrong with it is told as an error of `param`.
+
+    `source` by kind: a JSON schema; a regular expression; a grammar in GBNF with a rule `root`; a JSON list of texts of
+    which one is said; `calls`, the JSON of `{begin, calls: [{begin, schema, end}], separator, end, most}`, one or more
+    of which are called (`most` 1: exactly one).
+    """
+
+    kind: Literal["json_schema", "regex", "ebnf", "choice", "calls"]
+    source: str
+    param: str
+    markers: list[str] = []
+    """Control tokens that the grammar writes; others are never part of an answer."""
+    thinking: Thinking | None = None
+
+
 class Sampling(msgspec.Struct, frozen=True, kw_only=True):
     """How tokens are picked. The defaults are greedy and never stop before `max_tokens` but at `stop_ids`."""
 
@@ -43,6 +71,7 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True):
     stop_ids: list[int] = []
     logprobs: int | None = None
     """How many likeliest tokens to report beside the sampled one; None reports nothing."""
+    grammar: Grammar | None = None
 
 
 class Generate(Message, frozen=True, kw_only=True):
@@ -52,6 +81,14 @@ class Generate(Message, frozen=True, kw_only=True):
     token_ids: list[int]
     sampling: Sampling
     media: dict[str, Array] = {}
+    priority: int = 0
+    """Lower is served first."""
+    tenant: str = ""
+    """Whose fair share it counts for."""
+    cache_salt: str = ""
+    """Only requests with the same salt share cached prefixes."""
+    deadline_s: float | None = None
+    """Seconds from now after which the answer is of no use."""
 
 
 class Embed(Message, frozen=True, kw_only=True):
@@ -59,6 +96,10 @@ class Embed(Message, frozen=True, kw_only=True):
 
     request_id: str
     token_ids: list[int]
+    priority: int = 0
+    tenant: str = ""
+    cache_salt: str = ""
+    deadline_s: float | None = None
 
 
 class Synthesize(Message, frozen=True, kw_only=True):
@@ -123,6 +164,8 @@ class Tokens(Message, frozen=True, kw_only=True):
     token_ids: list[int]
     scores: list[TokenScore] = []
     finish_reason: Literal["stop", "length"] | None = None
+    cached_tokens: int | None = None
+    """Prompt tokens that were not computed, because the prefix cache had them; said once, with the first tokens."""
 
 
 class Embedded(Message, frozen=True, kw_only=True):
@@ -140,12 +183,24 @@ class Audio(Message, frozen=True, kw_only=True):
     last: bool
 
 
-class TranscriptSegment(msgspec.Struct, frozen=True, kw_only=True):
-    """A stretch of transcribed audio. Times are seconds from the beginning of the request's audio."""
+class TranscriptWord(msgspec.Struct, frozen=True, kw_only=True):
+    """A word of a segment. Times are seconds from the beginning of the request's audio."""
 
     start: float
     end: float
     token_ids: list[int]
+
+
+class TranscriptSegment(msgspec.Struct, frozen=True, kw_only=True):
+    """A stretch of transcribed audio. Times are seconds from the beginning of the request's audio.
+
+    `words` are its tokens again, word by word, where timestamps are asked for and the model knows them.
+    """
+
+    start: float
+    end: float
+    token_ids: list[int]
+    words: list[TranscriptWord] = []
 
 
 class Transcript(Message, frozen=True, kw_only=True):

@@ -1,0 +1,55 @@
+"""Which library compiles a model's grammars. Both are imported only when a grammar is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal
+
+from tessera.engine.grammar.matcher import Matcher
+from tessera.engine.grammar.queue import Compiler
+from tessera.engine.grammar.schemas import UnsupportedSchemaError
+from tessera.engine.grammar.vocabulary import Vocabulary
+from tessera.wire.engine import Grammar
+
+Backend = Literal["auto", "xgrammar", "llguidance"]
+
+
+def compiler_for(backend: Backend, directory: Path, vocabulary: int) -> Compiler:
+    """The compiler of a model's grammars.
+
+    Args:
+        backend: `auto` is xgrammar, and llguidance for JSON schemas that xgrammar would not hold.
+        directory: the model's, with its `tokenizer.json`.
+        vocabulary: number of token ids the model knows.
+    """
+    words = Vocabulary.of(directory, vocabulary)
+
+    def llguidance() -> Compiler:
+        from tessera.engine.grammar.llguidance_backend import LlguidanceCompiler  # noqa: PLC0415
+
+        return LlguidanceCompiler(directory, words)
+
+    if backend == "llguidance":
+        return llguidance()
+    from tessera.engine.grammar.xgrammar_backend import XgrammarCompiler  # noqa: PLC0415
+
+    first = XgrammarCompiler(words)
+    return first if backend == "xgrammar" else FallingBack(first, llguidance)
+
+
+class FallingBack:
+    """A compiler, and another one for schemas that the first does not support."""
+
+    def __init__(self, first: Compiler, second: Callable[[], Compiler]) -> None:
+        self._first = first
+        self._make_second = second
+        self._second: Compiler | None = None
+
+    def compile(self, grammar: Grammar) -> Callable[[], Matcher]:
+        """As `Compiler.compile`."""
+        try:
+            return self._first.compile(grammar)
+        except UnsupportedSchemaError:
+            self._second = self._second or self._make_second()
+            return self._second.compile(grammar)

@@ -1,0 +1,116 @@
+"""What the engine needs of a grammar: which tokens may come next, for one request.
+
+Does not know how grammars are written or compiled; see `backends`. Rollback is for speculation: tokens that a draft
+proposed and the model refused are taken back.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+
+from tessera.wire.engine import Thinking
+
+
+class Matcher(Protocol):
+    """Where one request stands in its grammar. Used by one thread."""
+
+    @property
+    def ended(self) -> bool:
+        """Whether a stop token was accepted: nothing can follow."""
+        ...
+
+    def fill_mask(self, mask_RW: torch.Tensor, row: int) -> None:
+        """Set the bits of the tokens that may come next, and clear the others. Does not move.
+
+        Args:
+            mask_RW: int32 on the CPU, [rows, ceil(vocabulary / 32)]; bit i % 32 of word i // 32 is token i.
+            row: the row to fill.
+        """
+        ...
+
+    def accept(self, token: int) -> bool:
+        """Go on by a token. False, and no move, when the grammar does not allow it here."""
+        ...
+
+    def rollback(self, count: int) -> None:
+        """Take the last `count` accepted tokens back."""
+        ...
+
+
+class AfterThinking:
+    """A matcher that begins when the model has thought: until then every token but the end is allowed.
+
+    A model that may think but need not is held to its grammar from its first token if that does not begin a thought.
+    """
+
+    def __init__(self, inner: Matcher, thinking: Thinking, stop_ids: list[int], vocabulary: int) -> None:
+        self._inner = inner
+        self._thinking = thinking
+        self._tokens: list[int] = []
+        self._began: int | None = None
+        """How many tokens came before the grammar, once it has begun."""
+        words = torch.full((-(-vocabulary // 32) * 32,), 1, dtype=torch.int64)
+        words[vocabulary:] = 0
+        words[[token for token in stop_ids if token < vocabulary]] = 0
+        self._free_W = packed(words[None])[0]
+
+    @property
+    def ended(self) -> bool:
+        """As `Matcher.ended`."""
+        return self._inner.ended
+
+    def fill_mask(self, mask_RW: torch.Tensor, row: int) -> None:
+        """As `Matcher.fill_mask`."""
+        if self._began is None and (self._tokens or self._thinking.open):
+            mask_RW[row] = self._free_W
+            return
+        self._inner.fill_mask(mask_RW, row)
+        if self._began is None and self._thinking.begin is not None:
+            word, bit = divmod(self._thinking.begin, 32)
+            one = torch.tensor(1 << bit, dtype=torch.int64).to(torch.int32)
+            mask_RW[row, word] = torch.bitwise_or(mask_RW[row, word], one)
+
+    def accept(self, token: int) -> bool:
+        """As `Matcher.accept`."""
+        if self._began is None and not self._tokens and not self._thinking.open and token != self._thinking.begin:
+            self._began = 0
+        if self._began is not None:
+            if not self._inner.accept(token):
+                self._began = self._began if self._tokens else None
+                return False
+            self._tokens.append(token)
+            return True
+        word, bit = divmod(token, 32)
+        if not self._tokens and not self._thinking.open:
+            assert token == self._thinking.begin
+        elif not (int(self._free_W[word]) >> bit) & 1:
+            return False
+        self._tokens.append(token)
+        end = self._thinking.end
+        if self._tokens[-len(end) :] == end:
+            self._began = len(self._tokens)
+        return True
+
+    def rollback(self, count: int) -> None:
+        """As `Matcher.rollback`."""
+        if self._began is not None:
+            self._inner.rollback(min(count, len(self._tokens) - self._began))
+        del self._tokens[len(self._tokens) - count :]
+        if self._began is not None and (len(self._tokens) < self._began or not self._tokens):
+            self._began = None
+
+
+def packed(allowed_RV: torch.Tensor) -> torch.Tensor:
+    """Bits of int64 zeros and ones, [rows, a multiple of 32], as int32 words."""
+    bits_RW32 = allowed_RV.reshape(allowed_RV.shape[0], -1, 32) << torch.arange(32)
+    return bits_RW32.sum(dim=-1).to(torch.int32)
+
+
+def allowed(mask_RW: torch.Tensor, vocabulary: int) -> torch.Tensor:
+    """The bits of a mask as booleans [rows, vocabulary]; tokens beyond the mask are not allowed."""
+    places = torch.arange(32, dtype=torch.int32, device=mask_RW.device)
+    bits_RV = ((mask_RW[:, :, None] >> places) & 1).flatten(1).bool()
+    missing = vocabulary - bits_RV.shape[1]
+    return torch.nn.functional.pad(bits_RV, (0, missing)) if missing > 0 else bits_RV[:, :vocabulary]
