@@ -9,8 +9,8 @@ import transformers
 from tessera.device import choose
 from tessera.engine.sequence import SequenceEngine, media_ids
 from tessera.errors import ContextLengthError, InvalidRequestError, ModelLoadError, OverloadedError
-from tessera.models.sequence_runner import SequenceRunner
-from tessera.models.vision import Features, StepOutput
+from tessera.models.sequence_runner import SequenceRunner, StepOutput
+from tessera.models.vision import Features
 from tessera.settings import SequenceEngineSettings
 from tessera.wire.engine import Array, Embed, Embedded, Failed, Generate, Ready, Sampling, Tokens
 from tessera.wire.models import Card
