@@ -20,8 +20,8 @@ from prometheus_client import Histogram
 from tessera.engine.client import EngineClient
 from tessera.errors import InvalidRequestError, ModelNotFoundError, OverloadedError, PayloadTooLargeError
 from tessera.settings import SpeechSettings
-from tessera.wire.audio import Segment, SpeechRequest, TranscriptionRequest
-from tessera.wire.engine import Array, Audio, Ready, Synthesize, Transcribe, Transcript
+from tessera.wire.audio import Segment, SpeechRequest, TranscriptionRequest, Word
+from tessera.wire.engine import Array, Audio, Ready, Synthesize, Transcribe, Transcript, TranscriptWord
 from tessera.wire.models import Card
 from tessera_speech import recordings, voices
 from tessera_speech.characters import Characters
@@ -135,6 +135,13 @@ class Transcription:
             OverloadedError: the recordings that are waiting fill the memory that they may have.
         """
         _require(self.card, body.model, "transcribe")
+        if "word" in body.timestamp_granularities and not self._transcripts.has_words:
+            raise InvalidRequestError(
+                "`timestamp_granularities` has `word`: times of words are not made by this model; "
+                "`response_format=verbose_json` has those of segments",
+                param="timestamp_granularities",
+                code="unsupported_parameter",
+            )
         language = self._transcripts.language(body.language)
         prompt_ids = self._transcripts.prompt_ids(body.prompt)
         limit = self._settings.max_audio_bytes
@@ -179,6 +186,8 @@ class Listening:
     def __init__(self, message: Transcribe, engine: EngineClient, transcripts: Transcripts, seconds: float) -> None:
         self.seconds = seconds
         self.language = message.language or ""
+        self.words: list[Word] = []
+        """Of the segments that were heard, where timestamps were asked for and the model knows them."""
         self._message = message
         self._engine = engine
         self._transcripts = transcripts
@@ -192,8 +201,13 @@ class Listening:
                 self.language = answer.language
                 for heard in answer.segments:
                     text = self._transcripts.text(heard.token_ids)
+                    self.words += [self._word(word) for word in heard.words]
                     yield Segment(id=number, start=round(heard.start, 3), end=round(heard.end, 3), text=text)
                     number += 1
+
+    def _word(self, word: TranscriptWord) -> Word:
+        text = self._transcripts.text(word.token_ids).strip()
+        return Word(word=text, start=round(word.start, 3), end=round(word.end, 3))
 
 
 class SpeechTools:

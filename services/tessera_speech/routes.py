@@ -13,6 +13,7 @@ from typing import Any
 from litestar import Request, Response, post
 from litestar.datastructures import State
 from litestar.response import Stream
+from msgspec import UNSET
 
 from tessera.errors import InvalidRequestError
 from tessera.language.service import EngineHost
@@ -45,7 +46,6 @@ SpeechHTTPRequest = Request[Any, Any, State]
 
 TIMED_FORMATS = ("srt", "vtt", "verbose_json")
 REFUSED_FIELDS = {
-    "timestamp_granularities": "times of words are not made; `response_format=verbose_json` has those of segments",
     "chunking_strategy": "recordings are always cut at the model's own timestamps",
     "include": "log-probabilities are not reported",
     "known_speaker_names": "speakers are not told apart",
@@ -122,6 +122,11 @@ def _transcription_request(form: Form) -> tuple[TranscriptionRequest, bytes]:
             code="missing_required_parameter",
         )
     body = convert_form(form.fields, TranscriptionRequest)
+    if body.timestamp_granularities and body.response_format != "verbose_json":
+        raise InvalidRequestError(
+            "`timestamp_granularities` needs `response_format=verbose_json`: the other formats have no place for it",
+            param="timestamp_granularities",
+        )
     if body.stream and body.response_format not in {"json", "text"}:
         raise InvalidRequestError(
             f"`stream` sends text; `response_format={body.response_format}` needs the whole transcript first",
@@ -177,6 +182,7 @@ async def _whole(listening: Listening, body: TranscriptionRequest) -> Response[b
                     duration=_seconds(listening),
                     text=text.text,
                     segments=segments,
+                    words=listening.words if "word" in body.timestamp_granularities else UNSET,
                     usage=usage,
                 )
             )

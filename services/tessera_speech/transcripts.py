@@ -1,4 +1,4 @@
-"""Whisper's tokens and text, without torch: prompts into token ids, heard tokens into text, language codes.
+"""A transcriber's tokens and text, without torch: prompts into token ids, heard tokens into text, language codes.
 
 Does not know audio or HTTP.
 """
@@ -13,6 +13,9 @@ from tokenizers import Tokenizer
 from tessera.errors import InvalidRequestError, ModelLoadError
 
 ENGLISH = "en"
+WORD_MARK = "▁"
+"""What SentencePiece writes for the blank in front of a word."""
+TIMED_WORDS = frozenset({"parakeet_ctc"})
 
 
 class _Generation(msgspec.Struct, frozen=True):
@@ -25,15 +28,16 @@ class _Generation(msgspec.Struct, frozen=True):
 class _Config(msgspec.Struct, frozen=True):
     """What is needed of `config.json`. Transformers leaves out what equals its defaults, which are these."""
 
+    model_type: str = "whisper"
     max_target_positions: int = 448
-    eos_token_id: int = 50256
+    eos_token_id: int | None = 50256
 
 
 class Transcripts:
-    """The text side of a Whisper directory.
+    """The text side of a Whisper or Parakeet directory. Parakeet's has no languages and no token before a prompt.
 
     Args:
-        directory: holds `tokenizer.json`, `config.json` and `generation_config.json`.
+        directory: holds `tokenizer.json`, `config.json` and, for Whisper, `generation_config.json`.
 
     Raises:
         ModelLoadError: a file is missing or damaged.
@@ -60,9 +64,11 @@ class Transcripts:
             raise ModelLoadError(f"cannot read {tokenizer}: {error}") from error
         codes = settings.lang_to_id if settings.is_multilingual else {}
         self.languages = sorted(token.strip("<|>") for token in codes) or [ENGLISH]
-        self._end = config.eos_token_id
+        self._end = config.eos_token_id or 0
         self._max_prompt = config.max_target_positions // 2 - 1
         self._before = self._tokenizer.token_to_id("<|startofprev|>")
+        self.has_words = config.model_type in TIMED_WORDS
+        """Whether the model says when each word was heard."""
 
     def language(self, code: str | None) -> str | None:
         """A language code that the model knows, lower-case; None leaves it to be detected.
@@ -96,8 +102,11 @@ class Transcripts:
         return [self._before, *ids[-(self._max_prompt - 1) :]]
 
     def text(self, token_ids: list[int]) -> str:
-        """Text of text tokens. Bytes that are no UTF-8 become U+FFFD."""
-        return self._tokenizer.decode(token_ids, skip_special_tokens=True)
+        """Text of text tokens, with a blank in front where they begin a word. Bytes that are no UTF-8 become U+FFFD."""
+        text = self._tokenizer.decode(token_ids, skip_special_tokens=True)
+        # A SentencePiece decoder drops the first blank; Whisper's byte-level one keeps it.
+        begins = bool(token_ids) and (self._tokenizer.id_to_token(token_ids[0]) or "").startswith(WORD_MARK)
+        return f" {text}" if begins and not text.startswith(" ") else text
 
 
 class TextInProgress:

@@ -16,7 +16,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-_RETRIEVAL = 1
+_SYNCHRONOUS = 2
 _PHONEME_EVENTS, _PHONEMES_AS_IPA, _DO_NOT_EXIT = 0x1, 0x2, 0x8000
 _UTF8 = 1
 _RATE, _VOLUME, _PITCH, _RANGE = 1, 2, 3, 4
@@ -105,7 +105,7 @@ class Teacher:
             ctypes.c_void_p,
         )
         options = _PHONEME_EVENTS | _PHONEMES_AS_IPA | _DO_NOT_EXIT
-        self.rate: int = self._library.espeak_Initialize(_RETRIEVAL, 0, str(loader.get_data_path()).encode(), options)
+        self.rate: int = self._library.espeak_Initialize(_SYNCHRONOUS, 0, str(loader.get_data_path()).encode(), options)
         if self.rate <= 0:
             raise RuntimeError(f"espeak-ng did not start: {self.rate}")
         self._pieces: list[npt.NDArray[np.int16]] = []

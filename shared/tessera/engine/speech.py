@@ -28,6 +28,7 @@ from tessera.wire.engine import (
     Transcribe,
     Transcript,
     TranscriptSegment,
+    TranscriptWord,
 )
 
 MIN_REST_S = 0.1
@@ -98,12 +99,7 @@ class TranscriptionRequest:
             timestamps=self.timestamps,
             random=self.random,
         )
-        segments = [
-            TranscriptSegment(
-                start=self.position_s + segment.start, end=self.position_s + segment.end, token_ids=segment.token_ids
-            )
-            for segment in heard.segments
-        ]
+        segments = [_later(segment, self.position_s) for segment in heard.segments]
         self.position_s += heard.advance_s
         last = len(self.samples) / rate - self.position_s < MIN_REST_S
         answer = Transcript(request_id=message.request_id, segments=segments, language=self.language or "", last=last)
@@ -184,6 +180,18 @@ class SpeechEngine:
             "synthesized_audio_seconds": self._spoken_s,
             "transcribed_audio_seconds": self._heard_s,
         }
+
+
+def _later(segment: TranscriptSegment, seconds: float) -> TranscriptSegment:
+    return TranscriptSegment(
+        start=segment.start + seconds,
+        end=segment.end + seconds,
+        token_ids=segment.token_ids,
+        words=[
+            TranscriptWord(start=word.start + seconds, end=word.end + seconds, token_ids=word.token_ids)
+            for word in segment.words
+        ],
+    )
 
 
 def _samples(audio: Array) -> np.ndarray[Any, Any]:

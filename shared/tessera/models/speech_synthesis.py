@@ -87,15 +87,16 @@ def load_synthesizer(directory: Path, card: Card, *, device: torch.device) -> Sy
     )
 
 
-def require_kind(directory: Path, kinds: tuple[str, ...], purpose: str) -> None:
-    """Refuse a directory of another architecture before anything is loaded.
+def require_kind(directory: Path, kinds: tuple[str, ...], purpose: str) -> str:
+    """The architecture of a directory; one that is not of `kinds` is refused before anything is loaded.
 
     Raises:
         ModelLoadError: names what it is and what would do.
     """
     try:
-        kind = json.loads((directory / "config.json").read_text(encoding="utf-8"))["model_type"]
+        kind: str = json.loads((directory / "config.json").read_text(encoding="utf-8"))["model_type"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ModelLoadError(f"cannot read the configuration in {directory}: {error!r}") from error
     if kind not in kinds:
         raise ModelLoadError(f"{directory} is a {kind!r} model; {purpose} knows {', '.join(kinds)}")
+    return kind

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 import msgspec
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 
 AudioFormat = Literal["mp3", "opus", "aac", "flac", "wav", "pcm"]
 TranscriptFormat = Literal["json", "text", "srt", "verbose_json", "vtt"]
@@ -41,6 +41,7 @@ class TranscriptionRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unk
     prompt: Annotated[str, Meta(max_length=4096)] | None = None
     response_format: TranscriptFormat = "json"
     temperature: Annotated[float, Meta(ge=0, le=1)] = 0.0
+    timestamp_granularities: Annotated[list[Literal["word", "segment"]], Meta(max_length=2)] = []
     stream: bool = False
 
 
@@ -51,6 +52,14 @@ class Segment(msgspec.Struct, frozen=True, kw_only=True):
     start: float
     end: float
     text: str
+
+
+class Word(msgspec.Struct, frozen=True, kw_only=True):
+    """A word of the transcript. Times are seconds from the beginning."""
+
+    word: str
+    start: float
+    end: float
 
 
 class TranscriptUsage(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,13 +77,14 @@ class Transcription(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class VerboseTranscription(msgspec.Struct, frozen=True, kw_only=True):
-    """Answer with `response_format=verbose_json`. `duration` in seconds."""
+    """Answer with `response_format=verbose_json`. `duration` in seconds; `words` where they were asked for."""
 
     task: Literal["transcribe"] = "transcribe"
     language: str
     duration: float
     text: str
     segments: list[Segment]
+    words: list[Word] | UnsetType = UNSET
     usage: TranscriptUsage
 
 

@@ -1,0 +1,223 @@
+"""A transcriber with connectionist temporal classification (Graves et al. 2006): Parakeet-CTC, Transformers' classes.
+
+Every frame of the encoder has a token or none, so tokens have times, and one pass reads a window. A window that the
+recording goes on after is cut at the quietest place of the longest pause in its last third; words behind it are
+left to the next window. Greedy and of English alone: takes no prompt, no temperature. Does not know requests or text.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import torch
+from tokenizers import Tokenizer
+from transformers import ParakeetFeatureExtractor, ParakeetForCTC
+
+from tessera.errors import InvalidRequestError, ModelLoadError
+from tessera.models.loading import load_pretrained
+from tessera.models.speech_random import RandomStream
+from tessera.models.speech_transcription import Window
+from tessera.wire.engine import TranscriptSegment, TranscriptWord
+from tessera.wire.models import Card
+
+WINDOW_S = 24.0
+"""The encoder attends from every frame to every other: longer windows cost more than they help."""
+PAUSE_S = 0.64
+"""A pause of this length ends a segment."""
+SEGMENT_S = 8.0
+"""A segment that is longer ends at its next word, so that subtitles can be read."""
+WORD_MARK = "▁"
+ENGLISH = "en"
+
+
+@dataclass(frozen=True)
+class _Word:
+    """Tokens, the frame of the first and the one behind the last."""
+
+    token_ids: list[int]
+    first: int
+    end: int
+
+
+class CTCTranscriber:
+    """Implements `tessera.models.speech_transcription.Transcriber`.
+
+    Args:
+        model: in eval mode on its device.
+        extractor: Transformers' feature extractor of the same directory.
+        word_starts: tokens that begin a word.
+        card: completed with what the configuration says.
+    """
+
+    def __init__(self, model: Any, extractor: Any, word_starts: frozenset[int], card: Card) -> None:
+        self.model = model
+        self.extractor = extractor
+        self.card = card
+        self.device: torch.device = model.device
+        self._word_starts = word_starts
+        self._blank = int(model.config.pad_token_id)
+        self._subsampling = int(model.config.encoder_config.subsampling_factor)
+        self._frame_s = self._subsampling * extractor.hop_length / extractor.sampling_rate
+
+    @property
+    def sample_rate(self) -> int:
+        """Samples a second of what it listens to."""
+        return int(self.extractor.sampling_rate)
+
+    @property
+    def window_s(self) -> float:
+        """Length of a window, in seconds."""
+        return WINDOW_S
+
+    @property
+    def languages(self) -> frozenset[str]:
+        """Empty: English alone."""
+        return frozenset()
+
+    @property
+    def has_timestamps(self) -> bool:
+        """Always."""
+        return True
+
+    def features(self, samples: np.ndarray[Any, Any]) -> torch.Tensor:
+        """Log-mel features, float32 of shape [1, frames, mels], normalized over the window, of float32 samples [n]."""
+        made = self.extractor(samples, sampling_rate=self.sample_rate, return_tensors="pt", device=self.device.type).to(
+            self.device
+        )
+        features: torch.Tensor = made["input_features"][:, made["attention_mask"][0].bool()]
+        return features
+
+    def detect_language(self, features_1FM: torch.Tensor) -> str:  # noqa: ARG002 - there is no choice
+        """English, whatever is said."""
+        return ENGLISH
+
+    @torch.inference_mode()
+    def transcribe(
+        self,
+        features_1FM: torch.Tensor,
+        *,
+        seconds: float,
+        language: str,
+        prompt_ids: list[int],
+        temperature: float,
+        timestamps: bool,
+        random: RandomStream,  # noqa: ARG002 - nothing is drawn
+    ) -> Window:
+        """One window; without `timestamps` it is one segment.
+
+        Raises:
+            InvalidRequestError: another language, a prompt or a temperature.
+        """
+        if language != ENGLISH:
+            raise InvalidRequestError(f"the model does not know the language {language!r}", param="language")
+        if prompt_ids:
+            raise InvalidRequestError("this model takes no prompt", param="prompt")
+        if temperature > 0:
+            raise InvalidRequestError("this model takes no temperature: it has one transcript", param="temperature")
+        tokens: list[int] = self.model(input_features=features_1FM).logits[0].argmax(-1).tolist()
+        words, advance_s = self._words(tokens), seconds
+        if seconds >= self.window_s:
+            kept, cut = cut_at_pause(words, self._loudness(features_1FM, len(tokens)))
+            words, advance_s = words[:kept], min(seconds, cut * self._frame_s)
+        if timestamps:
+            return Window([self._segment(part, seconds) for part in self._parts(words)], advance_s)
+        token_ids = [token for word in words for token in word.token_ids]
+        return Window([TranscriptSegment(start=0.0, end=advance_s, token_ids=token_ids)], advance_s)
+
+    def _words(self, tokens: list[int]) -> list[_Word]:
+        """Runs of one token are one; a blank between two keeps them apart."""
+        words: list[_Word] = []
+        end = 0
+        for token, run in groupby(tokens):
+            first, end = end, end + len(list(run))
+            if token == self._blank:
+                continue
+            if token in self._word_starts or not words:
+                words.append(_Word([token], first, end))
+            else:
+                words[-1] = _Word([*words[-1].token_ids, token], words[-1].first, end)
+        return words
+
+    def _loudness(self, features_1FM: torch.Tensor, frames: int) -> list[float]:
+        """Mean of the features around each frame of the encoder, which is centred at its first frame of features."""
+        means = features_1FM[0].mean(-1)
+        half = self._subsampling // 2
+        padded = torch.nn.functional.pad(means, (half, self._subsampling * frames - len(means) - half))
+        loudness: list[float] = padded.reshape(frames, self._subsampling).mean(-1).tolist()
+        return loudness
+
+    def _parts(self, words: list[_Word]) -> list[list[_Word]]:
+        """Words of one segment each."""
+        parts: list[list[_Word]] = []
+        for word in words:
+            if (
+                not parts
+                or (word.first - parts[-1][-1].end) * self._frame_s >= PAUSE_S
+                or (word.first - parts[-1][0].first) * self._frame_s >= SEGMENT_S
+            ):
+                parts.append([])
+            parts[-1].append(word)
+        return parts
+
+    def _segment(self, words: list[_Word], seconds: float) -> TranscriptSegment:
+        timed = [
+            TranscriptWord(
+                start=min(seconds, max(0.0, (word.first - 0.5) * self._frame_s)),
+                end=min(seconds, (word.end - 0.5) * self._frame_s),
+                token_ids=word.token_ids,
+            )
+            for word in words
+        ]
+        token_ids = [token for word in words for token in word.token_ids]
+        return TranscriptSegment(start=timed[0].start, end=timed[-1].end, token_ids=token_ids, words=timed)
+
+
+def cut_at_pause(words: list[_Word], loudness: list[float]) -> tuple[int, int]:
+    """Where a window ends that the recording goes on after.
+
+    Args:
+        words: of the window.
+        loudness: of each of its frames.
+
+    Returns:
+        How many of the words are in front of the cut, and the frame to cut at: the quietest of the longest pause in the
+        last third; without a pause there the last beginning of a word; without words there the quietest frame.
+    """
+    frames = len(loudness)
+    begins = [0, *(word.end for word in words)]
+    ends = [*(word.first for word in words), frames]
+    earliest = frames - frames // 3
+    best = (0, 0, len(words), frames)
+    for kept, (begin, end) in enumerate(zip(begins, ends, strict=True)):
+        first = max(begin, earliest)
+        if end < first:
+            continue
+        cut = min(range(first, end), key=loudness.__getitem__) if end > first else end
+        if 0 < cut < frames:
+            best = max(best, (end - first, cut, kept, cut))
+    return best[2:]
+
+
+def load_ctc(directory: Path, card: Card, *, device: torch.device) -> CTCTranscriber:
+    """Load one in float32.
+
+    Raises:
+        ModelLoadError: pickled, missing or damaged weights, no feature settings or tokenizer.
+    """
+    model = load_pretrained(ParakeetForCTC, directory, device=device, dtype=torch.float32)
+    try:
+        extractor = ParakeetFeatureExtractor.from_pretrained(directory, local_files_only=True)
+        vocabulary = Tokenizer.from_file(str(directory / "tokenizer.json")).get_vocab()
+    except Exception as error:
+        # `tokenizers` raises plain Exception for a file that it cannot parse
+        if not isinstance(error, (OSError, ValueError)) and type(error) is not Exception:
+            raise
+        raise ModelLoadError(f"cannot read the feature settings or tokenizer in {directory}: {error}") from error
+    starts = frozenset(index for token, index in vocabulary.items() if token.startswith(WORD_MARK))
+    card = msgspec.structs.replace(card, sample_rate=extractor.sampling_rate, tasks=["transcription"])
+    return CTCTranscriber(model, extractor, starts, card)

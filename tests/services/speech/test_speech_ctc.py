@@ -1,0 +1,232 @@
+"""A Parakeet directory hears what Transformers hears in it, is cut where nothing is said, and says when words were."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer, decoders, pre_tokenizers
+from tokenizers.models import BPE
+from transformers import (
+    ParakeetCTCConfig,
+    ParakeetEncoderConfig,
+    ParakeetFeatureExtractor,
+    ParakeetForCTC,
+    ParakeetProcessor,
+    ParakeetTokenizer,
+)
+
+from tessera.engine.speech import TranscriptionRequest
+from tessera.errors import InvalidRequestError, ModelLoadError
+from tessera.hub.cards import read_card
+from tessera.models.speech_ctc import WINDOW_S, CTCTranscriber, _Word, cut_at_pause
+from tessera.models.speech_random import RandomStream
+from tessera.models.speech_transcription import Window, load_transcriber
+from tessera.wire.engine import Array, Transcribe, TranscriptSegment
+from tessera_speech.transcripts import Transcripts
+
+CPU = torch.device("cpu")
+LETTERS = [*"▁abcdefghijklmnopqrstuvwxyz", "▁a", "▁b", "▁c", "▁d"]
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory, melody: Any) -> Path:
+    """A small Parakeet with random weights, saved by Transformers as the big ones are."""
+    torch.set_num_threads(1)
+    path = tmp_path_factory.mktemp("parakeet")
+    vocabulary = {token: index for index, token in enumerate(["<unk>", *LETTERS])}
+    tokenizer = Tokenizer(BPE(vocab=vocabulary, merges=[("▁", letter) for letter in "abcd"], unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    tokenizer.decoder = decoders.Metaspace()
+    tokenizer.add_special_tokens(["<pad>"])
+    blank = tokenizer.token_to_id("<pad>")
+    encoder = ParakeetEncoderConfig(
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=64,
+        subsampling_conv_channels=8,
+        initializer_range=0.5,
+    )
+    torch.manual_seed(3)
+    model = ParakeetForCTC(ParakeetCTCConfig(vocab_size=blank + 1, pad_token_id=blank, encoder_config=encoder)).eval()
+    sound = ParakeetFeatureExtractor()(melody(20.0), sampling_rate=16_000, return_tensors="pt").input_features
+    with torch.no_grad():
+        # Every token is made as likely as every other, so that they follow the sound; then pauses and words likelier.
+        logits = model(input_features=sound).logits[0]
+        model.ctc_head.weight /= logits.std(0)[:, None, None]
+        model.ctc_head.bias.copy_((model.ctc_head.bias - logits.mean(0)) / logits.std(0))
+        model.ctc_head.bias[blank] += 1.5
+        model.ctc_head.bias[tokenizer.token_to_id("▁a") : blank] += 0.5
+    model.save_pretrained(path)
+    wrapped = ParakeetTokenizer(tokenizer_object=tokenizer, unk_token="<unk>", pad_token="<pad>")
+    wrapped.save_pretrained(path)
+    ParakeetFeatureExtractor().save_pretrained(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def transcriber(directory: Path) -> CTCTranscriber:
+    made = load_transcriber(directory, read_card(directory), device=CPU)
+    assert isinstance(made, CTCTranscriber)
+    return made
+
+
+def window(transcriber: CTCTranscriber, samples: np.ndarray[Any, Any], **changes: Any) -> Window:
+    options: dict[str, Any] = {"language": "en", "prompt_ids": [], "temperature": 0.0, "timestamps": True} | changes
+    features = transcriber.features(samples)
+    return transcriber.transcribe(
+        features, seconds=samples.size / transcriber.sample_rate, random=RandomStream(0, CPU), **options
+    )
+
+
+def heard(transcriber: CTCTranscriber, samples: np.ndarray[Any, Any]) -> list[TranscriptSegment]:
+    """The whole of a recording, through the engine's windows."""
+    audio = Array(dtype="float32", shape=[samples.size], data=samples.tobytes())
+    request = TranscriptionRequest(Transcribe(request_id="a", audio=audio, timestamps=True), transcriber)
+    segments: list[TranscriptSegment] = []
+    last = False
+    while not last:
+        answer, advance_s = request.advance()
+        assert advance_s > 0
+        segments += answer.segments
+        last = answer.last
+    return segments
+
+
+@pytest.mark.parametrize("seconds", [0.2, 1.0, 3.37, 12.3, 23.9])
+def test_the_text_is_that_of_transformers(
+    seconds: float, directory: Path, transcriber: CTCTranscriber, melody: Any
+) -> None:
+    samples = melody(seconds)
+    tokenizer = ParakeetTokenizer.from_pretrained(directory)
+    processor = ParakeetProcessor(ParakeetFeatureExtractor.from_pretrained(directory), tokenizer)
+    model = ParakeetForCTC.from_pretrained(directory).eval()
+    inputs = processor(samples, sampling_rate=16_000)
+    expected = processor.batch_decode(model.generate(**inputs), skip_special_tokens=True)[0]
+    assert len(expected) >= 4 * (seconds > 1)
+    found = window(transcriber, samples, timestamps=False)
+    assert [(segment.start, segment.end) for segment in found.segments] == [(0.0, seconds)]
+    assert found.advance_s == seconds
+    assert Transcripts(directory).text(found.segments[0].token_ids).strip() == expected.strip()
+
+
+def test_segments_and_words_are_the_same_tokens_in_time(
+    directory: Path, transcriber: CTCTranscriber, melody: Any
+) -> None:
+    samples = melody(20.0)
+    plain = window(transcriber, samples, timestamps=False).segments[0].token_ids
+    segments = window(transcriber, samples).segments
+    assert [token for segment in segments for token in segment.token_ids] == plain
+    transcripts = Transcripts(directory)
+    words = [word for segment in segments for word in segment.words]
+    assert [token for word in words for token in word.token_ids] == plain
+    assert " ".join(transcripts.text(word.token_ids).strip() for word in words) == transcripts.text(plain).strip()
+    assert "".join(transcripts.text(segment.token_ids) for segment in segments) == transcripts.text(plain)
+    for earlier, later in pairwise(words):
+        assert earlier.start < earlier.end <= later.start
+    for segment in segments:
+        assert (segment.start, segment.end) == (segment.words[0].start, segment.words[-1].end)
+        assert segment.end - segment.start < 12
+    assert words[-1].end <= 20.0
+
+
+def test_a_long_recording_is_heard_to_its_end_in_order(transcriber: CTCTranscriber, melody: Any) -> None:
+    seconds = 3.3 * WINDOW_S
+    segments = heard(transcriber, melody(seconds))
+    words = [word for segment in segments for word in segment.words]
+    assert words[-1].end > seconds - 2
+    assert all(earlier.end <= later.start + 0.09 for earlier, later in pairwise(words))
+
+
+def spoken(*frames: tuple[int, int]) -> list[_Word]:
+    return [_Word([1], first, end) for first, end in frames]
+
+
+@pytest.mark.parametrize(
+    ("words", "quiet", "kept", "cut"),
+    [
+        (spoken((0, 5), (50, 70), (75, 80), (95, 99)), 88, 3, 88),  # the longest pause of the last third
+        (spoken((0, 5), (69, 75), (95, 99)), 30, 2, 75),  # a quiet place elsewhere does not count
+        (spoken((0, 65), (65, 80), (80, 100)), 0, 2, 80),  # no pause: in front of a word
+        (spoken(), 77, 0, 77),  # no words: the quietest place
+        (spoken((0, 100)), 0, 1, 100),  # one endless word: all of it
+    ],
+)
+def test_a_window_is_cut_where_nothing_is_said(words: list[_Word], quiet: int, kept: int, cut: int) -> None:
+    loudness = [1.0] * 100
+    loudness[quiet] = 0.0
+    assert cut_at_pause(words, loudness) == (kept, cut)
+
+
+@pytest.mark.parametrize("frames", range(3, 60))
+def test_a_cut_always_moves_on_and_keeps_what_is_before_it(frames: int) -> None:
+    random = np.random.default_rng(frames)
+    for _ in range(20):
+        places = np.unique(random.integers(0, frames + 1, size=random.integers(0, 12)))
+        words = spoken(*((int(a), int(b)) for a, b in pairwise(places) if random.random() < 0.7))
+        kept, cut = cut_at_pause(words, random.random(frames).tolist())
+        assert 0 < cut <= frames
+        assert all(word.end <= cut for word in words[:kept])
+        assert all(word.first >= cut for word in words[kept:])
+
+
+@pytest.mark.parametrize(
+    ("changes", "param"),
+    [({"language": "de"}, "language"), ({"prompt_ids": [3]}, "prompt"), ({"temperature": 0.5}, "temperature")],
+)
+def test_what_a_ctc_model_cannot_do_is_refused(
+    changes: dict[str, Any], param: str, transcriber: CTCTranscriber, melody: Any
+) -> None:
+    with pytest.raises(InvalidRequestError) as caught:
+        window(transcriber, melody(1.0), **changes)
+    assert caught.value.param == param
+
+
+def test_prompts_and_languages_are_refused_before_the_engine_is_asked(directory: Path) -> None:
+    transcripts = Transcripts(directory)
+    assert transcripts.languages == ["en"]
+    assert transcripts.has_words
+    assert transcripts.language("EN") == "en"
+    assert transcripts.prompt_ids(None) == []
+    with pytest.raises(InvalidRequestError, match="does not know the language 'fr'"):
+        transcripts.language("fr")
+    with pytest.raises(InvalidRequestError, match="takes no prompt"):
+        transcripts.prompt_ids("Tessera")
+
+
+def test_silence_has_times_and_no_fault(transcriber: CTCTranscriber) -> None:
+    found = window(transcriber, np.zeros(16_000, dtype=np.float32))
+    assert found.advance_s == 1.0
+    assert all(np.isfinite([segment.start, segment.end]).all() for segment in found.segments)
+
+
+def test_a_checkpoint_without_some_weights_is_refused(directory: Path, tmp_path: Path) -> None:
+    for path in directory.iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    weights = load_file(tmp_path / "model.safetensors")
+    del weights["ctc_head.weight"]
+    save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ModelLoadError, match=r"ctc_head\.weight"):
+        load_transcriber(tmp_path, read_card(tmp_path), device=CPU)
+
+
+@pytest.mark.parametrize("name", ["preprocessor_config.json", "tokenizer.json"])
+def test_a_directory_that_lacks_a_file_is_refused(name: str, directory: Path, tmp_path: Path) -> None:
+    for path in directory.iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    (tmp_path / name).unlink()
+    with pytest.raises(ModelLoadError, match="feature settings or tokenizer"):
+        load_transcriber(tmp_path, read_card(tmp_path), device=CPU)
+
+
+def test_the_directory_is_laid_out_as_nvidias(directory: Path) -> None:
+    names = {path.name for path in directory.iterdir()}
+    assert {"config.json", "model.safetensors", "preprocessor_config.json", "tokenizer.json"} <= names
+    assert json.loads((directory / "config.json").read_text())["model_type"] == "parakeet_ctc"
