@@ -1,0 +1,218 @@
+"""What is trained on: shards of utterances, spoken, disturbed and turned into features once, and batches of them.
+
+Shard `n` follows from the seed and `n` alone, but for the teacher's breath, which is noise of its own; it is made when
+it is first needed and kept on disk. The teacher says when each phoneme begins, so frames have phonemes as labels beside
+the utterance's tokens. Does not know the model.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from safetensors import SafetensorError
+from safetensors.numpy import load_file, save_file
+from transformers import ParakeetFeatureExtractor, ParakeetTokenizer
+
+from tessera_speech.starter.espeak import Teacher
+from tessera_speech.starter.transcription import sentences, voices
+from tessera_speech.starter.transcription.model import FRAME_S, MELS
+
+UTTERANCES = 512
+"""In a shard."""
+EASY_SHARDS = 2
+"""The first shards have one to three words an utterance: there an alignment is found soon."""
+LONG_SHARE, LONGEST = 0.15, 5
+"""So many of the others are two to five sentences with pauses, up to 15 s or so: recordings are longer."""
+SUBSAMPLING = 8
+HALVES = 2
+"""Labels a frame of the encoder: one for each 40 ms."""
+UNLABELLED = -100
+_PHONEMES = (
+    "_ n ə t ɪ d s l ð k ɛ m ɹ z w p b v ʌ iː h aɪ f æ a ɒ eɪ uː i ɚ ɐ j ɡ əl dʒ aʊ ɔː ɑː ŋ ʊ oʊ ʃ θ ɜː tʃ iə r əʊ ᵻ "
+    "ɛɹ ɔːɹ ɑːɹ e eː ɾ ɔ aɪə ʊɹ oː ɔɪ ʉ ɜ aɪɚ ɪɹ eə ɛə æʊ ɑə ɔə əɪ ʒ aː ʊə ʍ oə ʉː"
+)
+PHONEMES = tuple(_PHONEMES.split())
+"""espeak-ng's names in IPA, `_` for silence; a rarer one is not labelled."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Utterances padded to the longest.
+
+    Args:
+        features: float32 [utterances, frames, mels].
+        mask: bool [utterances, frames], true where there is an utterance.
+        tokens: int64 [utterances, tokens], padded with zeros.
+        token_counts: int64 [utterances].
+        phonemes: int64 [utterances, frames / 8, 2]; `UNLABELLED` where nothing is known.
+    """
+
+    features: torch.Tensor
+    mask: torch.Tensor
+    tokens: torch.Tensor
+    token_counts: torch.Tensor
+    phonemes: torch.Tensor
+
+
+class Pool:
+    """Shards in a folder.
+
+    Args:
+        folder: where they are kept.
+        seed: of all of them.
+        extractor: makes features.
+        tokenizer: makes tokens.
+    """
+
+    def __init__(
+        self, folder: Path, seed: int, extractor: ParakeetFeatureExtractor, tokenizer: ParakeetTokenizer
+    ) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._folder = folder
+        self._seed = seed
+        self._extractor = extractor
+        self._tokenizer = tokenizer
+        self._teacher: Teacher | None = None
+        self._shards: list[dict[str, npt.NDArray[Any]]] = []
+        self._order = np.zeros((0, 2), dtype=np.int64)
+
+    def require(self, shards: int) -> None:
+        """Have the first `shards` shards in memory."""
+        if len(self._shards) >= shards:
+            return
+        for number in range(len(self._shards), shards):
+            self._shards.append(self._load(number))
+        places = [
+            (end - start, number, index)
+            for number, shard in enumerate(self._shards)
+            for index, (start, end) in enumerate(zip(shard["starts"][:-1], shard["starts"][1:], strict=True))
+        ]
+        self._order = np.array([place[1:] for place in sorted(places)], dtype=np.int64)
+
+    def batch(self, random: np.random.Generator, frames: int) -> Batch:
+        """Utterances of about the same length, about `frames` frames of features in all, partly blanked out.
+
+        The frequencies and times that are blanked are those of SpecAugment (Park et al. 2019).
+        """
+        middle = int(random.integers(len(self._order)))
+        first, last, longest = middle, middle + 1, self._length(middle)
+        while last < len(self._order) and (last + 1 - first) * self._length(last) <= frames:
+            longest, last = self._length(last), last + 1
+        while first > 0 and (last + 1 - first) * longest <= frames:
+            first -= 1
+        chosen = self._order[first:last]
+        outputs = -(-longest // SUBSAMPLING)
+        features = np.zeros((len(chosen), longest, MELS), dtype=np.float32)
+        mask = np.zeros((len(chosen), longest), dtype=bool)
+        phonemes = np.full((len(chosen), outputs, HALVES), UNLABELLED, dtype=np.int64)
+        tokens = []
+        for row, (number, index) in enumerate(chosen):
+            shard = self._shards[number]
+            start, end = shard["starts"][index], shard["starts"][index + 1]
+            length = end - start
+            features[row, :length] = _blanked(shard["features"][start:end].astype(np.float32), random)
+            mask[row, :length] = True
+            known = shard["phonemes"][shard["phoneme_starts"][index] : shard["phoneme_starts"][index + 1]]
+            phonemes[row, : len(known)] = known
+            tokens.append(shard["tokens"][shard["token_starts"][index] : shard["token_starts"][index + 1]])
+        counts = np.array([len(row) for row in tokens])
+        padded = np.zeros((len(tokens), counts.max()), dtype=np.int64)
+        for row, ids in enumerate(tokens):
+            padded[row, : len(ids)] = ids
+        made = (features, mask, padded, counts, phonemes)
+        return Batch(*(torch.from_numpy(array) for array in made))
+
+    def _length(self, place: int) -> int:
+        number, index = self._order[place]
+        starts = self._shards[number]["starts"]
+        return int(starts[index + 1] - starts[index])
+
+    def _load(self, number: int) -> dict[str, npt.NDArray[Any]]:
+        path = self._folder / f"shard-{number:03}.safetensors"
+        try:
+            return load_file(path)
+        except (FileNotFoundError, SafetensorError):
+            shard = self._make(number)
+        new = path.with_suffix(".new")
+        save_file(shard, new)
+        new.replace(path)
+        return shard
+
+    def _make(self, number: int) -> dict[str, npt.NDArray[Any]]:
+        random = np.random.default_rng((self._seed, number))
+        self._teacher = self._teacher or Teacher()
+        features, phonemes, tokens = [], [], []
+        while len(features) < UTTERANCES:
+            easy = number < EASY_SHARDS
+            said = [trained_sentence(random, easy=easy)]
+            if not easy and random.random() < LONG_SHARE:
+                said += [trained_sentence(random, easy=False) for _ in range(random.integers(1, LONGEST))]
+            manner = voices.trained_manner(random)
+            pauses = random.uniform(0.0, 0.2 if easy else 0.5, size=len(said) + 1) ** 1.5
+            sound = voices.joined([voices.say(self._teacher, part, manner) for part in said], pauses.tolist())
+            sentence = " ".join(said)
+            ids = np.array(self._tokenizer(sentence)["input_ids"], dtype=np.int16)
+            made = self._extractor(voices.heard(sound.samples, random), sampling_rate=voices.RATE, return_tensors="np")
+            frames = made["input_features"][0][made["attention_mask"][0]].astype(np.float16)
+            outputs = -(-len(frames) // SUBSAMPLING)
+            if len(ids) + np.count_nonzero(ids[1:] == ids[:-1]) > outputs:
+                continue  # spoken too fast: CTC needs a frame for every token, and one between equal ones
+            features.append(frames)
+            tokens.append(ids)
+            phonemes.append(phoneme_labels(sound.phonemes, outputs, len(sound.samples) / voices.RATE))
+        return {
+            "features": np.concatenate(features),
+            "starts": _starts(features),
+            "phonemes": np.concatenate(phonemes),
+            "phoneme_starts": _starts(phonemes),
+            "tokens": np.concatenate(tokens),
+            "token_starts": _starts(tokens),
+        }
+
+
+def trained_sentence(random: np.random.Generator, *, easy: bool) -> str:
+    """Something to learn from: a sentence of the grammar, or words in any order; never one that is held out."""
+    while True:
+        if easy:
+            sentence = sentences.scrambled(random, 1, 3)
+        elif random.random() < 0.6:
+            sentence = sentences.grammatical(random)
+        else:
+            sentence = sentences.scrambled(random, 2, 9)
+        if not sentences.is_held_out(sentence):
+            return sentence
+
+
+def phoneme_labels(phonemes: list[tuple[str, float]], outputs: int, seconds: float) -> npt.NDArray[np.int16]:
+    """Index of the phoneme in the middle of each half of the encoder's frames, int16 [outputs, 2].
+
+    Frame `n` of the encoder is centred at `n` times `FRAME_S`, as its convolutions pad with one frame in front.
+    """
+    middles = (np.arange(outputs)[:, None] + (np.arange(HALVES) - 0.5) / HALVES) * FRAME_S
+    begins = np.array([second for _, second in phonemes])
+    known = {name: index for index, name in enumerate(PHONEMES)}
+    names = [known.get(name.replace(":", "ː") or "_", UNLABELLED) for name, _ in phonemes]
+    indices = np.searchsorted(begins, middles, side="right") - 1
+    labels = np.where(indices < 0, 0, np.array(names)[np.maximum(indices, 0)])
+    return np.where(middles > seconds, 0, labels).astype(np.int16)
+
+
+def _blanked(features: npt.NDArray[np.float32], random: np.random.Generator) -> npt.NDArray[np.float32]:
+    for _ in range(2):
+        width = int(random.integers(0, 14))
+        start = int(random.integers(0, MELS - width))
+        features[:, start : start + width] = 0
+    for _ in range(1 + len(features) // 150):
+        width = int(random.integers(0, 16))
+        start = int(random.integers(0, max(1, len(features) - width)))
+        features[start : start + width] = 0
+    return features
+
+
+def _starts(parts: list[npt.NDArray[Any]]) -> npt.NDArray[np.int64]:
+    return np.cumsum([0, *(len(part) for part in parts)])

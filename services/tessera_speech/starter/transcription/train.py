@@ -1,0 +1,126 @@
+"""Training: connectionist temporal classification (Graves et al. 2006), helped by the teacher's phoneme times.
+
+A second head reads phonemes out of a layer in the middle of the encoder: each frame has a label there, so that the
+layers below learn what is said before CTC has found out when (as in Lee & Watanabe 2021, with labels in place of a
+second CTC). That head is dropped afterwards. Does not know how the model is judged.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+from torch.nn import functional
+from transformers import ParakeetForCTC
+
+from tessera.starters import optimize
+from tessera.starters.run import Run
+from tessera.wire.models import Card
+from tessera_speech.starter.transcription import model as models
+from tessera_speech.starter.transcription.data import HALVES, PHONEMES, UNLABELLED, Batch, Pool
+from tessera_speech.starter.transcription.voices import RATE
+
+STEPS = 2200
+PEAK = 1.8e-3
+WARMUP = 200
+WEIGHT_DECAY = 0.02
+FRAMES = 10_000
+"""Frames of features in a batch: 100 s."""
+FIRST_SHARDS, SHARDS = 2, 28
+STEPS_A_SHARD = 20
+PHONEME_LAYER = 4
+PHONEME_WEIGHT = 0.5
+CLIP = 1.0
+AVERAGE = 0.998
+
+
+class Listening:
+    """The only stage."""
+
+    name = "listening"
+    steps = STEPS
+
+    def __init__(self, run: Run) -> None:
+        run.reseed(self.name)
+        self._run = run
+        self.network: ParakeetForCTC = models.network().to(run.device).train()
+        hidden = self.network.config.encoder_config.hidden_size
+        self._phonemes = nn.Linear(hidden, HALVES * len(PHONEMES)).to(run.device)
+        self.average = optimize.Average(self.network, AVERAGE)
+        parts = (self.network, self._phonemes)
+        self._optimizer = optimize.adamw(parts, PEAK, weight_decay=WEIGHT_DECAY)
+        self._pool = Pool(run.work / "shards", run.seed, models.extractor(), models.tokenizer())
+
+    def modules(self) -> dict[str, nn.Module]:
+        """See `Stage`."""
+        return {"network": self.network, "phonemes": self._phonemes, "average": self.average}
+
+    def optimizers(self) -> dict[str, torch.optim.Optimizer]:
+        """See `Stage`."""
+        return {"all": self._optimizer}
+
+    def step(self, index: int) -> dict[str, float]:
+        """See `Stage`."""
+        self._pool.require(min(SHARDS, FIRST_SHARDS + index // STEPS_A_SHARD))
+        batch = self._pool.batch(optimize.generator(self._run.seed, index), FRAMES)
+        optimize.set_learning_rate(self._optimizer, optimize.cosine(index, STEPS, PEAK, warmup=WARMUP))
+        ctc, phonemes, right = self._losses(batch)
+        self._optimizer.zero_grad()
+        (ctc + PHONEME_WEIGHT * phonemes).backward()
+        parameters = [parameter for group in self._optimizer.param_groups for parameter in group["params"]]
+        norm = nn.utils.clip_grad_norm_(parameters, CLIP)
+        self._optimizer.step()
+        self.average.update(self.network)
+        return {"ctc": ctc.item(), "phonemes": phonemes.item(), "right": right.item(), "norm": norm.item()}
+
+    def _losses(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """CTC per token, cross-entropy per phoneme label, and the share of phonemes that are right."""
+        device = self._run.device
+        encoder, mask = self.network.encoder, batch.mask.to(device)
+        # This stage is faster in float32 on a CPU: its depthwise convolutions have few channels and many places.
+        hidden = encoder.subsampling(batch.features.to(device), mask)
+        lengths = self.network._get_subsampling_output_length(mask.sum(-1)).long()
+        inside = torch.arange(hidden.shape[1], device=device) < lengths[:, None]
+        attention = (inside[:, None, :] & inside[:, :, None])[:, None]
+        with optimize.autocast(device):
+            positions = encoder.encode_positions(hidden)
+            for number, layer in enumerate(encoder.layers, start=1):
+                hidden = layer(hidden, attention_mask=attention, position_embeddings=positions)
+                if number == PHONEME_LAYER:
+                    middle = self._phonemes(hidden)
+            logits = self.network.ctc_head(hidden)
+        ctc = functional.ctc_loss(
+            logits.float().log_softmax(-1).transpose(0, 1),
+            batch.tokens.to(device),
+            lengths,
+            batch.token_counts.to(device),
+            blank=self.network.config.pad_token_id,
+            zero_infinity=True,
+        )
+        labels = batch.phonemes.to(device).masked_fill(~inside[..., None], UNLABELLED)
+        scores = middle.float().unflatten(-1, (HALVES, -1))
+        phonemes = functional.cross_entropy(scores.flatten(0, 2), labels.flatten(), ignore_index=UNLABELLED)
+        with torch.no_grad():
+            known = labels != UNLABELLED
+            right = (scores.argmax(-1) == labels)[known].float().mean()
+        return ctc, phonemes, right
+
+
+def train(run: Run) -> Card:
+    """Train, and put the averaged weights and everything beside them to `run.output`."""
+    stage = Listening(run)
+    run.fit(stage)
+    network = stage.network
+    stage.average.copy_to(network)
+    network.to(torch.bfloat16).save_pretrained(run.output)
+    models.extractor().save_pretrained(run.output)
+    models.tokenizer().save_pretrained(run.output)
+    return Card(
+        id="english-transcription",
+        family="ParakeetForCTC",
+        tasks=["transcription"],
+        source="recipe:tessera starters train english-transcription",
+        parameters=sum(parameter.numel() for parameter in network.parameters()),
+        licence="apache-2.0",
+        scheme="bfloat16",
+        sample_rate=RATE,
+    )

@@ -1,0 +1,187 @@
+"""Who says it, and how it sounds where it is heard: espeak-ng's voices, and what rooms and microphones do to them.
+
+A voice is an accent with a speaker (a variant of espeak-ng: formants, pitch, source). Some speakers and accents are
+never trained on. Does not know sentences or features.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import av
+import numpy as np
+import numpy.typing as npt
+
+from tessera_speech.starter.espeak import Teacher
+
+RATE = 16_000
+"""Samples a second of all that comes from here."""
+FloatArray = npt.NDArray[np.float32]
+
+ACCENTS = (
+    *("en-us",) * 5,
+    *("en",) * 3,  # espeak-ng's name for British English
+    "en-gb-scotland",
+    "en-gb-x-gbclan",
+    "en-029",
+    "en-us-nyc",
+)
+"""What is trained on, each as often as it stands here."""
+HELD_OUT_ACCENTS = ("en-gb-x-rp", "en-gb-x-gbcwmd")
+_SPEAKERS = (
+    "m1 m2 m3 m4 m6 m7 m8 f1 f2 f4 f5 klatt klatt3 klatt4 klatt5 klatt6 adam anika announcer antonio aunty benjamin "
+    "boris david ed edward edward2 grandma grandpa gustave iven iven2 iven3 iven4 john max michael miguel mike2 "
+    "norbert pablo paul pedro quincy rob robert sandro shelby steph steph2 steph3 travis victor zac Andrea Andy Annie "
+    "Denis Diogo Gene Gene2 Henrique Hugo Jacky Lee Mario Michael Mike Nguyen Reed"
+)
+SPEAKERS = tuple(_SPEAKERS.split())
+HELD_OUT_SPEAKERS = ("f3", "m5", "klatt2", "linda", "caleb", "belinda", "michel", "ian", "Alicia", "Marco")
+
+
+@dataclass(frozen=True)
+class Manner:
+    """How something is said.
+
+    Args:
+        voice: as espeak-ng names it, `accent+speaker`, or `accent` for its own speaker.
+        words_per_minute: of the teacher.
+        pitch: 0 to 100, of the voice's own range.
+        pitch_range: 0 to 100.
+        stretch: the recording is played at 1 / `stretch` times its speed: pitch, formants and tempo move together.
+    """
+
+    voice: str
+    words_per_minute: int = 165
+    pitch: int = 50
+    pitch_range: int = 50
+    stretch: float = 1.0
+
+
+@dataclass(frozen=True)
+class Sound:
+    """A recording.
+
+    Args:
+        samples: float32 [time] at `RATE`, within -1 and 1.
+        phonemes: name and first second of each, in order; an empty name is a pause.
+    """
+
+    samples: FloatArray
+    phonemes: list[tuple[str, float]]
+
+
+def trained_manner(random: np.random.Generator) -> Manner:
+    """Somebody to learn from."""
+    accent = ACCENTS[int(random.integers(len(ACCENTS)))]
+    speaker = "" if random.random() < 0.08 else "+" + SPEAKERS[int(random.integers(len(SPEAKERS)))]
+    return Manner(
+        accent + speaker,
+        words_per_minute=int(random.integers(130, 201)),
+        pitch=int(random.integers(25, 76)),
+        pitch_range=int(random.integers(30, 81)),
+        stretch=float(random.uniform(0.9, 1.1)),
+    )
+
+
+def held_out_manner(random: np.random.Generator) -> Manner:
+    """Somebody never heard: a held-out speaker with a trained accent, or with a held-out one, or that accent's own."""
+    speaker = HELD_OUT_SPEAKERS[int(random.integers(len(HELD_OUT_SPEAKERS)))]
+    accents = ("en-us", "en", *HELD_OUT_ACCENTS)
+    accent = accents[int(random.integers(len(accents)))]
+    own = accent in HELD_OUT_ACCENTS and random.random() < 0.25
+    return Manner(
+        accent if own else f"{accent}+{speaker}",
+        words_per_minute=int(random.integers(140, 191)),
+        pitch=int(random.integers(35, 66)),
+    )
+
+
+def say(teacher: Teacher, text: str, manner: Manner) -> Sound:
+    """Speak `text`."""
+    speech = teacher.speak(
+        text,
+        manner.voice,
+        words_per_minute=manner.words_per_minute,
+        pitch=manner.pitch,
+        pitch_range=manner.pitch_range,
+    )
+    rate = round(speech.rate / manner.stretch)
+    phonemes = [
+        (event.name.strip("ˈˌ"), event.sample / rate) for event in speech.events if event.kind in ("phoneme", "end")
+    ]
+    return Sound(resample(speech.samples, rate), phonemes)
+
+
+def joined(sounds: Sequence[Sound], pauses: Sequence[float]) -> Sound:
+    """`sounds` one after another; `pauses` are the seconds of silence before each and, the last, behind all."""
+    parts: list[FloatArray] = []
+    phonemes: list[tuple[str, float]] = []
+    position = 0
+    for sound, pause in zip(sounds, pauses, strict=False):
+        silence = np.zeros(round(pause * RATE), dtype=np.float32)
+        phonemes.append(("", position / RATE))
+        position += len(silence)
+        phonemes += [(name, second + position / RATE) for name, second in sound.phonemes]
+        position += len(sound.samples)
+        parts += [silence, sound.samples]
+    phonemes.append(("", position / RATE))
+    parts.append(np.zeros(round(pauses[len(sounds)] * RATE), dtype=np.float32))
+    return Sound(np.concatenate(parts), phonemes)
+
+
+def resample(samples: npt.NDArray[np.int16], rate: int) -> FloatArray:
+    """int16 samples at `rate` as float32 ones at `RATE`."""
+    frame = av.AudioFrame.from_ndarray(np.ascontiguousarray(samples)[None, :], format="s16", layout="mono")
+    frame.sample_rate = rate
+    resampler = av.AudioResampler(format="flt", layout="mono", rate=RATE)
+    made = [*resampler.resample(frame), *resampler.resample(None)]
+    return np.concatenate([part.to_ndarray()[0] for part in made])
+
+
+def heard(samples: FloatArray, random: np.random.Generator) -> FloatArray:
+    """`samples` as a microphone may get them: an echo, a tilted spectrum, noise; times stay as they are."""
+    result: npt.NDArray[Any] = samples
+    if random.random() < 0.3:
+        result = _in_a_room(result, random)
+    if random.random() < 0.5:
+        result = _filtered(result, random)
+    if random.random() < 0.8:
+        level = np.sqrt(np.mean(result**2) + 1e-9) * 10 ** (-random.uniform(8, 40) / 20)
+        result = result + level * _noise(len(result), random)
+    peak = float(np.abs(result).max()) + 1e-6
+    return (result * (random.uniform(0.1, 0.95) / peak)).astype(np.float32)
+
+
+def _in_a_room(samples: npt.NDArray[Any], random: np.random.Generator) -> npt.NDArray[Any]:
+    """Convolved with noise that dies away within 0.1 to 0.5 s, behind the direct sound."""
+    length = int(RATE * random.uniform(0.1, 0.5))
+    tail = random.standard_normal(length) * np.exp(-6.9 * np.arange(length) / length)
+    tail *= random.uniform(0.1, 0.6) / np.sqrt(np.sum(tail**2))
+    tail[0] = 1.0
+    size = 1 << (len(samples) + length - 1).bit_length()
+    spectrum = np.fft.rfft(samples, size) * np.fft.rfft(tail, size)
+    return np.fft.irfft(spectrum, size)[: len(samples)]
+
+
+def _filtered(samples: npt.NDArray[Any], random: np.random.Generator) -> npt.NDArray[Any]:
+    """With a smooth random gain over frequency of up to about 10 dB, and sometimes cut to a telephone's band."""
+    size = 1 << (len(samples) - 1).bit_length()
+    frequencies = np.fft.rfftfreq(size, 1 / RATE)
+    knots = random.uniform(-10, 10, size=7)
+    decibels = np.interp(frequencies, np.linspace(0, RATE / 2, 7), knots)
+    if random.random() < 0.2:
+        low, high = random.uniform(100, 350), random.uniform(3_200, 6_000)
+        decibels -= 12 * np.maximum(0, np.log2(low / np.maximum(frequencies, 1.0)))
+        decibels -= 24 * np.maximum(0, np.log2(np.maximum(frequencies, 1.0) / high))
+    return np.fft.irfft(np.fft.rfft(samples, size) * 10 ** (decibels / 20), size)[: len(samples)]
+
+
+def _noise(length: int, random: np.random.Generator) -> npt.NDArray[Any]:
+    """Noise between white and brown, with a power of 1."""
+    size = 1 << (length - 1).bit_length()
+    spectrum = np.fft.rfft(random.standard_normal(size))
+    spectrum /= np.maximum(1.0, np.arange(len(spectrum))) ** random.uniform(0, 1)
+    noise = np.fft.irfft(spectrum, size)[:length]
+    return noise / (np.sqrt(np.mean(noise**2)) + 1e-9)
