@@ -103,6 +103,9 @@ class SequenceEngineSettings(Section, frozen=True, kw_only=True):
     host_cache_bytes: Annotated[
         NonNegative, says("Memory on the host for KV pages of known prefixes that had to leave the device. 0: none.")
     ] = 0
+    fuse_projections: Annotated[
+        bool, says("Whether layers that read the same input (q, k, v; gate, up) are computed at once.")
+    ] = True
     prefix_cache: Annotated[bool, says("Whether requests share the KV pages of equal beginnings.")] = True
     max_batch_tokens: Annotated[Positive, says("Token budget of one step, prefill chunks and decodes together.")] = 512
     max_running: Annotated[Positive, says("Requests that may hold pages at once.")] = 32

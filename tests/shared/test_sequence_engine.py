@@ -75,6 +75,7 @@ def engine_for(directory, **changes) -> SequenceEngine:
         page_size=settings.page_size,
         kv_cache_bytes=pages,
         host_cache_bytes=settings.host_cache_bytes,
+        fused=settings.fuse_projections,
     )
     return SequenceEngine(runner, settings, Ready(device="cpu", cards=[], directories=[], report={}))
 
@@ -226,6 +227,30 @@ def test_the_same_image_tokens_of_other_images_share_nothing():
     assert media_ids(one, [3, 4]) == media_ids(same, [3, 4])
     assert set(media_ids(one, [3, 4]).values()).isdisjoint(media_ids(other, [3, 4]).values())
     assert all(value < 0 for value in media_ids(one, [3, 4]).values())
+
+
+FUSED = {
+    "glm4": {"q_proj+k_proj+v_proj": 2},  # has gate and up in one
+    "gpt_oss": {"q_proj+k_proj+v_proj": 2},  # experts are one tensor each
+    "mixtral": {"q_proj+k_proj+v_proj": 2},
+    "qwen3_moe": {"q_proj+k_proj+v_proj": 2},
+    "phi3": {},
+    "deepseek_v3": {"q_a_proj+kv_a_proj_with_mqa": 2, "gate_proj+up_proj": 3},
+}
+"""Where it is not q, k, v and gate, up in both layers."""
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_what_is_fused_is_said_and_changes_no_token(name, tiny_models):
+    directory = tiny_models(name)
+    engine = engine_for(directory, kv_cache_bytes=1 << 18, fuse_projections=False)
+    assert engine.runner.fusion.groups == {}
+    for index, prompt in enumerate(PROMPTS):
+        engine.submit(Generate(request_id=str(index), token_ids=prompt, sampling=Sampling(max_tokens=NEW_TOKENS)))
+    assert run(engine) == {str(index): generate(directory, prompt) for index, prompt in enumerate(PROMPTS)}
+    fused = engine_for(directory, kv_cache_bytes=1 << 18).runner
+    assert fused.fusion.groups == FUSED.get(name, {"q_proj+k_proj+v_proj": 2, "gate_proj+up_proj": 2})
+    assert fused.model.num_parameters() == engine.runner.model.num_parameters()
 
 
 def test_embeddings_are_the_normalised_mean_of_the_last_hidden_states(tiny_models):

@@ -46,6 +46,7 @@ def start_sequence_engine(
         page_size=settings.page_size,
         kv_cache_bytes=settings.kv_cache_bytes,
         host_cache_bytes=settings.host_cache_bytes,
+        fused=settings.fuse_projections,
     )
     report = {
         "imports_s": imported - process_started,

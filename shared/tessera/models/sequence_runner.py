@@ -5,6 +5,7 @@ Does not know scheduling or sampling: it computes what a `Batch` says and return
 
 from __future__ import annotations
 
+import logging
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,10 +18,13 @@ from tessera.device import Device
 from tessera.engine.batch import Batch
 from tessera.engine.sequence_request import SequenceRequest
 from tessera.models import attention
+from tessera.models.fusion import FusionReport, fuse
 from tessera.models.loading import load_decoder, require_attention_only
 from tessera.models.threads import ThreadShare
 from tessera.models.vision import Encoder
 from tessera_kernels.paged_attention import Ragged
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -40,7 +44,14 @@ class SequenceRunner:
     """A loaded decoder with its paged cache."""
 
     def __init__(
-        self, directory: Path, device: Device, *, page_size: int, kv_cache_bytes: int, host_cache_bytes: int = 0
+        self,
+        directory: Path,
+        device: Device,
+        *,
+        page_size: int,
+        kv_cache_bytes: int,
+        host_cache_bytes: int = 0,
+        fused: bool = True,
     ) -> None:
         started = time.perf_counter()
         self.device = device
@@ -57,6 +68,8 @@ class SequenceRunner:
             for pages, place in ((self.pages, device.place), (self.host_pages, torch.device("cpu")))
         )
         attention.attach_caches(layers, self.caches)
+        self.fusion = fuse(self.model) if fused else FusionReport({})
+        logger.info("fused: %s", self.fusion)
         self.encoder = Encoder.of(self.model)
         on_cpu = device.place.type == "cpu"
         self.threads = ThreadShare(torch.get_num_threads() if on_cpu else 1, torch.set_num_threads)

@@ -1,0 +1,130 @@
+"""Fusing projections by structure: linear layers of one module that read the same input become one product.
+
+Found by watching a forward of one token, so no model is named: q, k and v; gate and up; whatever a new model calls
+them. The module's own code stays: it calls its layers one after another, the first computes for all and the others take
+their part. On any device that is one launch instead of several, and where inputs are quantized, one quantization.
+
+Does not know what the layers are for, nor how weights are stored afterwards: see `tessera.models.quantized`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from transformers import PreTrainedModel
+
+from tessera.models.attention import probe
+
+
+@dataclass(frozen=True)
+class FusionReport:
+    """What was fused: how many times which names, e.g. {"q_proj+k_proj+v_proj": 30}."""
+
+    groups: dict[str, int]
+
+    def __str__(self) -> str:
+        return ", ".join(f"{names} ×{count}" for names, count in self.groups.items()) or "nothing"
+
+
+class Projections(nn.Module):
+    """The product of several layers at once.
+
+    Args:
+        layers: with the same number of inputs; their weights become one, and they are emptied.
+    """
+
+    def __init__(self, layers: list[nn.Linear]) -> None:
+        super().__init__()
+        first = layers[0]
+        self.widths = [layer.out_features for layer in layers]
+        self.linear = nn.Linear(
+            first.in_features, sum(self.widths), bias=first.bias is not None, device="meta", dtype=first.weight.dtype
+        )
+        self.linear.weight = nn.Parameter(torch.cat([layer.weight.detach() for layer in layers]), requires_grad=False)
+        if first.bias is not None:
+            biases = [layer.bias.detach() for layer in layers]
+            self.linear.bias = nn.Parameter(torch.cat(biases), requires_grad=False)
+        self._input: torch.Tensor | None = None
+        self._parts: list[torch.Tensor | None] = []
+
+    def take(self, index: int, x: torch.Tensor) -> torch.Tensor:
+        """The output of layer `index` for `x`, [..., inputs]. Computed for all layers when `x` is new."""
+        if self._input is not x or self._parts[index] is None:
+            self._parts = list(self.linear(x).split(self.widths, dim=-1))
+            self._input = x
+        part = self._parts[index]
+        assert part is not None
+        self._parts[index] = None
+        if all(other is None for other in self._parts):
+            self._input = None  # so that the memory is free for what follows
+        return part
+
+
+class Part(nn.Module):
+    """Stands where a layer was, and gives its part of the fused product."""
+
+    def __init__(self, projections: Projections, index: int, layer: nn.Linear) -> None:
+        super().__init__()
+        # Not registered as a child but by the first part, so that its weights are counted once.
+        self._projections = [projections]
+        self.index = index
+        self.in_features = layer.in_features
+        self.out_features = layer.out_features
+        if index == 0:
+            self.projections = projections
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """The layer's output."""
+        return self._projections[0].take(self.index, x)
+
+
+def fuse(model: PreTrainedModel) -> FusionReport:
+    """Fuse what can be fused, in place.
+
+    Args:
+        model: a decoder on its device, running on our attention.
+    """
+    owners: dict[nn.Module, tuple[nn.Module, str]] = {}
+    for module in model.modules():
+        for name, child in module.named_children():
+            if type(child) is nn.Linear:
+                owners[child] = module, name
+    calls: defaultdict[tuple[int, int], list[nn.Linear]] = defaultdict(list)
+    seen: Counter[nn.Module] = Counter()
+    kept: list[torch.Tensor] = []  # inputs stay alive, so that no two have the same id
+
+    def watch(layer: nn.Module, inputs: tuple[torch.Tensor, ...]) -> None:
+        assert isinstance(layer, nn.Linear)
+        kept.append(inputs[0])
+        seen[layer] += 1
+        calls[id(owners[layer][0]), id(inputs[0])].append(layer)
+
+    handles = [layer.register_forward_pre_hook(watch) for layer in owners]
+    try:
+        probe(model)
+    finally:
+        for handle in handles:
+            handle.remove()
+    groups: Counter[str] = Counter()
+    for layers in calls.values():
+        if len(layers) < 2 or not _alike(layers) or any(seen[layer] != 1 for layer in layers):
+            continue
+        projections = Projections(layers)
+        for index, layer in enumerate(layers):
+            owner, name = owners[layer]
+            setattr(owner, name, Part(projections, index, layer))
+        groups["+".join(owners[layer][1] for layer in layers)] += 1
+    return FusionReport(dict(groups))
+
+
+def _alike(layers: list[nn.Linear]) -> bool:
+    first = layers[0]
+    return all(
+        layer.in_features == first.in_features
+        and layer.weight.dtype == first.weight.dtype
+        and (layer.bias is None) == (first.bias is None)
+        for layer in layers
+    )
