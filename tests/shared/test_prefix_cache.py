@@ -184,6 +184,15 @@ def test_a_salt_has_a_tree_of_its_own():
     assert len(machine.cache.match([1, 2, 3, 4, 5], "alice", 5).nodes) == 1
 
 
+def test_salts_that_nothing_is_kept_of_are_forgotten():
+    machine = Machine(pages=4)
+    for index in range(20):
+        machine.end(machine.begin([1] * 16, f"tenant-{index}"))
+    machine.cache.prune()
+    assert len(machine.cache._roots) == 1
+    machine.check()
+
+
 def test_what_was_used_least_recently_goes_first():
     machine = Machine(pages=4)
     for token in (1, 2, 3):

@@ -14,12 +14,10 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from tessera.cache.pages import PageAllocator
-
-SCANNED = 64
-"""Edges beginning with the same token that are compared for a partial hit; more would cost more than they save."""
+from tessera.cache.radix import Node
 
 
 @dataclass(frozen=True)
@@ -47,23 +45,6 @@ class Fetch:
 
 
 Transfer = Copy | Offload | Fetch
-
-
-@dataclass(eq=False)
-class Node:
-    """One edge of the tree and the page behind it. A root has no parent, no key and no page."""
-
-    parent: Node | None
-    key: tuple[int, ...]
-    page: int | None = None
-    slot: int | None = None
-    used: int = 0
-    pins: int = 0
-    children: dict[tuple[int, ...], Node] = field(default_factory=dict)
-    by_first: dict[int, list[Node]] = field(default_factory=dict)
-    resident: int = 0
-    """Children whose page is on the device."""
-    removed: bool = False
 
 
 @dataclass(frozen=True)
@@ -161,13 +142,7 @@ class PrefixCache:
             at += size
         if at >= limit:
             return Match(nodes, None, 0)
-        rest = tuple(ids[at : min(at + size, limit)])
-        best, longest = None, 0
-        for child in node.by_first.get(rest[0], [])[-SCANNED:]:
-            count = _common(child.key, rest)
-            if count > longest and child.page is not None:
-                best, longest = child, count
-        return Match(nodes, best, longest)
+        return Match(nodes, *node.closest(tuple(ids[at : min(at + size, limit)])))
 
     def idle_pages(self, match: Match) -> int:
         """Device pages of the match that are idle now and no longer would be."""
@@ -295,6 +270,10 @@ class PrefixCache:
         taken, self.transfers = self.transfers, []
         return taken
 
+    def prune(self) -> None:
+        """Forget salts that nothing is kept of. Only while no request is there: its cursor may be at such a root."""
+        self._roots = {salt: root for salt, root in self._roots.items() if root.children}
+
     def clear(self, held: Iterable[Sequence[int]]) -> None:
         """Forget everything but what requests hold: after a violated invariant, or when the model changed.
 
@@ -358,10 +337,10 @@ class PrefixCache:
         child = parent.children.get(key)
         own = self._node_of.get(page)
         if child is None and own is not None:  # it was there as a part of a page, and is full now
-            self._rename(own, key)
+            own.rename(key)
             return own
         if child is None:
-            child = self._add(parent, key)
+            child = parent.add(key)
         if child.page is None:
             if child.slot is not None:
                 self._free_slots.append(child.slot)
@@ -382,25 +361,12 @@ class PrefixCache:
         known = parent.children.get(key)
         if own is not None:
             if known is None:
-                self._rename(own, key)
+                own.rename(key)
             own.used = now
         elif known is None:
-            child = self._add(parent, key)
+            child = parent.add(key)
             child.used = now
             self._settle(child, page)
-
-    def _add(self, parent: Node, key: tuple[int, ...]) -> Node:
-        child = Node(parent, key)
-        parent.children[key] = child
-        parent.by_first.setdefault(key[0], []).append(child)
-        return child
-
-    def _rename(self, node: Node, key: tuple[int, ...]) -> None:
-        assert node.parent is not None
-        assert node.key == key[: len(node.key)]
-        del node.parent.children[node.key]
-        node.key = key
-        node.parent.children[key] = node
 
     def _settle(self, node: Node, page: int) -> None:
         """Add a reference of the tree's own to a page that somebody holds."""
@@ -483,18 +449,5 @@ class PrefixCache:
         if node.slot is not None:
             self._free_slots.append(node.slot)
             node.slot = None
-        node.removed = True
-        del parent.children[node.key]
-        same = parent.by_first[node.key[0]]
-        same.remove(node)
-        if not same:
-            del parent.by_first[node.key[0]]
+        node.detach()
         self._offer_slot(parent)
-
-
-def _common(one: tuple[int, ...], other: tuple[int, ...]) -> int:
-    """How many tokens two edges have in common at their beginning."""
-    for index, (a, b) in enumerate(zip(one, other, strict=False)):
-        if a != b:
-            return index
-    return min(len(one), len(other))

@@ -227,6 +227,7 @@ class SequenceEngine:
 
     def _check_integrity(self) -> None:
         """A violated invariant drops the cache, never the server."""
+        self.scheduler.cache.prune()
         try:
             self.scheduler.check_integrity()
         except AssertionError:
