@@ -1,0 +1,289 @@
+"""Questions with exact answers, drawn at random: the starter's training data, and the held-out data that judges it.
+
+The split is by construction. A question is held out when one of its numbers is a held-out number, or when its numbers
+together are a held-out combination; both follow from checksums of the numbers alone, whatever is asked about them.
+Questions whose numbers are all below ten are always for training: they are the tables that must be learnt by heart.
+Phrasings have a split of their own (see `phrases`). Does not know tokens or models.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Literal
+
+import numpy as np
+
+from tessera_text.starter import phrases
+from tessera_text.starter.phrases import Phrasings
+from tessera_text.starter.units import PAIRS, Pair, Unit
+
+HELD_OUT_NUMBERS = 25
+"""One number of this many is held out, if it is ten or more."""
+HELD_OUT_COMBINATIONS = 10
+"""One combination of this many is held out."""
+
+Split = Literal["train", "held_out"]
+Random = np.random.Generator
+
+
+@dataclass(frozen=True)
+class Question:
+    """One question.
+
+    Attributes:
+        task: its kind, a key of `TASKS`.
+        text: as the user writes it.
+        answer: as the assistant must write it.
+        ask: what is asked, as words and numbers: all that a judge needs to know.
+        numbers: the operands, as they are written in `text`.
+    """
+
+    task: str
+    text: str
+    answer: str
+    ask: tuple[str, ...]
+    numbers: tuple[str, ...]
+
+
+def number_is_held_out(number: str) -> bool:
+    """Whether no question to train on has this operand."""
+    return Decimal(number) >= 10 and zlib.crc32(f"number {number}".encode()) % HELD_OUT_NUMBERS == 0
+
+
+def is_held_out(numbers: Sequence[str]) -> bool:
+    """Whether no question to train on has exactly these operands, in any order."""
+    if any(number_is_held_out(number) for number in numbers):
+        return True
+    if all(len(number) == 1 for number in numbers):
+        return False
+    key = " ".join(sorted(numbers))
+    return zlib.crc32(f"together {key}".encode()) % HELD_OUT_COMBINATIONS == 0
+
+
+def draw(random: Random, task: str, split: Split, *, phrasing: Split) -> Question:
+    """One question of `task`. `phrasing` says which phrasings it is written with."""
+    while True:
+        question = TASKS[task](random, phrasing)
+        if not question.numbers:
+            return question
+        if is_held_out(question.numbers) == (split == "held_out"):
+            return question
+
+
+def integer(random: Random, digits: int = 3) -> int:
+    """A number of up to `digits` digits; longer ones are more frequent."""
+    most = digits if random.random() < 0.6 else int(random.integers(1, digits + 1))
+    return int(random.integers(10 ** (most - 1) if most > 1 else 0, 10**most))
+
+
+def pick(random: Random, options: Sequence[str]) -> str:
+    """One of `options`."""
+    return options[int(random.integers(len(options)))]
+
+
+def _phrase(random: Random, phrasings: Phrasings, phrasing: Split, **places: object) -> str:
+    """A phrasing with its places filled, sometimes as people write it who are polite, or in a hurry."""
+    template = pick(random, phrasings.trained if phrasing == "train" else phrasings.held_out)
+    name, other = pick(random, phrases.NAMES), pick(random, phrases.NAMES)
+    words = {"name": name, "other": other, "things": pick(random, phrases.THINGS), "boxes": pick(random, phrases.BOXES)}
+    text = template.format(**words, **places)
+    dice = random.random()
+    if dice < 0.08:
+        text = pick(random, phrases.OPENINGS) + text
+    elif dice < 0.14 and text[-1] in ".?":
+        text += pick(random, phrases.CLOSINGS)
+    elif dice < 0.20:
+        text = text.rstrip(".?")
+    return text.lower() if random.random() < 0.1 and not any(symbol in text for symbol in (" L", "mL")) else text
+
+
+def _list(random: Random, numbers: Sequence[str]) -> str:
+    dice = random.random()
+    if dice < 0.15:
+        return " ".join(numbers)
+    if dice < 0.35:
+        return ", ".join(numbers[:-1]) + " and " + numbers[-1]
+    return ", ".join(numbers)
+
+
+def _add(random: Random, phrasing: Split) -> Question:
+    a, b = integer(random), integer(random)
+    text = _phrase(random, phrases.ADD, phrasing, a=a, b=b)
+    return Question("add", text, f"{a} + {b} = {a + b}", ("add", str(a), str(b)), (str(a), str(b)))
+
+
+def _subtract(random: Random, phrasing: Split) -> Question:
+    a, b = integer(random), integer(random)
+    phrasings = phrases.SUBTRACT
+    if random.random() < 0.3:
+        a, b = max(a, b), min(a, b)
+        phrasings = phrases.SUBTRACT_STORIES
+    text = _phrase(random, phrasings, phrasing, a=a, b=b)
+    swapped = f" = -({b} - {a})" if a < b else ""
+    answer = f"{a} - {b}{swapped} = {a - b}"
+    return Question("subtract", text, answer, ("subtract", str(a), str(b)), (str(a), str(b)))
+
+
+def parts(number: int, factor: int) -> list[int]:
+    """The products of a number's tens and of its ones with `factor`, where they are not zero: at least one."""
+    products = [number // 10 * 10 * factor, number % 10 * factor]
+    return [product for product in products if product] or [0]
+
+
+def _multiply(random: Random, phrasing: Split) -> Question:
+    a, b = integer(random, 2), int(random.integers(2, 10))
+    shown = parts(a, b)
+    if random.random() < 0.5:
+        a, b = b, a
+    middle = " = ".join([" + ".join(map(str, shown)), str(a * b)][2 - len(shown) :])
+    text = _phrase(random, phrases.MULTIPLY, phrasing, a=a, b=b)
+    return Question("multiply", text, f"{a} × {b} = {middle}", ("multiply", str(a), str(b)), (str(a), str(b)))
+
+
+def _divide(random: Random, phrasing: Split) -> Question:
+    quotient, divisor = max(1, integer(random, 2)), int(random.integers(2, 10))
+    rest = int(random.integers(1, divisor)) if random.random() < 0.3 else 0
+    dividend = quotient * divisor + rest
+    shown = [*parts(quotient, divisor), *([rest] if rest else [])]
+    middle = f" = ({' + '.join(map(str, shown))}) / {divisor}" if len(shown) > 1 else ""
+    remainder = f" remainder {rest}" if rest else ""
+    answer = f"{dividend} / {divisor}{middle} = {quotient}{remainder}"
+    text = _phrase(random, phrases.DIVIDE, phrasing, a=dividend, b=divisor)
+    numbers = (str(dividend), str(divisor))
+    return Question("divide", text, answer, ("divide", *numbers), numbers)
+
+
+def _sort(random: Random, phrasing: Split) -> Question:
+    values = [integer(random) for _ in range(random.integers(3, 7))]
+    order = "descending" if random.random() < 0.5 else "ascending"
+    numbers = tuple(map(str, values))
+    text = _phrase(random, phrases.SORT[order], phrasing, list=_list(random, numbers))
+    answer = ", ".join(map(str, sorted(values, reverse=order == "descending")))
+    return Question("sort", text, answer, (order, *numbers), numbers)
+
+
+def _extreme(random: Random, phrasing: Split) -> Question:
+    values = [integer(random) for _ in range(random.integers(3, 7))]
+    which = "largest" if random.random() < 0.5 else "smallest"
+    numbers = tuple(map(str, values))
+    text = _phrase(random, phrases.PICK[which], phrasing, list=_list(random, numbers))
+    return Question("extreme", text, str((max if which == "largest" else min)(values)), (which, *numbers), numbers)
+
+
+def _median(random: Random, phrasing: Split) -> Question:
+    values = sorted(integer(random) for _ in range(random.choice([3, 5])))
+    answer = f"Sorted: {', '.join(map(str, values))}. Median: {values[len(values) // 2]}."
+    numbers = tuple(str(value) for value in random.permutation(values))
+    text = _phrase(random, phrases.MEDIAN, phrasing, list=_list(random, numbers))
+    return Question("median", text, answer, ("median", *numbers), numbers)
+
+
+def _unit(random: Random, unit: Unit) -> str:
+    return unit.symbol if random.random() < 0.5 else pick(random, (unit.symbol, *unit.names))
+
+
+def _plain(value: Decimal) -> str:
+    """Without an exponent and without zeros at the end."""
+    text = f"{value:f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def _of_big(random: Random, pair: Pair) -> Decimal:
+    """A value in a pair's big unit."""
+    if not pair.metric:
+        return Decimal(max(2, integer(random, 2)))
+    decimals = int(random.choice([0, 0, 0, 1, 1, 2])) if pair.factor > 10 else int(random.choice([0, 0, 1]))
+    return Decimal(max(1, integer(random))) / 10**decimals
+
+
+def _to_small(value: Decimal, pair: Pair) -> tuple[str, str]:
+    """A chain of equations from the big unit to the small one, and its last value."""
+    result = _plain(value * pair.factor)
+    shown = [] if pair.metric else parts(int(value), pair.factor)
+    middle = f" = ({' + '.join(map(str, shown))}) {pair.small.symbol}" if len(shown) > 1 else ""
+    return f"{_plain(value)} {pair.big.symbol}{middle} = {result} {pair.small.symbol}", result
+
+
+def _convert(random: Random, phrasing: Split) -> Question:
+    pair = PAIRS[int(random.integers(len(PAIRS)))]
+    big = _of_big(random, pair)
+    if random.random() < 0.5:
+        source, target, value = pair.big, pair.small, _plain(big)
+        answer, _ = _to_small(big, pair)
+    else:
+        source, target, value = pair.small, pair.big, _plain(big * pair.factor)
+        shown = [] if pair.metric else parts(int(big), pair.factor)
+        middle = f" = ({' + '.join(map(str, shown))}) / {pair.factor} {target.symbol}" if len(shown) > 1 else ""
+        answer = f"{value} {source.symbol}{middle} = {_plain(big)} {target.symbol}"
+    text = _phrase(random, phrases.CONVERT, phrasing, v=value, u=_unit(random, source), w=_unit(random, target))
+    return Question("convert", text, answer, ("convert", value, source.symbol, target.symbol), (value,))
+
+
+def _near(random: Random, value: int) -> int:
+    """A number that is sometimes hard to tell from `value`."""
+    dice = random.random()
+    if dice < 0.08:
+        return value
+    if dice < 0.5:
+        return max(0, value + int(random.integers(-40, 41)))
+    return integer(random)
+
+
+def _compare(random: Random, phrasing: Split) -> Question:
+    a = integer(random)
+    b = _near(random, a)
+    word = "larger" if random.random() < 0.5 else "smaller"
+    numbers = (str(a), str(b))
+    if random.random() < 0.5 and a != b:
+        text = _phrase(random, phrases.COMPARE[word], phrasing, a=a, b=b)
+        chosen = max(a, b) if word == "larger" else min(a, b)
+        return Question("compare", text, f"{chosen} is {word}.", (f"which {word}", *numbers), numbers)
+    text = _phrase(random, phrases.IS[word], phrasing, a=a, b=b)
+    true = a > b if word == "larger" else a < b
+    relation = "equal to" if a == b else "larger than" if a > b else "smaller than"
+    answer = f"{'Yes' if true else 'No'}, {a} is {relation} {b}."
+    return Question("compare", text, answer, (f"is {word}", *numbers), numbers)
+
+
+def _measure(random: Random, phrasing: Split) -> Question:
+    pair = PAIRS[int(random.integers(len(PAIRS)))]
+    value = _of_big(random, pair)
+    chain, result = _to_small(value, pair)
+    same = Decimal(result)
+    other = same if random.random() < 0.1 else (same * Decimal(int(random.integers(50, 150))) / 100).to_integral_value()
+    big, small = (_plain(value), pair.big.symbol), (_plain(other), pair.small.symbol)
+    shown = [f"{big[0]} {_unit(random, pair.big)}", f"{small[0]} {_unit(random, pair.small)}"]
+    more = bool(random.random() < 0.5)
+    word = pair.words[0 if more else 1]
+    x, y = shown if random.random() < 0.5 else shown[::-1]
+    text = _phrase(random, phrases.MEASURE, phrasing, word=word, x=x, y=y)
+    chosen = big if (same > other) == more else small
+    end = "they are equal" if same == other else f"{' '.join(chosen)} is {word}"
+    return Question("measure", text, f"{chain}, so {end}.", (word, *big, *small), (big[0], small[0]))
+
+
+def _other(random: Random, phrasing: Split) -> Question:
+    def options(phrasings: Phrasings) -> tuple[str, ...]:
+        return phrasings.trained if phrasing == "train" else phrasings.held_out
+
+    noun, place = pick(random, options(phrases.NOUNS)), pick(random, options(phrases.PLACES))
+    text = _phrase(random, phrases.OTHER, phrasing, noun=noun, place=place)
+    return Question("other", text, phrases.REFUSAL, ("other",), ())
+
+
+TASKS: dict[str, Callable[[Random, Split], Question]] = {
+    "add": _add,
+    "subtract": _subtract,
+    "multiply": _multiply,
+    "divide": _divide,
+    "sort": _sort,
+    "extreme": _extreme,
+    "median": _median,
+    "convert": _convert,
+    "compare": _compare,
+    "measure": _measure,
+    "other": _other,
+}

@@ -1,0 +1,140 @@
+"""How the starter is judged: held-out questions through the engine that serves, right or wrong, and the routers' load.
+
+Half of the questions of each task are in phrasings that were trained, half in phrasings that were not; the operands of
+all are held out (see `data`). Does not know how to work out an answer: see `judge`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, cast
+
+import numpy as np
+import torch
+
+from tessera.device import choose
+from tessera.engine.sequence import SequenceEngine
+from tessera.hub.cards import read_card
+from tessera.language.template import ChatTemplate
+from tessera.language.tokenizer import Tokenizer
+from tessera.models.sequence_runner import SequenceRunner
+from tessera.settings import SequenceEngineSettings
+from tessera.starters.recipe import Evaluation, Measure
+from tessera.wire.engine import Generate, Ready, Sampling, Tokens
+from tessera_text.starter import data
+from tessera_text.starter.data import Question
+from tessera_text.starter.judge import is_right
+
+SAMPLES = 100
+"""Of each task, when nothing else is said."""
+MOST_TOKENS = 80
+RIGHT = 90.0
+"""Percent of the questions that must be answered exactly."""
+ALIVE = 0.2
+"""Of its even share, what the least used expert of a layer must have."""
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What a model answered.
+
+    Attributes:
+        texts: one for each question.
+        load_LE: share of the tokens' choices that each expert of each layer had.
+    """
+
+    texts: list[str]
+    load_LE: torch.Tensor
+
+
+def held_out(seed: int, samples: int) -> list[Question]:
+    """Questions of all tasks that no training sees, `samples` of each; every other one in a held-out phrasing."""
+    random = np.random.default_rng((seed, samples))
+    return [
+        data.draw(random, task, "held_out", phrasing="held_out" if number % 2 else "train")
+        for task in data.TASKS
+        for number in range(samples)
+    ]
+
+
+def answer(directory: Path, texts: Sequence[str], device: str = "cpu") -> Answers:
+    """Ask the model in `directory` through the engine that serves it, greedily, each text as one user's message."""
+    settings = SequenceEngineSettings(max_waiting=len(texts) + 1, kv_cache_bytes=64 << 20)
+    place = choose(cast("Literal['auto', 'cpu', 'cuda']", device))
+    runner = SequenceRunner(directory, place, page_size=settings.page_size, kv_cache_bytes=settings.kv_cache_bytes)
+    ready = Ready(device=place.name, cards=[read_card(directory)], directories=[str(directory)], report={})
+    engine = SequenceEngine(runner, settings, ready)
+    template, tokenizer = ChatTemplate.of(directory), Tokenizer(directory)
+    assert template is not None
+    counts_LE = _count_choices(runner)
+    for index, text in enumerate(texts):
+        rendered = template.render([{"role": "user", "content": text}])
+        ids = tokenizer.encode(rendered, add_special_tokens=False)
+        sampling = Sampling(max_tokens=MOST_TOKENS, temperature=0.0, stop_ids=tokenizer.stop_ids)
+        engine.submit(Generate(request_id=str(index), token_ids=ids, sampling=sampling))
+    tokens: list[list[int]] = [[] for _ in texts]
+    while engine.has_work():
+        for event in engine.step():
+            assert isinstance(event, Tokens), event
+            tokens[int(event.request_id)].extend(event.token_ids)
+    return Answers([tokenizer.decode(ids) for ids in tokens], counts_LE / counts_LE.sum(dim=1, keepdim=True))
+
+
+def _count_choices(runner: SequenceRunner) -> torch.Tensor:
+    """A tensor that counts, while the model runs, how often each expert of each layer is chosen."""
+    config = runner.model.config
+    counts_LE = torch.zeros(config.num_hidden_layers, config.num_experts, dtype=torch.float64)
+
+    def count(layer: int, outputs: tuple[torch.Tensor, ...]) -> None:
+        counts_LE[layer] += torch.bincount(outputs[2].flatten().cpu(), minlength=config.num_experts)
+
+    for layer, block in enumerate(runner.model.model.layers):
+        block.mlp.gate.register_forward_hook(lambda _module, _inputs, outputs, layer=layer: count(layer, outputs))
+    return counts_LE
+
+
+def evaluate(directory: Path, evaluation: Evaluation) -> list[Measure]:
+    """See `tessera.starters.recipe`. `samples` is the number of questions of each task."""
+    questions = held_out(evaluation.seed, evaluation.samples or SAMPLES)
+    answers = answer(directory, [question.text for question in questions], evaluation.device)
+    right = [is_right(question.ask, text) for question, text in zip(questions, answers.texts, strict=True)]
+    for question, text, good in zip(questions, answers.texts, right, strict=True):
+        if not good:
+            evaluation.report(f"wrong: {question.text!r} got {text!r}")
+    for layer, load_E in enumerate(answers.load_LE.tolist()):
+        evaluation.report(f"load of the experts of layer {layer}: {' '.join(f'{100 * load:.1f} %' for load in load_E)}")
+    return [*_exactness(questions, right), *_load(answers.load_LE)]
+
+
+def _exactness(questions: list[Question], right: list[bool]) -> list[Measure]:
+    def share(name: str, chosen: list[bool], at_least: float | None = None) -> Measure:
+        percent = 100 * sum(chosen) / max(1, len(chosen))
+        return Measure(name=name, value=percent, unit="%", samples=len(chosen), at_least=at_least)
+
+    judged = list(zip(questions, right, strict=True))
+    answered = [(question, good) for question, good in judged if question.task != "other"]
+    strange = [good for question, good in answered if any(map(data.number_is_held_out, question.numbers))]
+    known = [good for question, good in answered if not any(map(data.number_is_held_out, question.numbers))]
+    rephrased = [good for index, (question, good) in enumerate(judged) if question.task != "other" and index % 2]
+    tasks = [task for task in data.TASKS if task != "other"]
+    return [
+        share("exact answers", [good for _, good in answered], RIGHT),
+        share("exact, operands never seen", strange),
+        share("exact, combinations of operands never seen", known),
+        share("exact, phrasings never seen", rephrased),
+        *(share(f"exact, {task}", [good for question, good in answered if question.task == task]) for task in tasks),
+        share("other topics declined", [good for question, good in judged if question.task == "other"], RIGHT),
+    ]
+
+
+def _load(load_LE: torch.Tensor) -> list[Measure]:
+    """The least and the most used expert of each layer; an even share is 100 % divided by the number of experts."""
+    least = 100 * ALIVE / load_LE.shape[1]
+    measures = []
+    for layer, load_E in enumerate(load_LE):
+        lowest, highest = 100 * float(load_E.min()), 100 * float(load_E.max())
+        measures.append(Measure(name=f"least used expert, layer {layer}", value=lowest, unit="%", at_least=least))
+        measures.append(Measure(name=f"most used expert, layer {layer}", value=highest, unit="%"))
+    return measures

@@ -1,0 +1,175 @@
+"""How the starter is trained: its tokenizer, then one stage of next-token prediction on the answers alone.
+
+The loss that balances the experts is the class's own, taken layer by layer, so that no layer lets an expert die.
+Does not know how it is judged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from tokenizers import Tokenizer
+from torch import nn
+from torch.nn import functional
+from transformers import Qwen3MoeForCausalLM
+from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
+from transformers.models.qwen3_moe.modeling_qwen3_moe import load_balancing_loss_func
+
+from tessera.starters import optimize
+from tessera.starters.run import Run
+from tessera.wire.models import Card
+from tessera_text.starter import data, model
+from tessera_text.starter.batches import Packed, draw_batch
+from tessera_text.starter.muon import Muon
+
+NAME = "arithmetic-moe"
+STEPS = 1900
+MUON_PEAK, ADAMW_PEAK = 0.02, 3e-3
+SHARES = {
+    "add": 0.15,
+    "subtract": 0.17,
+    "multiply": 0.09,
+    "divide": 0.11,
+    "sort": 0.12,
+    "extreme": 0.07,
+    "median": 0.06,
+    "convert": 0.09,
+    "compare": 0.05,
+    "measure": 0.06,
+    "other": 0.03,
+}
+"""Of the tasks in a batch: the difficult ones have more."""
+TOKENIZER_QUESTIONS = 2000
+"""Of each task, to train the tokenizer on."""
+EXPERTS = "tessera_starter_training"
+
+
+def sorted_experts(
+    experts: nn.Module, hidden_TD: torch.Tensor, index_TK: torch.Tensor, weight_TK: torch.Tensor
+) -> torch.Tensor:
+    """All experts, each on the tokens that chose it; under autocast in bfloat16, which Transformers' own are not."""
+    tokens, chosen = index_TK.shape
+    expert_N = index_TK.reshape(-1)
+    order_N = torch.argsort(expert_N, stable=True)
+    counts = torch.bincount(expert_N, minlength=experts.num_experts).tolist()
+    places_N = torch.empty_like(order_N).scatter_(0, order_N, torch.arange(order_N.numel(), device=order_N.device))
+    outputs = []
+    for part, gate_up, down in zip(
+        hidden_TD.index_select(0, order_N // chosen).split(counts),
+        experts.gate_up_proj.unbind(0),
+        experts.down_proj.unbind(0),
+        strict=True,
+    ):
+        gate, up = functional.linear(part, gate_up).chunk(2, dim=-1)
+        outputs.append(functional.linear(functional.silu(gate) * up, down))
+    output_TKD = torch.cat(outputs).index_select(0, places_N).view(tokens, chosen, -1)
+    return (output_TKD * weight_TK[..., None]).sum(dim=1).to(hidden_TD.dtype)
+
+
+class Answers:
+    """The stage: AdamW, a cosine, a moving average of the weights that is what is kept."""
+
+    name = "answers"
+    steps = STEPS
+
+    def __init__(self, run: Run, tokenizer: Tokenizer) -> None:
+        self.run = run
+        self.tokenizer = tokenizer
+        run.reseed("model")
+        ALL_EXPERTS_FUNCTIONS.register(EXPERTS, sorted_experts)
+        configuration = model.configuration(tokenizer)
+        # Attention is written out: for short rows on a CPU, its backward pass is faster than the fused one.
+        self.model = Qwen3MoeForCausalLM._from_config(
+            configuration, attn_implementation="eager", experts_implementation=EXPERTS, dtype=torch.float32
+        ).to(run.device)
+        self.average = optimize.Average(self.model, 0.995)
+        layers = self.model.model.layers
+        matrices = [
+            parameter for name, parameter in layers.named_parameters() if parameter.ndim > 1 and "gate.w" not in name
+        ]
+        chosen = {id(parameter) for parameter in matrices}
+        others = [parameter for parameter in self.model.parameters() if id(parameter) not in chosen]
+        self.muon = Muon(matrices, MUON_PEAK, weight_decay=0.01)
+        self.adamw = torch.optim.AdamW(others, ADAMW_PEAK, betas=(0.9, 0.98), weight_decay=0.0)
+
+    def modules(self) -> dict[str, nn.Module]:
+        return {"model": self.model, "average": self.average}
+
+    def optimizers(self) -> dict[str, torch.optim.Optimizer]:
+        return {"muon": self.muon, "adamw": self.adamw}
+
+    def step(self, index: int) -> dict[str, float]:
+        random = optimize.generator(self.run.seed, index)
+        batch = draw_batch(random, self.tokenizer, SHARES)
+        for optimizer, peak in ((self.muon, MUON_PEAK), (self.adamw, ADAMW_PEAK)):
+            optimize.set_learning_rate(optimizer, optimize.cosine(index, self.steps, peak, warmup=50))
+        loss, balance = self._losses(batch)
+        self.model.zero_grad()
+        (loss + self.model.config.router_aux_loss_coef * balance).backward()
+        nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        self.muon.step()
+        self.adamw.step()
+        self.average.update(self.model)
+        return {"loss": loss.item(), "balance": balance.item()}
+
+    def _losses(self, batch: Packed) -> tuple[torch.Tensor, torch.Tensor]:
+        device, config = self.run.device, self.model.config
+        ids_BT, predicts_BT = batch.ids_BT.to(device), batch.predicts_BT.to(device)
+        with optimize.autocast(device):
+            output = self.model.model(
+                input_ids=ids_BT,
+                position_ids=batch.positions_BT.to(device),
+                attention_mask=batch.mask_B1TT.to(device),
+                use_cache=False,
+                output_router_logits=True,
+            )
+            logits_NV = self.model.lm_head(output.last_hidden_state[predicts_BT])
+        loss = functional.cross_entropy(logits_NV.float(), ids_BT.roll(-1, dims=1)[predicts_BT])
+        real_BT = batch.real_BT.to(device)
+        balances = [
+            load_balancing_loss_func((router_TE.float(),), config.num_experts, config.num_experts_per_tok, real_BT)
+            for router_TE in output.router_logits
+        ]
+        return loss, torch.stack([torch.as_tensor(balance) for balance in balances]).mean()
+
+
+def train(run: Run) -> Card:
+    """See `tessera.starters.recipe`."""
+    tokenizer = _tokenizer(run)
+    stage = Answers(run, tokenizer)
+    run.fit(stage)
+    stage.average.copy_to(stage.model)
+    shipped = stage.model.to(device="cpu", dtype=torch.bfloat16)
+    model.save(shipped, tokenizer, run.output)
+    return Card(
+        id=NAME,
+        family="Qwen3MoeForCausalLM",
+        tasks=["chat", "completions", "embeddings"],
+        source=f"recipe:tessera starters train {NAME}",
+        parameters=sum(parameter.numel() for parameter in shipped.parameters()),
+        licence="apache-2.0",
+        notice="Answers only arithmetic, sorting, unit conversion and comparison, and sees only the last question.",
+        scheme="bfloat16",
+        context_length=model.CONTEXT,
+        created=1795219200,
+        data="Questions and answers that the recipe draws at random; no text of others.",
+    )
+
+
+def _tokenizer(run: Run) -> Tokenizer:
+    """Trained once, then kept beside the checkpoints."""
+    path = run.work / "tokenizer.json"
+    if not path.is_file():
+        run.report("training the tokenizer")
+        model.train_tokenizer(_texts(run.seed)).save(str(path))
+    return Tokenizer.from_file(str(path))
+
+
+def _texts(seed: int) -> Iterator[str]:
+    for number, task in enumerate(data.TASKS):
+        random = optimize.generator(seed, number, TOKENIZER_QUESTIONS)
+        for _ in range(TOKENIZER_QUESTIONS):
+            question = data.draw(random, task, "train", phrasing="train")
+            yield question.text
+            yield question.answer
