@@ -97,6 +97,10 @@ class SequenceEngineSettings(Section, frozen=True, kw_only=True):
     dtype: Annotated[
         Literal["auto", "float32", "bfloat16", "float16"], says("`auto`: bfloat16 on CUDA, float32 on a CPU.")
     ] = "auto"
+    weights: Annotated[
+        Literal["stored", "int8"],
+        says("How linear layers are multiplied: as they are stored, or (on a CPU) in 8 bits, which is faster."),
+    ] = "stored"
     threads: Annotated[NonNegative, says("CPU threads of the engine. 0: all cores of the machine.")] = 0
     page_size: Annotated[Positive, says("Token slots in one page of KV cache.")] = 16
     kv_cache_bytes: Annotated[Positive, says("Memory for KV pages.")] = 512 * 1024 * 1024

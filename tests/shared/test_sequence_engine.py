@@ -76,6 +76,7 @@ def engine_for(directory, **changes) -> SequenceEngine:
         kv_cache_bytes=pages,
         host_cache_bytes=settings.host_cache_bytes,
         fused=settings.fuse_projections,
+        weights=settings.weights,
     )
     return SequenceEngine(runner, settings, Ready(device="cpu", cards=[], directories=[], report={}))
 
@@ -251,6 +252,20 @@ def test_what_is_fused_is_said_and_changes_no_token(name, tiny_models):
     fused = engine_for(directory, kv_cache_bytes=1 << 18).runner
     assert fused.fusion.groups == FUSED.get(name, {"q_proj+k_proj+v_proj": 2, "gate_proj+up_proj": 2})
     assert fused.model.num_parameters() == engine.runner.model.num_parameters()
+
+
+def test_in_eight_bits_the_text_of_a_request_does_not_depend_on_what_shares_its_batch(tiny_models):
+    directory = tiny_models("llama")
+    sampling = Sampling(max_tokens=NEW_TOKENS, temperature=0.8, seed=5)
+    alone = {}
+    for index, prompt in enumerate(PROMPTS):
+        engine = engine_for(directory, kv_cache_bytes=1 << 18, weights="int8")
+        engine.submit(Generate(request_id=str(index), token_ids=prompt, sampling=sampling))
+        alone |= run(engine)
+    together = engine_for(directory, kv_cache_bytes=1 << 18, weights="int8")
+    for index, prompt in enumerate(PROMPTS):
+        together.submit(Generate(request_id=str(index), token_ids=prompt, sampling=sampling))
+    assert run(together) == alone
 
 
 def test_embeddings_are_the_normalised_mean_of_the_last_hidden_states(tiny_models):

@@ -47,6 +47,7 @@ def start_sequence_engine(
         kv_cache_bytes=settings.kv_cache_bytes,
         host_cache_bytes=settings.host_cache_bytes,
         fused=settings.fuse_projections,
+        weights=settings.weights,
     )
     report = {
         "imports_s": imported - process_started,

@@ -9,7 +9,7 @@ import logging
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -17,9 +17,11 @@ from tessera.cache.prefix import Copy, Offload, Transfer
 from tessera.device import Device
 from tessera.engine.batch import Batch
 from tessera.engine.sequence_request import SequenceRequest
+from tessera.errors import ModelLoadError
 from tessera.models import attention
 from tessera.models.fusion import FusionReport, fuse
 from tessera.models.loading import load_decoder, require_attention_only
+from tessera.models.quantized import quantize_int8
 from tessera.models.threads import ThreadShare
 from tessera.models.vision import Encoder
 from tessera_kernels.paged_attention import Ragged
@@ -52,6 +54,7 @@ class SequenceRunner:
         kv_cache_bytes: int,
         host_cache_bytes: int = 0,
         fused: bool = True,
+        weights: Literal["stored", "int8"] = "stored",
     ) -> None:
         started = time.perf_counter()
         self.device = device
@@ -70,6 +73,10 @@ class SequenceRunner:
         attention.attach_caches(layers, self.caches)
         self.fusion = fuse(self.model) if fused else FusionReport({})
         logger.info("fused: %s", self.fusion)
+        if weights == "int8":
+            if device.place.type != "cpu":
+                raise ModelLoadError("`weights` is `int8`, which runs on a CPU alone; set it to `stored`")
+            logger.info("in 8 bits: %s", quantize_int8(self.model))
         self.encoder = Encoder.of(self.model)
         on_cpu = device.place.type == "cpu"
         self.threads = ThreadShare(torch.get_num_threads() if on_cpu else 1, torch.set_num_threads)

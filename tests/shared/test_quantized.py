@@ -1,0 +1,66 @@
+"""Linear layers in 8 bits: close to the float layer, exact whatever shares the batch."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from tessera.models.quantized import Int8Linear, quantize_int8
+
+
+def layer(inputs: int, outputs: int, *, bias: bool, seed: int = 0) -> nn.Linear:
+    torch.manual_seed(seed)
+    made = nn.Linear(inputs, outputs, bias=bias)
+    made.weight.data *= torch.rand(outputs, 1) * 10  # rows of different sizes
+    return made.requires_grad_(False)
+
+
+@settings(max_examples=40, deadline=None)
+@given(rows=st.integers(1, 40), inputs=st.integers(8, 200), outputs=st.integers(1, 200), bias=st.booleans())
+def test_it_is_within_the_rounding_of_both_sides(rows, inputs, outputs, bias):
+    exact = layer(inputs, outputs, bias=bias, seed=rows)
+    x = torch.randn(rows, inputs) * torch.logspace(-3, 3, rows)[:, None]
+    weight, largest = exact.weight, x.abs().amax(1, keepdim=True)
+    # Half a step of each: |x|/254 on inputs against |w|, |w|/254 on weights against |x|, and both at once.
+    by_input = largest / 254 * weight.abs().sum(1)
+    by_weight = x.abs().sum(1, keepdim=True) * weight.abs().amax(1) / 254
+    bound = by_input + by_weight + inputs * largest / 254 * weight.abs().amax(1) / 254
+    difference = (Int8Linear(exact)(x) - exact(x)).abs()
+    assert (difference <= bound * 1.001 + 1e-6).all()
+
+
+@settings(max_examples=30, deadline=None)
+@given(rows=st.integers(2, 64))
+def test_a_row_is_the_same_bits_alone_and_in_any_batch(rows):
+    quantized = Int8Linear(layer(96, 160, bias=True))
+    x = torch.randn(rows, 96)
+    together = quantized(x)
+    assert all(torch.equal(quantized(x[row : row + 1])[0], together[row]) for row in range(rows))
+    assert torch.equal(quantized(x[torch.arange(rows).flip(0)]), together.flip(0))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_shapes_and_dtypes_are_those_of_the_layer(dtype):
+    quantized = Int8Linear(layer(32, 48, bias=True))
+    out = quantized(torch.randn(2, 3, 32, dtype=dtype))
+    assert (out.shape, out.dtype) == ((2, 3, 48), dtype)
+    assert quantized(torch.zeros(0, 32, dtype=dtype)).shape == (0, 48)
+    assert torch.isfinite(quantized(torch.zeros(1, 32, dtype=dtype))).all()
+
+
+def test_what_overflows_stays_not_finite():
+    quantized = Int8Linear(layer(32, 48, bias=False))
+    x = torch.ones(2, 32)
+    x[0, 3] = float("nan")
+    x[1, 5] = float("inf")
+    assert not torch.isfinite(quantized(x)).any(dim=1).any()
+
+
+def test_small_layers_stay_and_the_rest_takes_a_quarter_of_the_room():
+    model = nn.Sequential(layer(256, 256, bias=True), nn.ReLU(), layer(256, 8, bias=False))
+    report = quantize_int8(model)
+    assert (report.layers, type(model[2])) == (1, nn.Linear)
+    assert report.bytes_after < report.bytes_before * 0.27
