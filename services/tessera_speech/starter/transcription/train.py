@@ -17,9 +17,10 @@ from tessera.starters.run import Run
 from tessera.wire.models import Card
 from tessera_speech.starter.transcription import model as models
 from tessera_speech.starter.transcription.data import HALVES, PHONEMES, UNLABELLED, Batch, Pool
+from tessera_speech.starter.transcription.sentences import vocabulary
 from tessera_speech.starter.transcription.voices import RATE
 
-STEPS = 2200
+STEPS = 2500
 PEAK = 1.8e-3
 WARMUP = 200
 WEIGHT_DECAY = 0.02
@@ -121,6 +122,11 @@ def train(run: Run) -> Card:
         source="recipe:tessera starters train english-transcription",
         parameters=sum(parameter.numel() for parameter in network.parameters()),
         licence="apache-2.0",
+        notice=f"hears the formant voices of espeak-ng and {len(vocabulary())} frequent English words; people and "
+        "neural voices it understands badly, as its measures say",
+        data="About 12 hours of speech made by espeak-ng (GPL-3.0-or-later, a tool of training alone) with 70 speakers "
+        "in 6 accents, in noise, echo and narrow bands: sentences of a grammar over frequent English words, and these "
+        "words in any order, all written for this suite (Apache-2.0). No recording of a person.",
         scheme="bfloat16",
         sample_rate=RATE,
     )
