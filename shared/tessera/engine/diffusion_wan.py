@@ -17,10 +17,10 @@ from collections import OrderedDict, defaultdict
 from collections.abc import Sequence
 from typing import Any
 
+import diffusers
 import numpy as np
 import numpy.typing as npt
 import torch
-from diffusers import WanImageToVideoPipeline
 
 from tessera.engine.diffusion import DiffusionRequest, DiffusionState, Frames, OnStep, to_frames
 from tessera.errors import InvalidRequestError
@@ -260,6 +260,8 @@ def _image_pipe(pipe: Any) -> Any:
 
     Wan 2.2's small model is both: its directory names `WanPipeline`, and the other class takes the same parts.
     """
-    if isinstance(pipe, WanImageToVideoPipeline):
+    if type(pipe).__name__ == "WanImageToVideoPipeline":
         return pipe
-    return WanImageToVideoPipeline(**pipe.components, expand_timesteps=True) if pipe.config.expand_timesteps else None
+    if not pipe.config.expand_timesteps:
+        return None
+    return diffusers.WanImageToVideoPipeline(**pipe.components, expand_timesteps=True)

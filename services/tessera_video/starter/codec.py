@@ -1,0 +1,115 @@
+"""First stages of the video starter: the VAE learns to code clips and to paint them again, first roughly, then sharply.
+
+Trains on windows around the things of generated clips, and on some whole ones. Does not know prompts.
+
+Shapes: B clips, C = 3 colours or latent channels, T frames, H and W pixels.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from diffusers import AutoencoderKLWan
+from torch import nn
+
+from tessera.starters.optimize import adamw, autocast, cosine, generator, set_learning_rate
+from tessera.starters.run import Run
+from tessera_video.starter import data, whole
+from tessera_video.starter.model import make_codec
+
+WINDOW_SIDE, WINDOW_FRAMES = 32, 9
+LATENT_NOISE = 0.1
+SQUARE_WEIGHT, EDGE_WEIGHT, SIZE_WEIGHT = 4.0, 0.3, 1e-4
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One optimisation: how long, on how many windows a step, and from which step on with one whole clip instead."""
+
+    name: str
+    steps: int
+    whole_from: int
+    windows: int
+    peak: float
+
+
+ROUGH = Plan("codec", steps=3000, whole_from=2500, windows=4, peak=1.5e-3)
+SHARP = Plan("codec-sharp", steps=3600, whole_from=3600, windows=6, peak=1e-3)
+
+
+class CodecStage:
+    """See the module.
+
+    Args:
+        run: that it belongs to.
+        plan: of the optimisation.
+        codec: to go on with; None begins with one that is untrained.
+    """
+
+    def __init__(self, run: Run, plan: Plan, codec: AutoencoderKLWan | None = None) -> None:
+        self.name, self.steps = plan.name, plan.steps
+        run.reseed(self.name)
+        self.run = run
+        self.plan = plan
+        self.codec = (codec or make_codec()).to(run.device).train()
+        for layer in self.codec.modules():  # the layout that bfloat16 convolutions are fastest in
+            if isinstance(layer, nn.Conv3d):
+                layer.weight.data = layer.weight.data.contiguous(memory_format=torch.channels_last_3d)
+        self.optimizer = adamw([self.codec], plan.peak)
+
+    def modules(self) -> dict[str, nn.Module]:
+        """See `Stage`."""
+        return {"codec": self.codec}
+
+    def optimizers(self) -> dict[str, torch.optim.Optimizer]:
+        """See `Stage`."""
+        return {"codec": self.optimizer}
+
+    def step(self, index: int) -> dict[str, float]:
+        """See `Stage`."""
+        random = generator(self.run.seed_of(self.name, index))
+        windowed = index < self.plan.whole_from
+        clips = [_window(random) for _ in range(self.plan.windows)] if windowed else [_whole(random)]
+        pixels_BCTHW = to_pixels(np.stack(clips)).to(self.run.device, memory_format=torch.channels_last_3d)
+        set_learning_rate(self.optimizer, cosine(index, self.steps, self.plan.peak))
+        with autocast(self.run.device):
+            latents_BCTHW = whole.encode(self.codec, pixels_BCTHW)
+            noise_BCTHW = LATENT_NOISE * torch.randn_like(latents_BCTHW)
+            painted_BCTHW = whole.decode(self.codec, latents_BCTHW + noise_BCTHW).float()
+        error_BCTHW = painted_BCTHW - pixels_BCTHW
+        absolute, square = error_BCTHW.abs().mean(), error_BCTHW.square().mean()
+        edges = torch.stack([error_BCTHW.diff(dim=axis).abs().mean() for axis in (2, 3, 4)]).sum()
+        size = latents_BCTHW.float().square().mean()
+        loss = SQUARE_WEIGHT * square + absolute + EDGE_WEIGHT * edges + SIZE_WEIGHT * size
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.backward()  # type: ignore[no-untyped-call]
+        nn.utils.clip_grad_norm_(self.codec.parameters(), 1.0)
+        self.optimizer.step()
+        decibels = 10.0 * (4.0 / square.detach().clamp_min(1e-9)).log10()
+        return {"absolute": absolute.item(), "size": size.item(), "psnr": decibels.item()}
+
+
+def to_pixels(clips: np.ndarray) -> torch.Tensor:
+    """uint8 [B, T, H, W, 3] as float32 [B, 3, T, H, W] in -1..1."""
+    return torch.from_numpy(clips).permute(0, 4, 1, 2, 3).to(torch.float32).div(127.5).sub(1.0)
+
+
+def _whole(random: np.random.Generator) -> data.Clip:
+    return data.render(data.draw_scene(random, things=2), random)
+
+
+def _window(random: np.random.Generator) -> data.Clip:
+    """Some frames of a square around a thing."""
+    scene = data.draw_scene(random)
+    tracks = data.draw_tracks(scene, random)
+    start = int(random.integers(0, data.FRAMES - WINDOW_FRAMES + 1))
+    track = tracks[int(random.integers(0, len(tracks)))]
+    corner = [
+        int(np.clip(place[start : start + WINDOW_FRAMES].mean() + random.uniform(-14, 14) - 16, 0, data.SIDE - 32))
+        for place in (track.y, track.x)
+    ]
+    clip = data.paint(scene, tracks)
+    y, x = corner
+    return clip[start : start + WINDOW_FRAMES, y : y + WINDOW_SIDE, x : x + WINDOW_SIDE]

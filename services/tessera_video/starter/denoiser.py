@@ -1,0 +1,168 @@
+"""Last stage of the video starter: transformer and text encoder learn to denoise latents by their prompts.
+
+Rectified flow (Liu et al. 2022; Esser et al. 2024) as Wan's schedulers define it: the noisy latents are
+(1 - s) * clean + s * noise, the transformer predicts noise - clean, and its timestep is 1000 * s. Every fourth batch
+begins with a clean first frame, whose tokens have timestep 0 (Wan 2.2's image to video). Does not know pixels.
+
+Shapes: B clips, C latent channels, T latent frames, H and W latent sizes, L words of the longest prompt, D their width.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from diffusers.models.transformers.transformer_wan import WanAttnProcessor
+from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from tessera.starters.optimize import Average, adamw, autocast, generator, set_learning_rate
+from tessera.starters.run import Run
+from tessera_video.starter import data
+from tessera_video.starter.latents import Pool, scene_of
+from tessera_video.starter.model import make_text_encoder, make_tokenizer, make_transformer
+
+STEPS, BATCH = 8000, 32
+WARMUP, DECAY_SHARE = 100, 0.25
+MATRIX_RATE, OTHER_RATE = 0.02, 1.5e-3
+AVERAGE_DECAY = 0.998
+DROPPED_PROMPTS = 0.1
+IMAGE_EVERY = 4
+NOISE_MEAN, NOISE_DEVIATION = 0.7, 1.2
+"""Of the logit of the noise level: most batches are noisy, where it is decided what is to be seen."""
+PROMPT_TOKENS = 512
+"""That the engine pads prompts to."""
+
+
+class PaddedText(WanAttnProcessor):  # type: ignore[misc]
+    """Cross-attention to prompts whose last token stands for all the padding that the engine adds.
+
+    The engine's prompts are `PROMPT_TOKENS` long, most of them equal padding; one token with the logarithm of their
+    number added to its score has the same part in the softmax.
+    """
+
+    def __init__(self, padding: int) -> None:
+        super().__init__()
+        self.padding = padding
+
+    def __call__(
+        self,
+        attn: Any,
+        hidden_states: torch.Tensor,
+        encoder_hidden_states: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        rotary_emb: Any = None,
+    ) -> torch.Tensor:
+        """See `WanAttnProcessor`."""
+        assert encoder_hidden_states is not None
+        assert attention_mask is None
+        score = encoder_hidden_states.new_zeros(1, 1, 1, encoder_hidden_states.shape[1])
+        score[..., -1] = float(np.log(self.padding))
+        attended: torch.Tensor = super().__call__(attn, hidden_states, encoder_hidden_states, score, rotary_emb)
+        return attended
+
+
+class DenoiserStage:
+    """See the module."""
+
+    name = "denoiser"
+    steps = STEPS
+
+    def __init__(self, run: Run, pool: Pool) -> None:
+        run.reseed(self.name)
+        self.run = run
+        self.pool = pool
+        self.tokenizer = make_tokenizer()
+        self.text_encoder = make_text_encoder(self.tokenizer).to(run.device).train()
+        self.transformer = make_transformer().to(run.device).train()
+        start(self.transformer)
+        self.trained = nn.ModuleList([self.text_encoder, self.transformer])
+        self.average = Average(self.trained, AVERAGE_DECAY).to(run.device)
+        matrices = [parameter for parameter in self.transformer.blocks.parameters() if parameter.ndim == 2]
+        chosen = {id(parameter) for parameter in matrices}
+        # Momentum made orthogonal (Jordan et al. 2024): fewer steps for the matrices inside the blocks.
+        self.matrices = torch.optim.Muon(matrices, lr=MATRIX_RATE, weight_decay=0.01, momentum=0.95)
+        others = [parameter for parameter in self.trained.parameters() if id(parameter) not in chosen]
+        self.others = adamw([nn.ParameterList(others)], OTHER_RATE)
+
+    def modules(self) -> dict[str, nn.Module]:
+        """See `Stage`."""
+        return {"trained": self.trained, "average": self.average}
+
+    def optimizers(self) -> dict[str, torch.optim.Optimizer]:
+        """See `Stage`."""
+        return {"matrices": self.matrices, "others": self.others}
+
+    def step(self, index: int) -> dict[str, float]:
+        """See `Stage`."""
+        random = generator(self.run.seed_of(self.name, index))
+        clips = random.choice(len(self.pool.latents_NCTHW), BATCH, replace=False)
+        prompts = [self._prompt(int(clip), random) for clip in clips]
+        clean_BCTHW = self.pool.latents_NCTHW[torch.from_numpy(clips)].to(self.run.device, torch.float32)
+        level_B = torch.sigmoid(NOISE_MEAN + NOISE_DEVIATION * torch.randn(BATCH)).to(self.run.device)
+        noise_BCTHW = torch.randn(clean_BCTHW.shape).to(self.run.device)
+        level_B1111 = level_B.view(-1, 1, 1, 1, 1)
+        noisy_BCTHW = (1.0 - level_B1111) * clean_BCTHW + level_B1111 * noise_BCTHW
+        timestep, first = 1000.0 * level_B, 0
+        if index % IMAGE_EVERY == IMAGE_EVERY - 1:
+            first = 1
+            noisy_BCTHW[:, :, 0] = clean_BCTHW[:, :, 0]
+            timestep = self._timesteps(timestep, clean_BCTHW.shape)
+        # The fused kernel's backward pass is slow on a CPU with heads this small.
+        with autocast(self.run.device), sdpa_kernel(SDPBackend.MATH):
+            predicted_BCTHW = self._predict(noisy_BCTHW, timestep, prompts)
+        wanted_BCTHW = noise_BCTHW - clean_BCTHW
+        loss = (predicted_BCTHW.float() - wanted_BCTHW)[:, :, first:].square().mean()
+        return self._update(index, loss)
+
+    def _update(self, index: int, loss: torch.Tensor) -> dict[str, float]:
+        for optimizer, peak in ((self.matrices, MATRIX_RATE), (self.others, OTHER_RATE)):
+            set_learning_rate(optimizer, peak * self._rate(index))
+            optimizer.zero_grad(set_to_none=True)
+        loss.backward()  # type: ignore[no-untyped-call]
+        length = nn.utils.clip_grad_norm_(self.trained.parameters(), 1.0)
+        for optimizer in (self.matrices, self.others):
+            optimizer.step()  # type: ignore[no-untyped-call]
+        self.average.update(self.trained)
+        return {"loss": loss.item(), "gradient": length.item()}
+
+    def _rate(self, index: int) -> float:
+        """Share of the peak learning rate: up, level, and down to nothing in the last part."""
+        left = (self.steps - index) / (DECAY_SHARE * self.steps)
+        return min(1.0, (index + 1) / WARMUP, left)
+
+    def _prompt(self, clip: int, random: np.random.Generator) -> str:
+        return "" if random.random() < DROPPED_PROMPTS else data.describe(scene_of(self.run, clip)[0], random)
+
+    def _timesteps(self, timestep_B: torch.Tensor, shape: torch.Size) -> torch.Tensor:
+        """[B, latent tokens]: 0 for those of the first frame."""
+        _, height, width = self.transformer.config.patch_size
+        frames, tokens = shape[2], (shape[3] // height) * (shape[4] // width)
+        frame_T = torch.ones(frames, device=timestep_B.device)
+        frame_T[0] = 0.0
+        return timestep_B[:, None] * frame_T.repeat_interleave(tokens)[None]
+
+    def _predict(self, noisy_BCTHW: torch.Tensor, timestep: torch.Tensor, prompts: list[str]) -> torch.Tensor:
+        tokens = self.tokenizer(prompts, padding=True, return_tensors="pt").to(self.run.device)
+        mask_BL = tokens.attention_mask
+        text_BLD = self.text_encoder(tokens.input_ids.long(), mask_BL).last_hidden_state
+        text_BLD = torch.cat([text_BLD * mask_BL[..., None], torch.zeros_like(text_BLD[:, :1])], dim=1)
+        padding = PaddedText(PROMPT_TOKENS - mask_BL.shape[1])
+        for block in self.transformer.blocks:
+            block.attn2.set_processor(padding)
+        predicted: torch.Tensor = self.transformer(noisy_BCTHW, timestep, text_BLD, return_dict=False)[0]
+        return predicted
+
+
+@torch.no_grad()
+def start(transformer: Any) -> None:
+    """First weights that learn faster: blocks that add little and do not yet depend on time; a prediction of zero."""
+    transformer.condition_embedder.time_proj.weight.zero_()
+    transformer.condition_embedder.time_proj.bias.zero_()
+    transformer.proj_out.weight.zero_()
+    transformer.proj_out.bias.zero_()
+    transformer.scale_shift_table.zero_()
+    for block in transformer.blocks:
+        block.scale_shift_table.zero_()
+        block.scale_shift_table[:, (2, 5)] = len(transformer.blocks) ** -0.5

@@ -1,0 +1,165 @@
+"""The video starter: what it is asked was never trained, its judge is right and strict, its training adds up."""
+
+from __future__ import annotations
+
+import ast
+import itertools
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from diffusers.models.transformers.transformer_wan import WanAttnProcessor
+
+from tessera.starters.run import Run
+from tessera_video.starter import checker, data, whole
+from tessera_video.starter.denoiser import DenoiserStage
+from tessera_video.starter.evaluate import agrees, draw_cases
+from tessera_video.starter.latents import Pool, scene_of
+from tessera_video.starter.model import LATENT_CHANNELS, make_codec, make_pipeline
+
+TRIPLES = [
+    data.Thing(colour, shape, motion)
+    for colour, shape, motion in itertools.product(data.COLOURS, data.SHAPES, data.MOTIONS)
+    if (shape, motion) != ("circle", "spin")
+]
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def _run(folder: Path) -> Run:
+    return Run(seed=1, device=torch.device("cpu"), work=folder, output=folder, report=lambda _: None)
+
+
+def test_what_is_asked_is_never_trained_but_every_pair_of_its_attributes_is(tmp_path: Path) -> None:
+    run = _run(tmp_path)
+    trained = {thing for clip in range(3000) for thing in scene_of(run, clip)[0].things}
+    asked = {thing for case in draw_cases(7, 300, image=False) for thing in case.scene.things}
+    assert not trained & asked
+    assert asked == {thing for thing in TRIPLES if data.held_out(thing)}
+    for first, second in (("colour", "shape"), ("colour", "motion"), ("shape", "motion")):
+        pairs = {(getattr(thing, first), getattr(thing, second)) for thing in trained}
+        assert {(getattr(thing, first), getattr(thing, second)) for thing in asked} <= pairs
+
+
+def test_half_of_the_prompts_name_two_things_and_say_all_of_a_scene() -> None:
+    cases = draw_cases(3, 40, image=False)
+    assert sum(len(case.scene.things) for case in cases) == 60
+    for case in cases:
+        words = case.prompt.replace(",", "").split()
+        for word in (
+            case.scene.background,
+            *(word for thing in case.scene.things for word in (thing.colour, thing.shape)),
+        ):
+            assert word in words
+
+
+def test_clips_stay_inside_the_frame_and_their_things_apart() -> None:
+    random = np.random.default_rng(5)
+    for _ in range(40):
+        scene = data.draw_scene(random, things=2)
+        clip = data.render(scene, random)
+        assert clip.shape == (17, 64, 64, 3)
+        rim = np.concatenate([clip[:, 0], clip[:, -1], clip[:, :, 0], clip[:, :, -1]])
+        assert (rim == data.BACKGROUNDS[scene.background]).all()
+
+
+def test_the_judge_shares_no_code_with_what_it_judges() -> None:
+    source = ast.parse(Path(checker.__file__).read_text(encoding="utf-8"))
+    modules = {node.module for node in ast.walk(source) if isinstance(node, ast.ImportFrom)}
+    modules |= {name.name for node in ast.walk(source) if isinstance(node, ast.Import) for name in node.names}
+    assert not [module for module in modules if module is not None and module.startswith(("tessera", "torch"))]
+
+
+def test_the_judge_reads_rendered_clips_and_refuses_them_for_any_other_prompt() -> None:
+    random = np.random.default_rng(11)
+    right = 0
+    for index in range(60):
+        scene = data.draw_scene(random, held=bool(index % 2))
+        sight = checker.look(data.render(scene, random))
+        right += agrees(scene, sight)
+        assert not any(agrees(other, sight) for other in _others(scene))
+    assert right >= 59
+
+
+def _others(scene: data.Scene) -> Iterator[data.Scene]:
+    """Every scene that differs in one attribute, or in the number of things."""
+    for background in data.BACKGROUNDS:
+        if background != scene.background:
+            yield replace(scene, background=background)
+    first, *rest = scene.things
+    for name, values in (("colour", data.COLOURS), ("shape", data.SHAPES), ("motion", data.MOTIONS)):
+        for value in values:
+            if value != getattr(first, name):
+                yield replace(scene, things=(replace(first, **{name: value}), *rest))
+    yield replace(scene, things=(first, first, *rest))
+    if rest:
+        yield replace(scene, things=(first,))
+
+
+def test_every_motion_is_read_as_itself_and_none_is_read_into_noise() -> None:
+    random = np.random.default_rng(2)
+    for shape, motion in itertools.product(("square", "triangle", "star"), data.MOTIONS):
+        scene = data.Scene((data.Thing("blue", shape, motion),), "white")
+        assert checker.look(data.render(scene, random)).things == (checker.Seen("blue", shape, motion),)
+    noise = random.integers(0, 256, (17, 64, 64, 3), dtype=np.uint8)
+    assert checker.look(noise).background == checker.UNCLEAR
+
+
+def test_a_clip_run_backwards_or_with_frames_missing_is_not_taken_for_the_asked_one() -> None:
+    random = np.random.default_rng(4)
+    scene = data.Scene((data.Thing("red", "star", "left"),), "black")
+    clip = data.render(scene, random)
+    assert checker.look(clip[::-1]).things[0].motion == "right"
+    broken = clip.copy()
+    broken[6:12] = clip[0, 0, 0]
+    assert not agrees(scene, checker.look(broken))
+
+
+def test_coding_a_clip_at_once_equals_the_vae_s_own_way() -> None:
+    torch.manual_seed(0)
+    codec = make_codec().eval()
+    pixels = torch.rand(2, 3, 17, 32, 32) * 2 - 1
+    with torch.no_grad():
+        latents = codec.encode(pixels).latent_dist.mean
+        assert (whole.encode(codec, pixels) - latents).abs().max() < 1e-5
+        painted = whole.decode(codec, latents).clamp(-1, 1)
+        assert (painted - codec.decode(latents).sample).abs().max() < 1e-5
+
+
+@pytest.fixture
+def stage(tmp_path: Path) -> DenoiserStage:
+    torch.manual_seed(0)
+    latents = torch.randn(40, LATENT_CHANNELS, 5, 8, 8, dtype=torch.float16)
+    return DenoiserStage(_run(tmp_path), Pool(latents, [0.0] * LATENT_CHANNELS, [1.0] * LATENT_CHANNELS))
+
+
+def test_training_pads_prompts_to_the_same_effect_as_the_pipeline(stage: DenoiserStage) -> None:
+    prompts = ["a red circle moving left on a white background", ""]
+    latents, timestep = torch.randn(2, LATENT_CHANNELS, 5, 8, 8), torch.tensor([500.0, 300.0])
+    with torch.no_grad():
+        for parameter in stage.transformer.parameters():
+            parameter.add_(0.05 * torch.randn_like(parameter))
+        trained = stage._predict(latents, timestep, prompts)
+        for block in stage.transformer.blocks:
+            block.attn2.set_processor(WanAttnProcessor())
+        pipe = make_pipeline(stage.tokenizer, stage.text_encoder, make_codec(), stage.transformer)
+        encoded, _ = pipe.encode_prompt(prompts, do_classifier_free_guidance=False, max_sequence_length=512)
+        served = stage.transformer(latents, timestep, encoded, return_dict=False)[0]
+    assert (trained - served).abs().max() < 1e-4
+
+
+def test_every_word_of_every_prompt_is_known(stage: DenoiserStage) -> None:
+    random = np.random.default_rng(0)
+    unknown = stage.tokenizer.unk_token_id
+    for _ in range(400):
+        prompt = data.describe(data.draw_scene(random), random)
+        assert unknown not in stage.tokenizer(prompt).input_ids
