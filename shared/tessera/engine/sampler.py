@@ -1,4 +1,4 @@
-"""Picking tokens from logits: penalties, bias, temperature, top-k, top-p, min-p; one random stream per request.
+"""Picking tokens from logits: penalties, bias, grammars, temperature, top-k, top-p, min-p; one random stream a request.
 
 Rows are independent: the same request with the same seed gets the same token whatever shares its batch, because its
 noise comes from its own generator and the pick is an argmax (Gumbel's trick) over its own row.
@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
+from tessera.engine.grammar.matcher import allowed
 from tessera.engine.sequence_request import SequenceRequest
 from tessera.wire.engine import Sampling, TokenScore
 
@@ -19,7 +20,10 @@ GREEDY_BELOW = 1e-5
 
 @dataclass(frozen=True)
 class Sampled:
-    """Token of one row, and its score if asked for. `token_id` is None when the row was not finite."""
+    """Token of one row, and its score if asked for. `token_id` is None when the row was not finite.
+
+    A grammar that allows no further token has the same effect.
+    """
 
     token_id: int | None
     score: TokenScore | None
@@ -39,6 +43,7 @@ def sample(logits_RV: torch.Tensor, requests: list[SequenceRequest]) -> list[Sam
     adjusted_RV = raw_RV.clone()
     for row, request in enumerate(requests):
         _adjust(adjusted_RV[row], request)
+    finite &= _mask(adjusted_RV, requests)
     tokens_R = adjusted_RV.argmax(dim=-1)
     random = [
         row for row, request in enumerate(requests) if _sampling(request).temperature >= GREEDY_BELOW and finite[row]
@@ -72,6 +77,23 @@ def _adjust(logits_V: torch.Tensor, request: SequenceRequest) -> None:
     if sampling.logit_bias:
         ids = torch.tensor(list(sampling.logit_bias), device=logits_V.device)
         logits_V[ids] += torch.tensor(list(sampling.logit_bias.values()), device=logits_V.device)
+
+
+def _mask(logits_RV: torch.Tensor, requests: list[SequenceRequest]) -> torch.Tensor:
+    """Exclude what the requests' grammars do not allow, in place. Returns which rows have a token left, [requests]."""
+    matchers = [(row, request.matcher) for row, request in enumerate(requests) if request.matcher is not None]
+    left_R = torch.ones(len(requests), dtype=torch.bool, device=logits_RV.device)
+    if matchers:
+        vocabulary = logits_RV.shape[-1]
+        mask_MW = torch.zeros(len(matchers), -(-vocabulary // 32), dtype=torch.int32)
+        for index, (_, matcher) in enumerate(matchers):
+            matcher.fill_mask(mask_MW, index)
+        allowed_MV = allowed(mask_MW.to(logits_RV.device), vocabulary)
+        rows_M = torch.tensor([row for row, _ in matchers], device=logits_RV.device)
+        masked_MV = logits_RV[rows_M].masked_fill(~allowed_MV, float("-inf"))
+        logits_RV[rows_M] = masked_MV
+        left_R[rows_M] = torch.isfinite(masked_MV).any(dim=-1)
+    return left_R
 
 
 def _draw(logits_RV: torch.Tensor, requests: list[SequenceRequest]) -> torch.Tensor:
