@@ -110,6 +110,11 @@ class SequenceEngineSettings(Section, frozen=True, kw_only=True):
     fuse_projections: Annotated[
         bool, says("Whether layers that read the same input (q, k, v; gate, up) are computed at once.")
     ] = True
+    speculation: Annotated[
+        Literal["off", "ngram"],
+        says("`ngram` guesses next tokens from what the request has; one step confirms several. Changes no answer."),
+    ] = "off"
+    speculation_tokens: Annotated[Positive, says("Most tokens guessed for one request in one step.")] = 8
     prefix_cache: Annotated[bool, says("Whether requests share the KV pages of equal beginnings.")] = True
     max_batch_tokens: Annotated[Positive, says("Token budget of one step, prefill chunks and decodes together.")] = 512
     max_running: Annotated[Positive, says("Requests that may hold pages at once.")] = 32

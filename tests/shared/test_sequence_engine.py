@@ -254,6 +254,38 @@ def test_what_is_fused_is_said_and_changes_no_token(name, tiny_models):
     assert fused.model.num_parameters() == engine.runner.model.num_parameters()
 
 
+REPEATING = [[5, 6, 7, 8, 9, 10] * 4, [60, 61, 60, 61, 60, 61], [33]]
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_guesses_change_no_token(name, tiny_models):
+    directory = tiny_models(name)
+    engine = engine_for(directory, kv_cache_bytes=1 << 20, speculation="ngram")
+    for index, prompt in enumerate(REPEATING):
+        engine.submit(Generate(request_id=str(index), token_ids=prompt, sampling=Sampling(max_tokens=NEW_TOKENS)))
+    assert run(engine) == {str(index): generate(directory, prompt) for index, prompt in enumerate(REPEATING)}
+
+
+@pytest.mark.parametrize("changes", [{}, {"max_batch_tokens": 4}, {"page_size": 1}, {"kv_cache_bytes": 64 * 512}])
+@pytest.mark.parametrize("temperature", [0.0, 0.3, 1.0])
+def test_with_guesses_every_seed_gives_the_same_text_in_fewer_steps(temperature, changes, tiny_models):
+    directory = tiny_models("llama")
+    sampling = {"max_tokens": 40, "temperature": temperature, "repetition_penalty": 1.02, "logit_bias": {7: 4, 8: 4}}
+    texts, steps, confirmed = [], [], 0
+    for speculation in ("off", "ngram"):
+        engine = engine_for(directory, **({"kv_cache_bytes": 1 << 20, "speculation": speculation} | changes))
+        for index, prompt in enumerate(REPEATING):
+            own = Sampling(**sampling, seed=index, stop_ids=[3], logprobs=2)
+            engine.submit(Generate(request_id=str(index), token_ids=prompt, sampling=own))
+        texts.append(run(engine))
+        steps.append(engine.steps)
+        confirmed = engine.gauges()["confirmed_tokens"]
+    assert texts[0] == texts[1]
+    if temperature < 1 and changes.get("max_batch_tokens") != 4:
+        assert confirmed > 0
+        assert steps[1] < steps[0]
+
+
 def test_in_eight_bits_the_text_of_a_request_does_not_depend_on_what_shares_its_batch(tiny_models):
     directory = tiny_models("llama")
     sampling = Sampling(max_tokens=NEW_TOKENS, temperature=0.8, seed=5)

@@ -10,16 +10,30 @@ from tessera.engine.sequence_request import SequenceRequest
 
 @dataclass(frozen=True)
 class Chunk:
-    """Positions `start` … `start + count - 1` of a request are computed in this step."""
+    """Positions `start` … `start + count - 1` of a request are computed in this step.
+
+    The last of them may be a `guess` of tokens that the request does not have yet.
+    """
 
     request: SequenceRequest
     start: int
     count: int
+    guess: tuple[int, ...] = ()
+
+    @property
+    def known(self) -> int:
+        """Positions that are computed of tokens that the request has."""
+        return self.count - len(self.guess)
 
     @property
     def completes(self) -> bool:
         """Whether everything the request has is computed after this step, so that a token can be sampled."""
-        return self.start + self.count == len(self.request.token_ids)
+        return self.start + self.known == len(self.request.token_ids)
+
+    @property
+    def token_ids(self) -> list[int]:
+        """Of its positions."""
+        return [*self.request.token_ids[self.start : self.start + self.known], *self.guess]
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from tessera.cache.prefix import Match, PrefixCache
 from tessera.cache.radix import Node
 from tessera.engine.batch import Batch, Chunk
 from tessera.engine.sequence_request import SequenceRequest
+from tessera.engine.speculation import Speculation
 from tessera.engine.waiting import Waiting
 from tessera.errors import ContextLengthError, OverloadedError
 
@@ -32,8 +33,10 @@ class Scheduler:
         max_running: int,
         max_waiting: int,
         context_length: int,
+        speculation: Speculation | None = None,
     ) -> None:
         self.cache = cache
+        self.speculation = speculation
         self.max_batch_tokens = max_batch_tokens
         self.max_running = max_running
         self.max_waiting = max_waiting
@@ -93,6 +96,8 @@ class Scheduler:
         else:
             return
         self.waiting.leave(request)
+        if self.speculation is not None:
+            self.speculation.forget(request)
         self._release(request, spoiled=spoiled)
 
     def expired(self, now: float) -> list[SequenceRequest]:
@@ -119,8 +124,27 @@ class Scheduler:
                 continue
             chunks[request] = Chunk(request, request.computed, count)
             budget -= count
+        budget = self._guess(chunks, budget)
         self._admit_all(chunks, budget, urgent=False)
         return Batch(list(chunks.values()), self.cache.take_transfers())
+
+    def _guess(self, chunks: dict[SequenceRequest, Chunk], budget: int) -> int:
+        """Lengthen decodes by guesses of what comes next, as far as budget and free pages go. Returns what is left."""
+        decoding = [r for r, chunk in chunks.items() if chunk.count == 1 and chunk.completes and r.sampling is not None]
+        if self.speculation is None or not decoding or len(decoding) < len(chunks):
+            return budget
+        for request, guess in self.speculation.guesses(decoding).items():
+            kept = guess[:budget]
+            if kept and self._missing(request, 1 + len(kept)) <= self.cache.available:
+                self._grow(request, 1 + len(kept))
+                chunks[request] = Chunk(request, request.computed, 1 + len(kept), tuple(kept))
+                budget -= len(kept)
+        return budget
+
+    def confirm(self, request: SequenceRequest, tokens: int) -> None:
+        """Note that so many guessed tokens, which are computed, have become the request's own."""
+        request.computed += tokens
+        self.waiting.charge(request.tenant, DECODE_COST * tokens)
 
     def _admit_all(self, chunks: dict[SequenceRequest, Chunk], budget: int, *, urgent: bool) -> int:
         """Admit from the queue while there is room. Returns what is left of the budget.
@@ -152,7 +176,7 @@ class Scheduler:
         """Note that a batch has been computed: its pages are there for others."""
         for chunk in batch.chunks:
             request = chunk.request
-            request.computed = chunk.start + chunk.count
+            request.computed = chunk.start + chunk.known
             if request.computed > request.prompt_length:
                 self.waiting.charge(request.tenant, DECODE_COST)
             if request.cursor is None:

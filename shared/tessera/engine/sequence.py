@@ -6,6 +6,7 @@ Ties the scheduler (policy) to the runner (tensors) and the sampler; `tessera.en
 from __future__ import annotations
 
 import hashlib
+import itertools
 import logging
 import math
 import time
@@ -24,6 +25,7 @@ from tessera.engine.process import failed
 from tessera.engine.sampler import Sampled, sample
 from tessera.engine.scheduler import Scheduler
 from tessera.engine.sequence_request import SequenceRequest
+from tessera.engine.speculation import NGrams, Speculation
 from tessera.errors import DeadlineError, InternalError, InvalidRequestError
 from tessera.models.sequence_runner import StepOutput
 from tessera.models.vision import Encoder
@@ -85,12 +87,18 @@ class SequenceEngine:
             host_slots=runner.host_pages,
             enabled=settings.prefix_cache,
         )
+        self.speculation = (
+            Speculation(NGrams(), most=settings.speculation_tokens, max_rows=settings.max_batch_tokens)
+            if settings.speculation == "ngram"
+            else None
+        )
         self.scheduler = Scheduler(
             cache,
             max_batch_tokens=settings.max_batch_tokens,
             max_running=settings.max_running,
             max_waiting=settings.max_waiting,
             context_length=runner.context_length,
+            speculation=self.speculation,
         )
         self.requests: dict[str, SequenceRequest] = {}
         self.unseen: dict[str, tuple[SequenceRequest, dict[str, Array]]] = {}
@@ -206,23 +214,57 @@ class SequenceEngine:
             assert not self.scheduler.has_work(), "requests wait that can never be computed"
             return []
         try:
+            began = time.perf_counter()
             output = self.runner.run(batch)
-            sampling = [chunk for chunk in batch.chunks if chunk.completes and chunk.request.sampling is not None]
-            sampled = sample(output.logits_RV, [chunk.request for chunk in sampling])
+            if self.speculation is not None and all(chunk.completes and chunk.known == 1 for chunk in batch.chunks):
+                self.speculation.timed(batch.tokens, time.perf_counter() - began)
+            sampled = self._sample(batch, output)
         except (RuntimeError, ValueError, IndexError) as error:
             if "CUDA error" in str(error):  # the device's context is lost: only a new process helps
                 raise
             logger.exception("a step of %d requests failed", len(batch.chunks))
-            answers = [self._fail(chunk.request, error) for chunk in batch.chunks]
+            here = [chunk.request for chunk in batch.chunks if chunk.request.request_id in self.requests]
+            answers = [self._fail(request, error) for request in here]
             self.scheduler.forget_cache()  # half of the step may be in it
             return answers
-        self.scheduler.advance(batch)
         self.steps += 1
         self.computed_tokens += batch.tokens
         answers = self._embeddings(batch, output)
-        answers += [self._take(chunk.request, one) for chunk, one in zip(sampling, sampled, strict=True)]
+        answers += sampled
         if not self.scheduler.has_work():
             self._check_integrity()
+        return answers
+
+    def _sample(self, batch: Batch, output: StepOutput) -> list[FromEngine]:
+        """Sample behind every chunk that completes, and on through its guess as long as the samples are the guess.
+
+        Each round samples what would be sampled without guesses, so the text is the same with them.
+        """
+        self.scheduler.advance(batch)
+        answers: list[FromEngine] = []
+        rows: list[tuple[Chunk, int]] = []
+        row = 0
+        for chunk in batch.chunks:
+            if chunk.completes and chunk.request.sampling is not None:
+                rows.append((chunk, row))
+                row += 1 + len(chunk.guess)
+        for behind in itertools.count():
+            if not rows:
+                break
+            logits_RV = output.logits_RV if behind == 0 and row == len(rows) else output.logits_RV[[r for _, r in rows]]
+            found = sample(logits_RV, [chunk.request for chunk, _ in rows])
+            on: list[tuple[Chunk, int]] = []
+            for (chunk, place), one in zip(rows, found, strict=True):
+                answer = self._take(chunk.request, one)
+                answers.append(answer)
+                right = behind < len(chunk.guess) and one.token_id == chunk.guess[behind]
+                goes_on = isinstance(answer, Tokens) and answer.finish_reason is None
+                if right and goes_on:
+                    self.scheduler.confirm(chunk.request, 1)
+                    on.append((chunk, place + 1))
+                elif chunk.guess and self.speculation is not None:
+                    self.speculation.learn(chunk.request, len(chunk.guess), behind + right)
+            rows = on
         return answers
 
     def _check_integrity(self) -> None:
@@ -258,6 +300,8 @@ class SequenceEngine:
             "computed_tokens": self.computed_tokens,
             "sampled_tokens": self.sampled_tokens,
             "steps": self.steps,
+            "guessed_tokens": self.speculation.guessed if self.speculation is not None else 0,
+            "confirmed_tokens": self.speculation.confirmed if self.speculation is not None else 0,
         }
 
     def _check_tokens(self, message: Generate | Embed) -> None:

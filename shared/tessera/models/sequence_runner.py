@@ -5,6 +5,7 @@ Does not know scheduling or sampling: it computes what a `Batch` says and return
 
 from __future__ import annotations
 
+import itertools
 import logging
 import time
 from dataclasses import dataclass
@@ -34,7 +35,8 @@ class StepOutput:
     """What a step computed.
 
     Attributes:
-        logits_RV: next-token logits of each chunk that completes a request to be sampled, in batch order.
+        logits_RV: next-token logits of each chunk that completes a request to be sampled, in batch order; one row more
+            for each guessed token.
         hidden_TD: last hidden states of all tokens when a chunk's request is an embedding, else None.
     """
 
@@ -98,16 +100,19 @@ class SequenceRunner:
         self._move(batch.transfers)
         chunks = batch.chunks
         device = self.device.place
-        ids = [t for chunk in chunks for t in chunk.request.token_ids[chunk.start : chunk.start + chunk.count]]
+        ids = [token for chunk in chunks for token in chunk.token_ids]
         positions = [p for chunk in chunks for p in range(chunk.start, chunk.start + chunk.count)]
         slots = [
             chunk.request.pages[p // self.page_size] * self.page_size + p % self.page_size
             for chunk in chunks
             for p in range(chunk.start, chunk.start + chunk.count)
         ]
-        ends = torch.tensor([chunk.count for chunk in chunks]).cumsum(0) - 1
+        ends = itertools.accumulate(chunk.count for chunk in chunks)
         sampled = [
-            end for end, chunk in zip(ends.tolist(), chunks, strict=True) if chunk.completes and _samples(chunk.request)
+            row
+            for end, chunk in zip(ends, chunks, strict=True)
+            if chunk.completes and _samples(chunk.request)
+            for row in range(end - 1 - len(chunk.guess), end)
         ]
         embeds = any(not _samples(chunk.request) for chunk in chunks)
         arguments: dict[str, Any] = {
