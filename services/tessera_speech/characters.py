@@ -6,11 +6,15 @@ refused: the programs that make them are no part of the suite. Does not know sen
 
 from __future__ import annotations
 
+import string
 from pathlib import Path
 
 import msgspec
 
 from tessera.errors import ModelLoadError
+from tessera_speech.spoken import spoken
+
+_ENGLISH = frozenset({"eng", "en"})
 
 
 class _TokenizerSettings(msgspec.Struct, frozen=True):
@@ -50,6 +54,11 @@ class Characters:
         self._blank = next((token for token, index in self._ids.items() if index == 0), None)
         if self._blank is None:
             raise ModelLoadError(f"{directory / 'vocab.json'} has no token 0, which stands between the others")
+
+    def readable(self, text: str) -> str:
+        """`text` as `encode` is to get it: for English without all digits, what they mean is written out."""
+        english = self._settings.language in _ENGLISH and not all(digit in self._ids for digit in string.digits)
+        return spoken(text) if english else text
 
     def encode(self, text: str) -> list[int]:
         """Token ids of `text`; empty when the model has none of its characters."""

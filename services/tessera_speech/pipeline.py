@@ -88,7 +88,8 @@ class Synthesis:
                 param="input",
                 code="string_above_max_length",
             )
-        sentences = [tokens for sentence in split(body.input) if (tokens := self._characters.encode(sentence))]
+        text = self._characters.readable(body.input)
+        sentences = [tokens for sentence in split(text) if (tokens := self._characters.encode(sentence))]
         if not sentences:
             raise InvalidRequestError("`input` has no character that the model can speak", param="input")
         voice = body.voice if isinstance(body.voice, str) or body.voice is None else body.voice.id
