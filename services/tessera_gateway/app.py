@@ -24,7 +24,7 @@ from tessera_gateway.metrics import GatewayMetrics
 from tessera_gateway.proxy import Proxy
 from tessera_gateway.routes.audio import speech, transcriptions
 from tessera_gateway.routes.home import home
-from tessera_gateway.routes.language import chat_completions, completions, embeddings
+from tessera_gateway.routes.language import chat_completions, completions, detokenize, embeddings, tokenize
 from tessera_gateway.routes.models import list_models, retrieve_model
 from tessera_gateway.upstreams import Upstreams, configured
 
@@ -82,7 +82,7 @@ def create_app(settings: Settings) -> Litestar:
         [
             home,
             behind_keys(
-                [list_models, retrieve_model, chat_completions, completions, embeddings, speech],
+                [list_models, retrieve_model, chat_completions, completions, embeddings, tokenize, detokenize, speech],
                 settings.gateway.max_json_bytes,
             ),
             behind_keys([transcriptions], settings.gateway.max_body_bytes),

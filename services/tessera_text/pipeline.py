@@ -9,12 +9,15 @@ from tessera.engine.client import EngineClient
 from tessera.errors import InvalidRequestError
 from tessera.language.chat import ChatCompletions
 from tessera.language.completions import Completions
+from tessera.language.conversation import rendered, written
+from tessera.language.dialects import Dialect
 from tessera.language.embeddings import Embeddings
 from tessera.language.generation import Generator, Limits, Prompt
 from tessera.language.literals import Literals
 from tessera.language.service import context_of, directory_of
 from tessera.language.template import ChatTemplate
 from tessera.language.tokenizer import Tokenizer
+from tessera.language.tokens import Tokens
 from tessera.settings import TextSettings
 from tessera.wire.chat import ChatCompletionRequest, Message, TextPart
 from tessera.wire.engine import Ready
@@ -25,6 +28,7 @@ class TextTools:
     """What answers the text routes."""
 
     chat: ChatCompletions
+    tokens: Tokens
     completions: Completions
     embeddings: Embeddings
 
@@ -40,6 +44,11 @@ def build_tools(ready: Ready, engine: EngineClient, settings: TextSettings) -> T
         max_choices=settings.max_choices,
     )
     generator = Generator(engine, tokenizer)
+    dialect = Dialect.of(
+        template.source if template else "",
+        tokenizer.control,
+        takes_tools=template is not None and "tools" in template.variables,
+    )
 
     async def prompter(request: ChatCompletionRequest) -> Prompt:
         if template is None:
@@ -49,11 +58,14 @@ def build_tools(ready: Ready, engine: EngineClient, settings: TextSettings) -> T
         tokenizer.check_length(request.characters, limits.context_length, param="messages")
         literals = Literals(tokenizer)
         messages = [as_template_message(message, index, literals) for index, message in enumerate(request.messages)]
-        pieces = literals.pieces(template.render(messages))
-        return Prompt(await tokenizer.encode_pieces(pieces, limits.context_length, param="messages"), {})
+        text = rendered(template, dialect, request, messages, lambda text, _: literals.hide(text), as_content=str)
+        pieces = literals.pieces(text)
+        ids = await tokenizer.encode_pieces(pieces, limits.context_length, param="messages")
+        return Prompt(ids, {}, text)
 
     return TextTools(
-        ChatCompletions(card.id, generator, prompter, limits),
+        ChatCompletions(card.id, generator, prompter, limits, dialect),
+        Tokens(tokenizer, prompter, limits),
         Completions(card.id, generator, limits),
         Embeddings(card.id, engine, tokenizer, limits),
     )
@@ -66,10 +78,10 @@ def as_template_message(message: Message, index: int, literals: Literals) -> dic
         InvalidRequestError: a part that is not text, or no content.
     """
     param = f"messages[{index}].content"
-    if message.content is None:
+    if message.content is None and not message.tool_calls:
         raise InvalidRequestError(f"`{param}` is empty", param=param)
-    if isinstance(message.content, str):
-        text = message.content
+    if message.content is None or isinstance(message.content, str):
+        text = message.content or ""
     else:
         for part in message.content:
             if not isinstance(part, TextPart):
@@ -78,8 +90,4 @@ def as_template_message(message: Message, index: int, literals: Literals) -> dic
                     param=param,
                 )
         text = "\n".join(part.text for part in message.content if isinstance(part, TextPart))
-    role = "system" if message.role == "developer" else message.role
-    written = {"role": role, "content": literals.hide(text)}
-    if message.name is not None:
-        written["name"] = literals.hide(message.name)
-    return written
+    return written(message, index, literals.hide(text), lambda text, _: literals.hide(text))

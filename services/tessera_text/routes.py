@@ -8,7 +8,7 @@ from litestar import Request, Response, post
 from litestar.datastructures import State
 from litestar.response import Stream
 
-from tessera.language.routes import chat_completions
+from tessera.language.routes import LANGUAGE_ROUTES
 from tessera.language.service import EngineHost
 from tessera.web.app import json_response
 from tessera.web.disconnect import unless_client_leaves
@@ -55,4 +55,4 @@ async def embeddings(request: TextRequest, state: State) -> Response[bytes]:
     return json_response(await unless_client_leaves(request, tools.embeddings.answer(body)))
 
 
-ROUTES = [*MODEL_ROUTES, chat_completions, completions, embeddings]
+ROUTES = [*MODEL_ROUTES, *LANGUAGE_ROUTES, completions, embeddings]

@@ -19,10 +19,13 @@ from transformers import AutoProcessor
 from tessera.engine.client import EngineClient
 from tessera.errors import InvalidRequestError, ModelLoadError, OverloadedError
 from tessera.language.chat import ChatCompletions
+from tessera.language.conversation import rendered, written
+from tessera.language.dialects import Dialect
 from tessera.language.generation import Generator, Limits, Prompt
 from tessera.language.service import context_of, directory_of
 from tessera.language.template import ChatTemplate
 from tessera.language.tokenizer import Tokenizer
+from tessera.language.tokens import Tokens
 from tessera.settings import VisionSettings
 from tessera.wire.chat import ChatCompletionRequest, ImagePart, Message
 from tessera.wire.engine import Array, Ready
@@ -38,6 +41,7 @@ class VisionTools:
     """What answers the vision routes."""
 
     chat: ChatCompletions
+    tokens: Tokens
 
 
 def build_tools(ready: Ready, engine: EngineClient, settings: VisionSettings, pool: ThreadPoolExecutor) -> VisionTools:
@@ -61,7 +65,9 @@ def build_tools(ready: Ready, engine: EngineClient, settings: VisionSettings, po
         async with gate:
             return await asyncio.get_running_loop().run_in_executor(pool, preprocessor.prompt, request)
 
-    return VisionTools(ChatCompletions(card.id, generator, prompter, limits))
+    return VisionTools(
+        ChatCompletions(card.id, generator, prompter, limits, preprocessor.dialect), Tokens(tokenizer, prompter, limits)
+    )
 
 
 class Preprocessor:
@@ -73,6 +79,7 @@ class Preprocessor:
         if template is None:
             raise ModelLoadError(f"{directory} has no chat template")
         self._template = template
+        self.dialect = Dialect.of(template.source, tokenizer.control, takes_tools="tools" in template.variables)
         self._limits = ImageLimits(settings.max_images, settings.max_image_bytes, settings.max_image_pixels)
         try:
             self._processor: Any = AutoProcessor.from_pretrained(
@@ -99,7 +106,7 @@ class Preprocessor:
                 f"`messages` have {count} images; at most {self._limits.count} are allowed", param="messages"
             )
         messages = [self._message(message, index, images) for index, message in enumerate(request.messages)]
-        text = self._template.render(messages)
+        text = rendered(self._template, self.dialect, request, messages, self._plain, as_content=_text_parts)
         try:
             output = self._processor(text=text, images=images or None, add_special_tokens=False)
         except (ValueError, IndexError) as error:
@@ -107,17 +114,14 @@ class Preprocessor:
         ids = output["input_ids"]
         token_ids = list(ids[0]) if len(ids) and not isinstance(ids[0], int) else list(ids)
         media = {name: _array(value) for name, value in output.items() if name not in _TOKENS}
-        return Prompt([int(token) for token in token_ids], media)
+        return Prompt([int(token) for token in token_ids], media, text)
 
     def _message(self, message: Message, index: int, images: list[Image.Image]) -> dict[str, Any]:
         param = f"messages[{index}].content"
-        if message.content is None:
+        if message.content is None and not message.tool_calls:
             raise InvalidRequestError(f"`{param}` is empty", param=param)
-        role = "system" if message.role == "developer" else message.role
-        name = {} if message.name is None else {"name": self._plain(message.name, f"messages[{index}].name")}
-        if isinstance(message.content, str):
-            text = self._plain(message.content, param)
-            return {"role": role, "content": [{"type": "text", "text": text}], **name}
+        if message.content is None or isinstance(message.content, str):
+            return written(message, index, _text_parts(self._plain(message.content or "", param)), self._plain)
         parts: list[dict[str, Any]] = []
         for place, part in enumerate(message.content):
             if isinstance(part, ImagePart):
@@ -129,7 +133,7 @@ class Preprocessor:
                 parts.append({"type": "image"})
             else:
                 parts.append({"type": "text", "text": self._plain(part.text, f"{param}[{place}].text")})
-        return {"role": role, "content": parts, **name}
+        return written(message, index, parts, self._plain)
 
     def _plain(self, text: str, param: str) -> str:
         """A user's text. The processor would take a control token in it, an image's place too, for its own."""
@@ -140,6 +144,10 @@ class Preprocessor:
                 param=param,
             )
         return text
+
+
+def _text_parts(text: str) -> list[dict[str, str]]:
+    return [{"type": "text", "text": text}]
 
 
 def _array(value: Any) -> Array:

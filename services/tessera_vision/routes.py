@@ -5,7 +5,7 @@ What an image is made into is the pipeline's: it is in the tools that the chat r
 
 from __future__ import annotations
 
-from tessera.language.routes import chat_completions
+from tessera.language.routes import LANGUAGE_ROUTES
 from tessera.web.models import MODEL_ROUTES
 
-ROUTES = [*MODEL_ROUTES, chat_completions]
+ROUTES = [*MODEL_ROUTES, *LANGUAGE_ROUTES]

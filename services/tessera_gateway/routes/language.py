@@ -1,4 +1,4 @@
-"""Chat completions, completions and embeddings, passed through. Images come within chat messages as data URLs."""
+"""Chat completions, completions, embeddings and tokens, passed through. Images come in chat messages as data URLs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from litestar.datastructures import State
 from litestar.types import ASGIApp
 
 from tessera.web.docs import documented
-from tessera.wire.chat import ChatCompletionRequest, CompletionRequest, EmbeddingRequest
+from tessera.wire.chat import ChatCompletionRequest, CompletionRequest, EmbeddingRequest, TokenizeRequest
+from tessera.wire.tools import DetokenizeRequest
 from tessera_gateway.limits import read_json
 from tessera_gateway.proxy import Proxy
 
@@ -51,3 +52,29 @@ async def embeddings(request: Request[Any, Any, Any], state: State) -> ASGIApp:
     """Vectors come as lists of floats or, with `encoding_format: base64`, as little-endian float32."""
     proxy: Proxy = state.proxy
     return await proxy.forward(request, "/v1/embeddings", "embeddings", await read_json(request))
+
+
+@post(
+    "/tokenize",
+    status_code=200,
+    summary="The tokens of a prompt.",
+    tags=["language"],
+    operation_class=documented(TokenizeRequest),
+)
+async def tokenize(request: Request[Any, Any, Any], state: State) -> ASGIApp:
+    """Of a text, or of a conversation as the model's template writes it. Route and shapes are vLLM's."""
+    proxy: Proxy = state.proxy
+    return await proxy.forward(request, "/tokenize", "chat", await read_json(request))
+
+
+@post(
+    "/detokenize",
+    status_code=200,
+    summary="The text of tokens.",
+    tags=["language"],
+    operation_class=documented(DetokenizeRequest),
+)
+async def detokenize(request: Request[Any, Any, Any], state: State) -> ASGIApp:
+    """Control tokens included. Route and shapes are vLLM's."""
+    proxy: Proxy = state.proxy
+    return await proxy.forward(request, "/detokenize", "chat", await read_json(request))

@@ -13,11 +13,13 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from msgspec import UNSET
 
 from tessera.errors import InvalidRequestError
-from tessera.language.generation import Finish, Generator, Limits, Piece, Prompt, output_limit, sampling_of, stops_of
+from tessera.language.answers import Answer
+from tessera.language.constraints import constraint, opens_thought
+from tessera.language.dialects import Dialect
+from tessera.language.generation import Generator, Limits, Piece, Prompt, output_limit, sampling_of, stops_of
 from tessera.language.tokenizer import Tokenizer
 from tessera.web.sse import event
 from tessera.wire.chat import (
-    AnswerMessage,
     ChatChoice,
     ChatChunkChoice,
     ChatCompletion,
@@ -50,33 +52,31 @@ def check_choices(request: SamplingRequest, limits: Limits) -> None:
 class ChatCompletions:
     """Answers chat requests for one model."""
 
-    def __init__(self, model: str, generator: Generator, prompter: Prompter, limits: Limits) -> None:
+    def __init__(self, model: str, generator: Generator, prompter: Prompter, limits: Limits, dialect: Dialect) -> None:
         self.model = model
         self.generator = generator
         self.prompter = prompter
         self.limits = limits
+        self.dialect = dialect
 
     async def answer(self, request: ChatCompletionRequest) -> ChatCompletion:
         """The whole answer."""
         prompt, sampling = await self._prepare(request)
-        texts = [""] * request.n
-        finishes: list[Finish] = ["length"] * request.n
-        scores: list[list[TokenLogprob]] = [[] for _ in range(request.n)]
+        answers = self._answers(request, prompt)
         completed = 0
         async with contextlib.aclosing(self._run(request, prompt, sampling)) as pieces:
             async for piece in pieces:
-                texts[piece.choice] += piece.text
-                scores[piece.choice] += token_logprobs(piece, self.generator.tokenizer)
+                answers[piece.choice].take(piece)
+                answers[piece.choice].scores += token_logprobs(piece, self.generator.tokenizer)
                 completed += len(piece.token_ids)
-                finishes[piece.choice] = piece.finish_reason or "length"
         choices = [
             ChatChoice(
                 index=index,
-                message=AnswerMessage(content=texts[index]),
-                logprobs=ChoiceLogprobs(scores[index]) if request.logprobs else None,
-                finish_reason=finishes[index],
+                message=answer.message(),
+                logprobs=ChoiceLogprobs(answer.scores) if request.logprobs else None,
+                finish_reason=answer.reason(),
             )
-            for index in range(request.n)
+            for index, answer in enumerate(answers)
         ]
         return ChatCompletion(
             id=f"chatcmpl-{uuid.uuid4().hex}",
@@ -93,6 +93,8 @@ class ChatCompletions:
         created = int(time.time())
         with_usage = request.stream_options is not None and request.stream_options.include_usage
 
+        answers = self._answers(request, prompt)
+
         def chunk(choices: list[ChatChunkChoice], used: Usage | None = None) -> bytes:
             field = used if with_usage else UNSET
             body = ChatCompletionChunk(id=identity, created=created, model=self.model, choices=choices, usage=field)
@@ -105,16 +107,17 @@ class ChatCompletions:
                 completed += len(piece.token_ids)
                 if piece.choice not in begun:
                     begun.add(piece.choice)
-                    delta = Delta(role="assistant", content="")
-                    yield chunk([ChatChunkChoice(index=piece.choice, delta=delta)])
+                    first = Delta(role="assistant", content=UNSET if request.offered else "")
+                    yield chunk([ChatChunkChoice(index=piece.choice, delta=first)])
                 found = token_logprobs(piece, self.generator.tokenizer) if request.logprobs else []
-                if piece.text or found:
-                    logprobs = ChoiceLogprobs(found) if found else None
-                    delta = Delta(content=piece.text)
+                answer = answers[piece.choice]
+                logprobs = ChoiceLogprobs(found) if found else None
+                # Scores whose text is still held back come with an empty delta.
+                for delta in answer.take(piece) or ([Delta(content="")] if found else []):
                     yield chunk([ChatChunkChoice(index=piece.choice, delta=delta, logprobs=logprobs)])
+                    logprobs = None
                 if piece.finish_reason is not None:
-                    end = ChatChunkChoice(index=piece.choice, delta=Delta(), finish_reason=piece.finish_reason)
-                    yield chunk([end])
+                    yield chunk([ChatChunkChoice(index=piece.choice, delta=Delta(), finish_reason=answer.reason())])
         if with_usage:
             yield chunk([], usage(prompt, completed))
 
@@ -132,10 +135,17 @@ class ChatCompletions:
         length = len(prompt.token_ids)
         limit = output_limit(asked, length, self.limits, param=param, prompt_param="messages")
         logprobs = (request.top_logprobs or 0) if request.logprobs else None
-        return prompt, sampling_of(request, self.generator.tokenizer, max_tokens=limit, logprobs=logprobs)
+        tokenizer = self.generator.tokenizer
+        grammar = constraint(request, self.dialect, tokenizer, prompt.text)
+        return prompt, sampling_of(request, tokenizer, max_tokens=limit, logprobs=logprobs, grammar=grammar)
 
     def _run(self, request: ChatCompletionRequest, prompt: Prompt, sampling: Sampling) -> AsyncGenerator[Piece]:
-        return self.generator.run(prompt, sampling, choices=request.n, stops=stops_of(request))
+        shown = self.dialect.markers(tools=bool(request.offered))
+        return self.generator.run(prompt, sampling, choices=request.n, stops=stops_of(request), shown=shown)
+
+    def _answers(self, request: ChatCompletionRequest, prompt: Prompt) -> list[Answer]:
+        opened = opens_thought(self.dialect, prompt.text)
+        return [Answer(self.dialect.reader(request.offered, opened=opened)) for _ in range(request.n)]
 
 
 def usage(prompt: Prompt, completed: int) -> Usage:

@@ -13,6 +13,7 @@ from msgspec import UNSET
 from tessera.errors import InvalidRequestError
 from tessera.language.chat import check_choices
 from tessera.language.generation import Finish, Generator, Limits, Piece, Prompt, output_limit, sampling_of, stops_of
+from tessera.language.structured import grammar_of
 from tessera.language.together import AT_ONCE, together
 from tessera.language.tokenizer import Tokenizer
 from tessera.web.sse import event
@@ -105,10 +106,11 @@ class Completions:
                 param="logprobs",
             )
         tokenizer = self.generator.tokenizer
+        grammar = grammar_of(request)
         found = []
         for ids in await token_lists(request.prompt, tokenizer, self.limits, param="prompt"):
             limit = output_limit(request.max_tokens, len(ids), self.limits, param="max_tokens", prompt_param="prompt")
-            sampling = sampling_of(request, tokenizer, max_tokens=limit, logprobs=request.logprobs)
+            sampling = sampling_of(request, tokenizer, max_tokens=limit, logprobs=request.logprobs, grammar=grammar)
             found.append((Prompt(ids, {}), sampling))
         return found
 

@@ -21,7 +21,7 @@ from tessera.errors import ContextLengthError, InvalidRequestError
 from tessera.language.stops import StopFinder
 from tessera.language.tokenizer import Detokenizer, Tokenizer
 from tessera.wire.chat import SamplingRequest
-from tessera.wire.engine import Array, Generate, Sampling, Tokens, TokenScore
+from tessera.wire.engine import Array, Generate, Grammar, Sampling, Tokens, TokenScore
 
 Finish = Literal["stop", "length"]
 _TOKEN_ID = re.compile(r"[0-9]{1,9}")
@@ -49,13 +49,21 @@ class Piece:
 
 @dataclass(frozen=True)
 class Prompt:
-    """Token ids and, for a vision-language model, its processor's tensors."""
+    """Token ids and, for a vision-language model, its processor's tensors. `text` is what the template wrote."""
 
     token_ids: list[int]
     media: dict[str, Array]
+    text: str = ""
 
 
-def sampling_of(request: SamplingRequest, tokenizer: Tokenizer, *, max_tokens: int, logprobs: int | None) -> Sampling:
+def sampling_of(
+    request: SamplingRequest,
+    tokenizer: Tokenizer,
+    *,
+    max_tokens: int,
+    logprobs: int | None,
+    grammar: Grammar | None = None,
+) -> Sampling:
     """The engine's sampling parameters for a request, `n` and stop strings aside.
 
     What the request leaves open is taken from the model's own `generation_config.json`, as vLLM does.
@@ -81,6 +89,7 @@ def sampling_of(request: SamplingRequest, tokenizer: Tokenizer, *, max_tokens: i
         seed=request.seed,
         stop_ids=[] if request.ignore_eos else tokenizer.stop_ids,
         logprobs=logprobs,
+        grammar=grammar,
     )
 
 
@@ -126,13 +135,16 @@ class Generator:
         self.engine = engine
         self.tokenizer = tokenizer
 
-    async def run(self, prompt: Prompt, sampling: Sampling, *, choices: int, stops: list[str]) -> AsyncGenerator[Piece]:
+    async def run(
+        self, prompt: Prompt, sampling: Sampling, *, choices: int, stops: list[str], shown: tuple[str, ...] = ()
+    ) -> AsyncGenerator[Piece]:
         """Pieces of all choices as they come. Closing the iterator cancels what still runs.
 
-        With a seed, choice i uses seed + i, so that choices differ and each can be had again.
+        With a seed, choice i uses seed + i, so that choices differ and each can be had again. `shown`: control tokens
+        that are part of the text.
         """
         if choices == 1:
-            async with contextlib.aclosing(self._choice(0, prompt, sampling, stops)) as pieces:
+            async with contextlib.aclosing(self._choice(0, prompt, sampling, stops, shown)) as pieces:
                 async for piece in pieces:
                     yield piece
             return
@@ -142,7 +154,7 @@ class Generator:
         async def feed(choice: int) -> None:
             own = msgspec.structs.replace(sampling, seed=base + choice)
             try:
-                async with contextlib.aclosing(self._choice(choice, prompt, own, stops)) as pieces:
+                async with contextlib.aclosing(self._choice(choice, prompt, own, stops, shown)) as pieces:
                     async for piece in pieces:
                         merged.put_nowait(piece)
                 merged.put_nowait(None)
@@ -165,11 +177,13 @@ class Generator:
                 feeder.cancel()
             await asyncio.gather(*feeders, return_exceptions=True)
 
-    async def _choice(self, choice: int, prompt: Prompt, sampling: Sampling, stops: list[str]) -> AsyncGenerator[Piece]:
+    async def _choice(
+        self, choice: int, prompt: Prompt, sampling: Sampling, stops: list[str], shown_tokens: tuple[str, ...]
+    ) -> AsyncGenerator[Piece]:
         message = Generate(
             request_id=uuid.uuid4().hex, token_ids=prompt.token_ids, sampling=sampling, media=prompt.media
         )
-        detokenizer = Detokenizer(self.tokenizer, prompt.token_ids)
+        detokenizer = Detokenizer(self.tokenizer, prompt.token_ids, shown_tokens)
         finder = StopFinder(stops)
         async with contextlib.aclosing(self.engine.request(message)) as answers:
             async for answer in answers:

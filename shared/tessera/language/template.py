@@ -11,25 +11,40 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import jinja2
-from jinja2.ext import loopcontrols
+from jinja2 import meta, nodes
+from jinja2.ext import Extension, loopcontrols
+from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from tessera.errors import InvalidRequestError, ModelLoadError
 
 
 class ChatTemplate:
-    """A model's way of writing a conversation as one text."""
+    """A model's way of writing a conversation as one text.
 
-    def __init__(self, source: str, special_tokens: dict[str, str]) -> None:
-        environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols])
+    Args:
+        source: the template.
+        special_tokens: names and spellings of the tokens that it may write.
+        with_tools: another template, for conversations with tools.
+    """
+
+    def __init__(self, source: str, special_tokens: dict[str, str], with_tools: str | None = None) -> None:
+        environment = ImmutableSandboxedEnvironment(
+            trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, _Generation]
+        )
         environment.filters["tojson"] = _to_json
         environment.globals["raise_exception"] = _raise
         environment.globals["strftime_now"] = _now
         try:
             self._template = environment.from_string(source)
+            self._with_tools = self._template if with_tools is None else environment.from_string(with_tools)
+            trees = [environment.parse(text) for text in (source, with_tools) if text is not None]
         except jinja2.TemplateError as error:
             raise ModelLoadError(f"the model's chat template is broken: {error}") from error
         self._special_tokens = special_tokens
+        self.source = "\n".join(filter(None, (source, with_tools)))
+        self.variables = frozenset().union(*(meta.find_undeclared_variables(tree) for tree in trees))
+        """Names that a template reads and does not set."""
 
     @classmethod
     def of(cls, directory: Path) -> ChatTemplate | None:
@@ -43,33 +58,64 @@ class ChatTemplate:
             source = (directory / "chat_template.jinja").read_text(encoding="utf-8")
         elif (directory / "chat_template.json").is_file():
             source = json.loads((directory / "chat_template.json").read_text(encoding="utf-8"))["chat_template"]
+        with_tools = None
         if isinstance(source, list):
+            with_tools = next((entry["template"] for entry in source if entry.get("name") == "tool_use"), None)
             source = next((entry["template"] for entry in source if entry.get("name") == "default"), None)
         if source is None:
             return None
         tokens = {name: _token(config[name]) for name in config if name.endswith("_token") and config[name]}
-        return cls(source, tokens)
+        return cls(source, tokens, with_tools)
 
-    def render(self, messages: list[dict[str, Any]]) -> str:
+    def render(
+        self,
+        messages: list[dict[str, Any]],
+        *,
+        tools: list[dict[str, Any]] | None = None,
+        variables: dict[str, Any] | None = None,
+    ) -> str:
         """The conversation with the beginning of the assistant's turn.
+
+        Args:
+            messages: with `role`, `content` and what else a template may know.
+            tools: that the model may call.
+            variables: of the template's own.
 
         Raises:
             InvalidRequestError: the template refuses the conversation (roles that do not alternate, …).
         """
         try:
-            return self._template.render(messages=messages, add_generation_prompt=True, **self._special_tokens)
+            template = self._with_tools if tools else self._template
+            given = {**self._special_tokens, **(variables or {}), "messages": messages, "tools": tools}
+            return template.render(given, add_generation_prompt=True)
         except (jinja2.TemplateError, TypeError, ValueError, LookupError, ArithmeticError, AttributeError) as error:
             raise InvalidRequestError(
                 f"the model's chat template does not take this conversation: {error}", param="messages"
             ) from error
 
 
+class _Generation(Extension):
+    """`{% generation %}` marks what the assistant wrote, for training; here it is as if it were not there."""
+
+    tags = {"generation"}  # noqa: RUF012 - as Jinja declares it
+
+    def parse(self, parser: Parser) -> list[nodes.Node]:
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
 def _token(value: Any) -> str:
     return str(value["content"]) if isinstance(value, dict) else str(value)
 
 
-def _to_json(value: Any, indent: int | None = None, **_: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, indent=indent)
+def _to_json(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
 def _raise(message: str) -> NoReturn:

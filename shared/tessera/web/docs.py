@@ -28,7 +28,8 @@ from litestar.params import Parameter
 from tessera.errors import NotFoundError
 from tessera.web.errors import ErrorEnvelope
 from tessera.wire.audio import SpeechRequest, TranscriptionRequest
-from tessera.wire.chat import ChatCompletionRequest, CompletionRequest, EmbeddingRequest
+from tessera.wire.chat import ChatCompletionRequest, CompletionRequest, EmbeddingRequest, TokenizeRequest
+from tessera.wire.tools import DetokenizeRequest
 from tessera.wire.videos import VideoCreateRequest
 
 _ASSETS = {
@@ -41,6 +42,8 @@ _BODIES = (
     ChatCompletionRequest,
     CompletionRequest,
     EmbeddingRequest,
+    TokenizeRequest,
+    DetokenizeRequest,
     SpeechRequest,
     TranscriptionRequest,
     VideoCreateRequest,

@@ -6,10 +6,12 @@ those that vLLM and SGLang made customary. Source: OpenAI's API reference, check
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
+
+from tessera.wire.tools import ResponseFormat, StructuredOutputs, Tool, ToolCall, ToolCallDelta, ToolChoice
 
 Temperature = Annotated[float, Meta(ge=0, le=2)]
 Probability = Annotated[float, Meta(gt=0, le=1)]
@@ -51,12 +53,22 @@ Part = TextPart | ImagePart
 class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One turn of a conversation."""
 
-    role: Literal["system", "developer", "user", "assistant"]
+    role: Literal["system", "developer", "user", "assistant", "tool"]
     content: str | list[Part] | None = None
     name: str | None = None
     """Who speaks; whether the model sees it is its template's choice."""
     refusal: None = None
     """Answers have it, so histories do; no model here refuses."""
+    tool_calls: list[ToolCall] | None = None
+    """What the assistant called."""
+    tool_call_id: str | None = None
+    """Which call a `tool` message answers."""
+    audio: None = None
+    annotations: None = None
+    function_call: None = None
+    # beyond OpenAI
+    reasoning_content: str | None = None
+    """What the assistant thought; whether the model sees it again is its template's choice."""
 
 
 class StreamOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -80,7 +92,9 @@ class SamplingRequest(Request, frozen=True, kw_only=True):
     logit_bias: Annotated[dict[str, Bias], Meta(max_length=1024)] | None = None
     seed: Seed | None = None
     user: str | None = None
+    response_format: ResponseFormat | None = None
     # beyond OpenAI
+    structured_outputs: StructuredOutputs | None = None
     top_k: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
     min_p: Annotated[float, Meta(ge=0, le=1)] = 0.0
     repetition_penalty: Annotated[float, Meta(ge=0.01, le=10)] = 1.0
@@ -95,16 +109,30 @@ class ChatCompletionRequest(SamplingRequest, frozen=True, kw_only=True):
     max_completion_tokens: Count | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
+    tools: Annotated[list[Tool], Meta(max_length=128)] | None = None
+    tool_choice: Literal["none", "auto", "required"] | ToolChoice | None = None
+    parallel_tool_calls: bool = True
+    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
+    # beyond OpenAI
+    chat_template_kwargs: dict[str, Any] | None = None
+    """Variables of the model's own chat template, `enable_thinking` of Qwen3 for one."""
+
+    @property
+    def offered(self) -> list[Tool]:
+        """The tools that the model is told of."""
+        return [] if self.tool_choice == "none" else self.tools or []
 
     @property
     def characters(self) -> int:
-        """Length of all text in the messages."""
-        found = 0
+        """Length of all text in messages and tools."""
+        found = len(msgspec.json.encode(self.offered)) if self.offered else 0
         for message in self.messages:
             if isinstance(message.content, str):
                 found += len(message.content)
             elif message.content is not None:
                 found += sum(len(part.text) for part in message.content if isinstance(part, TextPart))
+            found += len(message.reasoning_content or "")
+            found += sum(len(call.function.arguments) for call in message.tool_calls or [])
         return found
 
 
@@ -125,6 +153,19 @@ class EmbeddingRequest(Request, frozen=True, kw_only=True):
     encoding_format: Literal["float", "base64"] = "float"
     dimensions: Count | None = None
     user: str | None = None
+
+
+class TokenizeRequest(Request, frozen=True, kw_only=True):
+    """Body of `POST /tokenize`: a `prompt`, or `messages` as the model's template writes them."""
+
+    model: str
+    prompt: str | None = None
+    messages: Annotated[list[Message], Meta(min_length=1, max_length=2048)] | None = None
+    tools: Annotated[list[Tool], Meta(max_length=128)] | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    add_special_tokens: bool = True
+    """Of a prompt; a template writes its own."""
+    return_token_strs: bool = False
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
@@ -159,15 +200,17 @@ class ChoiceLogprobs(msgspec.Struct, frozen=True):
     refusal: None = None
 
 
-FinishReason = Literal["stop", "length"]
+FinishReason = Literal["stop", "length", "tool_calls"]
 
 
 class AnswerMessage(msgspec.Struct, frozen=True, kw_only=True):
     """The model's turn."""
 
     role: Literal["assistant"] = "assistant"
-    content: str
+    content: str | None
     refusal: None = None
+    reasoning_content: str | UnsetType = UNSET
+    tool_calls: list[ToolCall] | UnsetType = UNSET
 
 
 class ChatChoice(msgspec.Struct, frozen=True, kw_only=True):
@@ -196,6 +239,8 @@ class Delta(msgspec.Struct, frozen=True, kw_only=True):
 
     role: Literal["assistant"] | UnsetType = UNSET
     content: str | UnsetType = UNSET
+    reasoning_content: str | UnsetType = UNSET
+    tool_calls: list[ToolCallDelta] | UnsetType = UNSET
 
 
 class ChatChunkChoice(msgspec.Struct, frozen=True, kw_only=True):

@@ -145,7 +145,7 @@ def test_embeddings_are_unit_vectors_in_both_encodings(client, text):
         ("chat/completions", {"model": MODEL}, 400, "messages", "required"),
         ("chat/completions", {"model": MODEL, "messages": []}, 400, "messages", "length"),
         ("chat/completions", {"model": MODEL, "messages": HELLO, "top_kk": 1}, 400, "top_kk", "not a parameter"),
-        ("chat/completions", {"model": MODEL, "messages": HELLO, "tools": []}, 400, "tools", "not a parameter"),
+        ("chat/completions", {"model": MODEL, "messages": HELLO, "functions": []}, 400, "functions", "not a parameter"),
         ("chat/completions", {"model": MODEL, "messages": HELLO, "temperature": 3}, 400, "temperature", "<= 2"),
         ("chat/completions", {"model": MODEL, "messages": HELLO, "max_tokens": 0}, 400, "max_tokens", ">= 1"),
         ("chat/completions", {"model": MODEL, "messages": HELLO, "max_tokens": 4097}, 400, "max_tokens", "4096"),

@@ -1,0 +1,78 @@
+"""One choice of a chat answer while it is read: events of its reader become deltas, and the whole message."""
+
+from __future__ import annotations
+
+import secrets
+import string
+from collections.abc import Iterator
+
+from msgspec import UNSET
+
+from tessera.language.dialects import Reader
+from tessera.language.generation import Finish, Piece
+from tessera.language.parsers.events import Arguments, CallBegan, Content, Event, Thought
+from tessera.wire.chat import AnswerMessage, Delta, FinishReason, TokenLogprob
+from tessera.wire.tools import CalledFunction, FunctionDelta, ToolCall, ToolCallDelta
+
+_LETTERS = string.ascii_letters + string.digits
+
+
+class Answer:
+    """What one choice has said so far."""
+
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
+        self._text: list[str] = []
+        self._thought: list[str] = []
+        self._calls: list[tuple[str, str, list[str]]] = []
+        self.scores: list[TokenLogprob] = []
+        self.finish: Finish | None = None
+
+    def take(self, piece: Piece) -> list[Delta]:
+        """What a piece adds."""
+        events = self._reader.push(piece.text)
+        if piece.finish_reason is not None:
+            self.finish = piece.finish_reason
+            events = [*events, *self._reader.finish()]
+        return [delta for event in events for delta in self._delta(event)]
+
+    def message(self) -> AnswerMessage:
+        """The whole turn."""
+        text = "".join(self._text)
+        calls = [
+            ToolCall(id=identity, type="function", function=CalledFunction(name=name, arguments="".join(arguments)))
+            for identity, name, arguments in self._calls
+        ]
+        return AnswerMessage(
+            content=None if calls and not text else text,
+            reasoning_content="".join(self._thought) if self._thought else UNSET,
+            tool_calls=calls or UNSET,
+        )
+
+    def reason(self) -> FinishReason:
+        """Why it ended; an answer that was cut is `length`, also within a call."""
+        if self.finish == "stop" and self._calls:
+            return "tool_calls"
+        return self.finish or "length"
+
+    def _delta(self, event: Event) -> Iterator[Delta]:
+        if isinstance(event, Content):
+            self._text.append(event.text)
+            yield Delta(content=event.text)
+        elif isinstance(event, Thought):
+            self._thought.append(event.text)
+            yield Delta(reasoning_content=event.text)
+        elif isinstance(event, CallBegan):
+            identity = _call_id()
+            self._calls.append((identity, event.name, []))
+            began = FunctionDelta(name=event.name, arguments="")
+            yield Delta(tool_calls=[ToolCallDelta(index=event.index, id=identity, type="function", function=began)])
+        elif isinstance(event, Arguments):
+            self._calls[event.index][2].append(event.text)
+            more = FunctionDelta(arguments=event.text)
+            yield Delta(tool_calls=[ToolCallDelta(index=event.index, function=more)])
+
+
+def _call_id() -> str:
+    """Nine letters and digits: Mistral's templates take no other, and nobody else minds."""
+    return "".join(secrets.choice(_LETTERS) for _ in range(9))

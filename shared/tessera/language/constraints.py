@@ -1,0 +1,87 @@
+"""The grammar of a chat answer: structured output or an enforced tool call, after the model has thought."""
+
+from __future__ import annotations
+
+import msgspec
+
+from tessera.errors import InvalidRequestError
+from tessera.language.dialects import Dialect
+from tessera.language.structured import check_schema, grammar_of
+from tessera.language.tokenizer import Tokenizer
+from tessera.wire.chat import ChatCompletionRequest
+from tessera.wire.engine import Grammar, Thinking
+from tessera.wire.tools import Tool, ToolChoice
+
+_FINAL = "<|channel|>final<|message|>"
+
+
+def constraint(request: ChatCompletionRequest, dialect: Dialect, tokenizer: Tokenizer, prompt: str) -> Grammar | None:
+    """What the answer to a request must be, if anything.
+
+    Args:
+        request: its format, tools and choice.
+        dialect: how the model thinks and calls.
+        tokenizer: knows the tokens that open and close a thought.
+        prompt: the text of the prompt, which may have opened a thought.
+
+    Raises:
+        InvalidRequestError: a choice without its tool, two constraints at once, or a schema over a limit.
+    """
+    grammar = grammar_of(request)
+    forced = _forced(request)
+    if grammar is None and not forced:
+        return None
+    if grammar is None:
+        for place, tool in enumerate(forced):
+            check_schema(tool.function.parameters or {}, f"tools[{place}].function.parameters")
+        one = isinstance(request.tool_choice, ToolChoice) or not request.parallel_tool_calls
+        source = dialect.enforced(forced, one=one)
+        markers = [marker for marker in dialect.markers(tools=True) if marker in tokenizer.control]
+        grammar = Grammar(kind="calls", source=source, param="tools", markers=markers)
+    elif request.offered:
+        raise InvalidRequestError(
+            "a structured answer leaves no room for tool calls: leave `tools` out, or set `tool_choice` to none",
+            param=grammar.param.partition(".")[0],
+        )
+    return msgspec.structs.replace(grammar, thinking=_thinking(dialect, tokenizer, prompt, calls=bool(forced)))
+
+
+def _forced(request: ChatCompletionRequest) -> list[Tool]:
+    """The tools of which one has to be called; none when the model may choose."""
+    choice, tools = request.tool_choice, request.tools or []
+    names = [tool.function.name for tool in tools]
+    if len(set(names)) < len(names):
+        raise InvalidRequestError("two of the `tools` have the same name", param="tools")
+    if choice is None or choice == "none":
+        return []
+    if not tools:
+        raise InvalidRequestError("`tool_choice` needs `tools`", param="tool_choice")
+    if isinstance(choice, ToolChoice):
+        found = [tool for tool in tools if tool.function.name == choice.function.name]
+        if not found:
+            raise InvalidRequestError(
+                f"`tool_choice` names {choice.function.name!r}, which is none of the `tools`", param="tool_choice"
+            )
+        return found
+    return tools if choice == "required" else []
+
+
+def _thinking(dialect: Dialect, tokenizer: Tokenizer, prompt: str, *, calls: bool) -> Thinking | None:
+    """When the grammar begins; None: at once."""
+    if dialect.calls == "harmony":
+        if calls:
+            return None
+        final = tokenizer.encode(_FINAL, add_special_tokens=False)
+        return Thinking(begin=None, end=final, open=True)
+    if dialect.thinking is None or prompt.rstrip().endswith(dialect.thinking[1]):
+        return None
+    begin, end = (tokenizer.fast.token_to_id(tag) for tag in dialect.thinking)
+    opened = opens_thought(dialect, prompt)
+    if end is None or (begin is None and not opened):
+        return None
+    return Thinking(begin=begin, end=[end], open=opened)
+
+
+def opens_thought(dialect: Dialect, prompt: str) -> bool:
+    """Whether the prompt ends within a thought."""
+    return dialect.thinking is not None and prompt.rstrip().endswith(dialect.thinking[0])

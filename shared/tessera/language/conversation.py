@@ -1,0 +1,177 @@
+"""A conversation as templates expect it: messages as dictionaries, tools, and the template's own variables.
+
+Text that users may write passes through a `Hide`, so that no control token of theirs is taken for one of ours; what is
+particular to a modality (images) is the service's, which makes each message's content.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from tessera.errors import InvalidRequestError
+from tessera.language.dialects import Dialect
+from tessera.language.template import ChatTemplate
+from tessera.wire.chat import ChatCompletionRequest, Message
+
+Hide = Callable[[str, str], str]
+"""Text and the field it came from → text in which no control token is left."""
+MOST_DEPTH = 32
+_OURS = frozenset({"messages", "tools", "add_generation_prompt", "raise_exception", "strftime_now"})
+
+
+def written(message: Message, index: int, content: Any, hide: Hide) -> dict[str, Any]:
+    """One message with its `content` as the service has made it.
+
+    Raises:
+        InvalidRequestError: fields that its role does not have, or arguments that are no JSON object.
+    """
+    at = f"messages[{index}]"
+    found: dict[str, Any] = {"role": "system" if message.role == "developer" else message.role, "content": content}
+    if message.name is not None:
+        found["name"] = hide(message.name, f"{at}.name")
+    if message.role == "tool":
+        if message.tool_call_id is None:
+            param = f"{at}.tool_call_id"
+            raise InvalidRequestError(f"`{param}` is required", param=param, code="missing_required_parameter")
+        found["tool_call_id"] = hide(message.tool_call_id, f"{at}.tool_call_id")
+    if message.role != "assistant" and (message.tool_calls or message.reasoning_content):
+        name = "tool_calls" if message.tool_calls else "reasoning_content"
+        raise InvalidRequestError(f"`{at}.{name}` is only for the assistant", param=f"{at}.{name}")
+    if message.reasoning_content is not None:
+        found["reasoning_content"] = hide(message.reasoning_content, f"{at}.reasoning_content")
+    if message.tool_calls:
+        found["tool_calls"] = [
+            {
+                "id": hide(call.id, f"{at}.tool_calls[{place}].id"),
+                "type": "function",
+                "function": {
+                    "name": hide(call.function.name, f"{at}.tool_calls[{place}].function.name"),
+                    "arguments": _arguments(call.function.arguments, f"{at}.tool_calls[{place}].function", hide),
+                },
+            }
+            for place, call in enumerate(message.tool_calls)
+        ]
+    return found
+
+
+def rendered(
+    template: ChatTemplate,
+    dialect: Dialect,
+    request: ChatCompletionRequest,
+    messages: list[dict[str, Any]],
+    hide: Hide,
+    *,
+    as_content: Callable[[str], Any],
+) -> str:
+    """The prompt's text.
+
+    Args:
+        template: the model's.
+        dialect: says whether the template takes tools.
+        request: its tools and template variables.
+        messages: as `written`.
+        hide: for the texts of tools and variables.
+        as_content: a text as this service's messages have it.
+
+    Raises:
+        InvalidRequestError: a variable that the template does not have, or a conversation that it does not take.
+    """
+    tools = [hidden(msgspec.to_builtins(_plain(tool)), hide, "tools") for tool in request.offered]
+    if dialect.described:
+        messages = described(messages, tools, as_content)
+        tools = []
+    return template.render(messages, tools=tools or None, variables=_variables(template, request, hide))
+
+
+def hidden(value: Any, hide: Hide, param: str, depth: int = 0) -> Any:
+    """A JSON value with every text in it hidden, keys too."""
+    if depth > MOST_DEPTH:
+        raise InvalidRequestError(f"`{param}` is nested more than {MOST_DEPTH} levels deep", param=param)
+    if isinstance(value, str):
+        return hide(value, param)
+    if isinstance(value, list):
+        return [hidden(one, hide, param, depth + 1) for one in value]
+    if isinstance(value, dict):
+        return {hide(key, param): hidden(one, hide, param, depth + 1) for key, one in value.items()}
+    return value
+
+
+def described(
+    messages: list[dict[str, Any]], tools: list[Any], as_content: Callable[[str], Any]
+) -> list[dict[str, Any]]:
+    """Messages for a template that knows no tools: they are a text of the system's, calls and results are texts too."""
+    found: list[dict[str, Any]] = []
+    for message in messages:
+        if message["role"] == "tool":
+            text = f"<tool_response>\n{_text(message['content'])}\n</tool_response>"
+            found.append({"role": "user", "content": as_content(text)})
+        elif "tool_calls" in message:
+            calls = [json.dumps(call["function"], ensure_ascii=False) for call in message["tool_calls"]]
+            texts = [_text(message["content"]), *(f"<tool_call>\n{call}\n</tool_call>" for call in calls)]
+            found.append({"role": "assistant", "content": as_content("\n".join(filter(None, texts)))})
+        else:
+            found.append(message)
+    if tools:
+        listed = "\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools)
+        system = f"{_INSTRUCTION}\n<tools>\n{listed}\n</tools>"
+        if found and found[0]["role"] == "system":
+            system = f"{_text(found[0]['content'])}\n\n{system}"
+            found = found[1:]
+        found = [{"role": "system", "content": as_content(system)}, *found]
+    return found
+
+
+_INSTRUCTION = (
+    "You may call functions. Their signatures are within <tools></tools>. For each call write its name and arguments "
+    'as JSON within <tool_call></tool_call>:\n<tool_call>\n{"name": "...", "arguments": {...}}\n</tool_call>'
+)
+
+
+def _text(content: Any) -> str:
+    if isinstance(content, str):
+        return content
+    return "\n".join(part["text"] for part in content if part.get("type") == "text")
+
+
+def _plain(tool: Any) -> dict[str, Any]:
+    """A tool as templates expect it: `parameters` are always there, what was left open is not."""
+    function: dict[str, Any] = {"name": tool.function.name}
+    if tool.function.description is not None:
+        function["description"] = tool.function.description
+    function["parameters"] = tool.function.parameters or {"type": "object", "properties": {}}
+    return {"type": "function", "function": function}
+
+
+def _arguments(text: str, param: str, hide: Hide) -> Any:
+    param = f"{param}.arguments"
+    try:
+        value = msgspec.json.decode(text or "{}")
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise InvalidRequestError(f"`{param}` is not valid JSON: {error}", param=param) from error
+    if not isinstance(value, dict):
+        raise InvalidRequestError(f"`{param}` must be a JSON object", param=param)
+    return hidden(value, hide, param)
+
+
+def _variables(template: ChatTemplate, request: ChatCompletionRequest, hide: Hide) -> dict[str, Any]:
+    found = dict(request.chat_template_kwargs or {})
+    for name, value in found.items():
+        param = f"chat_template_kwargs.{name}"
+        if name in _OURS or name.endswith("_token") or name not in template.variables:
+            raise InvalidRequestError(f"`{param}` is not a variable of this model's chat template", param=param)
+        found[name] = hidden(value, hide, param)
+    effort = request.reasoning_effort
+    if effort is not None:
+        if "reasoning_effort" in template.variables:
+            found.setdefault("reasoning_effort", {"none": "low", "minimal": "low", "xhigh": "high"}.get(effort, effort))
+        elif switch := next((name for name in ("enable_thinking", "thinking") if name in template.variables), None):
+            found.setdefault(switch, effort != "none")
+        else:
+            raise InvalidRequestError(
+                "`reasoning_effort`: this model's chat template has nothing that it could set", param="reasoning_effort"
+            )
+    return found

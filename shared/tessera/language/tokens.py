@@ -1,0 +1,64 @@
+"""Tokens of a prompt or a conversation, and back; the shapes are vLLM's."""
+
+from __future__ import annotations
+
+import asyncio
+
+from tessera.errors import InvalidRequestError
+from tessera.language.chat import Prompter
+from tessera.language.generation import Limits
+from tessera.language.tokenizer import Tokenizer
+from tessera.wire.chat import ChatCompletionRequest, TokenizeRequest
+from tessera.wire.tools import Detokenized, DetokenizeRequest, Tokenized
+
+
+class Tokens:
+    """Answers the token routes for one model."""
+
+    def __init__(self, tokenizer: Tokenizer, prompter: Prompter, limits: Limits) -> None:
+        self._tokenizer = tokenizer
+        self._prompter = prompter
+        self._limits = limits
+
+    async def tokenize(self, request: TokenizeRequest) -> Tokenized:
+        """Token ids as a completion of the prompt, or an answer to the messages, would have them.
+
+        Raises:
+            InvalidRequestError: neither or both are given, or the messages cannot be a prompt.
+        """
+        if (request.prompt is None) == (request.messages is None):
+            raise InvalidRequestError("give `prompt` or `messages`, one of them", param="prompt")
+        if request.messages is not None:
+            chat = ChatCompletionRequest(
+                model=request.model,
+                messages=request.messages,
+                tools=request.tools,
+                chat_template_kwargs=request.chat_template_kwargs,
+            )
+            ids = (await self._prompter(chat)).token_ids
+        else:
+            if request.tools is not None or request.chat_template_kwargs is not None:
+                name = "tools" if request.tools is not None else "chat_template_kwargs"
+                raise InvalidRequestError(f"`{name}` is only allowed with `messages`", param=name)
+            assert request.prompt is not None
+            (ids,) = await self._tokenizer.encode_within(
+                [request.prompt],
+                self._limits.context_length,
+                add_special_tokens=request.add_special_tokens,
+                param="prompt",
+            )
+        strings = [self._tokenizer.token_text(token) for token in ids] if request.return_token_strs else None
+        return Tokenized(count=len(ids), max_model_len=self._limits.context_length, tokens=ids, token_strs=strings)
+
+    async def detokenize(self, request: DetokenizeRequest) -> Detokenized:
+        """The text of token ids, control tokens included.
+
+        Raises:
+            InvalidRequestError: an id that the tokenizer does not have.
+        """
+        size = self._tokenizer.fast.get_vocab_size()
+        wrong = next((token for token in request.tokens if token >= size), None)
+        if wrong is not None:
+            raise InvalidRequestError(f"`tokens`: {wrong} is outside the vocabulary of {size}", param="tokens")
+        text = await asyncio.to_thread(self._tokenizer.fast.decode, request.tokens, skip_special_tokens=False)
+        return Detokenized(prompt=text)
