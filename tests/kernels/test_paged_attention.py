@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tessera_kernels.kv_store import kv_store
-from tessera_kernels.paged_attention import Ragged, paged_attention
+from tessera_kernels.paged_attention import Ragged, cpu, paged_attention
 
 
 def independent(query_QD, keys_LHD, values_LHE, own, scaling, window, softcap, sinks):
@@ -30,9 +30,10 @@ def independent(query_QD, keys_LHD, values_LHE, own, scaling, window, softcap, s
     return torch.stack(rows)
 
 
+@pytest.mark.parametrize("implementation", ["any", "reference"])
 @settings(max_examples=40, deadline=None)
 @given(
-    sequences=st.lists(st.tuples(st.integers(1, 20), st.integers(1, 6)), min_size=1, max_size=4),
+    sequences=st.lists(st.tuples(st.integers(1, 30), st.integers(1, 24)), min_size=1, max_size=4),
     page_size=st.sampled_from([1, 3, 16]),
     heads=st.sampled_from([(1, 1), (4, 2), (6, 1)]),
     dims=st.sampled_from([(8, 8), (16, 4)]),
@@ -41,7 +42,7 @@ def independent(query_QD, keys_LHD, values_LHE, own, scaling, window, softcap, s
     with_sinks=st.booleans(),
     seed=st.integers(0, 2**31),
 )
-def test_equals_the_definition(sequences, page_size, heads, dims, window, softcap, with_sinks, seed):
+def test_equals_the_definition(implementation, sequences, page_size, heads, dims, window, softcap, with_sinks, seed):
     generator = torch.Generator().manual_seed(seed)
     (query_heads, kv_heads), (dim, value_dim) = heads, dims
     sequences = [(context, min(count, context)) for context, count in sequences]
@@ -68,17 +69,33 @@ def test_equals_the_definition(sequences, page_size, heads, dims, window, softca
             own = context - count + index
             expected.append(independent(query[index], keys, values, own, scaling, window, softcap, sinks))
     ragged = Ragged(table, torch.tensor([c for c, _ in sequences]), [n for _, n in sequences])
-    got = paged_attention(
-        torch.cat(queries),
-        key_cache,
-        value_cache,
-        ragged,
-        scaling=scaling,
-        sliding_window=window,
-        softcap=softcap,
-        sinks_Q=sinks,
-    )
+    with pytest.MonkeyPatch.context() as patch:
+        if implementation == "reference":
+            patch.setattr(cpu, "suited", lambda *_: False)
+        got = paged_attention(
+            torch.cat(queries),
+            key_cache,
+            value_cache,
+            ragged,
+            scaling=scaling,
+            sliding_window=window,
+            softcap=softcap,
+            sinks_Q=sinks,
+        )
     torch.testing.assert_close(got.double(), torch.stack(expected), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("implementation", ["any", "reference"])
+def test_an_overflow_in_what_is_seen_is_not_hidden(implementation, monkeypatch):
+    if implementation == "reference":
+        monkeypatch.setattr(cpu, "suited", lambda *_: False)
+    for bad in (float("nan"), float("inf")):
+        keys, values = torch.randn(1, 4, 1, 8), torch.randn(1, 4, 1, 8)
+        values[0, 1, 0, 3] = bad
+        ragged = Ragged(torch.zeros(1, 1, dtype=torch.int32), torch.tensor([3]), [1])
+        assert not torch.isfinite(paged_attention(torch.randn(1, 1, 8), keys, values, ragged, scaling=1.0)).all()
+        keys[0, 1, 0, 3] = float("nan")
+        assert not torch.isfinite(paged_attention(torch.randn(1, 1, 8), keys, values, ragged, scaling=1.0)).any()
 
 
 def test_what_others_left_in_unused_slots_is_never_seen():

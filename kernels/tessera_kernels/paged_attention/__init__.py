@@ -8,10 +8,12 @@ Does not know requests, and that pages may be shared.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypedDict
 
+import numpy as np
 import torch
 
-from tessera_kernels.paged_attention import reference
+from tessera_kernels.paged_attention import cpu, reference
 
 __all__ = ["Ragged", "paged_attention"]
 
@@ -29,6 +31,13 @@ class Ragged:
     page_table_BM: torch.Tensor
     context_B: torch.Tensor
     query_counts: list[int]
+
+
+class _Options(TypedDict):
+    scaling: float
+    sliding_window: int | None
+    softcap: float | None
+    sinks_Q: torch.Tensor | None
 
 
 def paged_attention(
@@ -68,13 +77,33 @@ def paged_attention(
         )
     if sum(ragged.query_counts) != query_TQD.shape[0]:
         raise ValueError(f"query counts add up to {sum(ragged.query_counts)}, but there are {query_TQD.shape[0]} rows")
-    return reference.paged_attention(
-        query_TQD,
-        key_cache_PSHD,
-        value_cache_PSHE,
-        ragged,
-        scaling=scaling,
-        sliding_window=sliding_window,
-        softcap=softcap,
-        sinks_Q=sinks_Q,
-    )
+    options: _Options = {
+        "scaling": scaling,
+        "sliding_window": sliding_window,
+        "softcap": softcap,
+        "sinks_Q": sinks_Q,
+    }
+    if not cpu.suited(query_TQD, key_cache_PSHD, value_cache_PSHE):
+        return reference.paged_attention(query_TQD, key_cache_PSHD, value_cache_PSHE, ragged, **options)
+    out_TQE = query_TQD.new_empty(*query_TQD.shape[:2], value_cache_PSHE.shape[-1])
+    counts = np.array(ragged.query_counts)
+    few = (counts > 0) & (counts <= cpu.MOST_ROWS)
+    ends = counts.cumsum()
+    if few.any():
+        sequences = np.repeat(np.arange(len(counts)), counts)
+        rows = np.flatnonzero(few[sequences])
+        behind = ends[sequences[rows]] - 1 - rows  # rows of the same sequence after this one
+        context = ragged.context_B.numpy()[sequences[rows]] - behind
+        table = ragged.page_table_BM
+        cpu.attend(
+            query_TQD, key_cache_PSHD, value_cache_PSHE, table, rows, sequences[rows], context, out_TQE, **options
+        )
+    for sequence in np.flatnonzero(counts > cpu.MOST_ROWS):
+        part = slice(ends[sequence] - counts[sequence], ends[sequence])
+        alone = Ragged(
+            ragged.page_table_BM[sequence : sequence + 1],
+            ragged.context_B[sequence : sequence + 1],
+            [int(counts[sequence])],
+        )
+        out_TQE[part] = reference.paged_attention(query_TQD[part], key_cache_PSHD, value_cache_PSHE, alone, **options)
+    return out_TQE

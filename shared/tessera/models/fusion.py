@@ -1,4 +1,4 @@
-"""Fusing projections by structure: linear layers of one module that read the same input become one product.
+"""Fusing by structure: linear layers of one module that read the same input become one product, norms one operation.
 
 Found by watching a forward of one token, so no model is named: q, k and v; gate and up; whatever a new model calls
 them. The module's own code stays: it calls its layers one after another, the first computes for all and the others take
@@ -17,6 +17,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from tessera.models.attention import probe
+from tessera_kernels.rms_norm import rms_norm
 
 
 @dataclass(frozen=True)
@@ -24,9 +25,27 @@ class FusionReport:
     """What was fused: how many times which names, e.g. {"q_proj+k_proj+v_proj": 30}."""
 
     groups: dict[str, int]
+    norms: int = 0
+    """Root-mean-square norms that became one operation."""
 
     def __str__(self) -> str:
-        return ", ".join(f"{names} ×{count}" for names, count in self.groups.items()) or "nothing"
+        parts = [f"{names} ×{count}" for names, count in self.groups.items()]
+        parts += [f"norms ×{self.norms}"] if self.norms else []
+        return ", ".join(parts) or "nothing"
+
+
+class RMSNorm(nn.Module):
+    """Stands where a model's own root-mean-square norm was, and computes the same in one operation."""
+
+    def __init__(self, weight: nn.Parameter, epsilon: float, offset: float) -> None:
+        super().__init__()
+        self.weight = weight
+        self.epsilon = epsilon
+        self.offset = offset
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """[..., features] → the same."""
+        return rms_norm(x, self.weight, self.epsilon, offset=self.offset)
 
 
 class Projections(nn.Module):
@@ -117,7 +136,36 @@ def fuse(model: PreTrainedModel) -> FusionReport:
             owner, name = owners[layer]
             setattr(owner, name, Part(projections, index, layer))
         groups["+".join(owners[layer][1] for layer in layers)] += 1
-    return FusionReport(dict(groups))
+    return FusionReport(dict(groups), _replace_norms(model))
+
+
+def _replace_norms(model: nn.Module) -> int:
+    """Replace every module that computes what `RMSNorm` does, which is tried out on it; returns how many."""
+    replaced = 0
+    for module in list(model.modules()):
+        for name, child in list(module.named_children()):
+            if (norm := _as_norm(child)) is not None:
+                setattr(module, name, norm)
+                replaced += 1
+    return replaced
+
+
+@torch.inference_mode()
+def _as_norm(module: nn.Module) -> RMSNorm | None:
+    weight = getattr(module, "weight", None)
+    epsilon = getattr(module, "variance_epsilon", getattr(module, "eps", None))
+    if not type(module).__name__.endswith("RMSNorm") or not isinstance(weight, nn.Parameter):
+        return None
+    if weight.ndim != 1 or not isinstance(epsilon, float) or list(module.parameters()) != [weight]:
+        return None
+    sample = torch.linspace(-3, 5, 3 * len(weight), device=weight.device).to(weight.dtype).view(3, -1)
+    expected = module(sample)
+    for offset in (0.0, 1.0):
+        norm = RMSNorm(weight, epsilon, offset)
+        made = norm(sample)
+        if made.dtype == expected.dtype and torch.allclose(made.float(), expected.float(), rtol=1e-2, atol=1e-3):
+            return norm
+    return None
 
 
 def _alike(layers: list[nn.Linear]) -> bool:

@@ -1,8 +1,4 @@
-"""Linear layers in 8 bits on a CPU: weights by output channel, inputs by token, products in exact integers.
-
-The scheme is W8A8 with symmetric scales: weights by row as in LLM.int8() (Dettmers et al. 2022, without its outlier
-path), inputs by token as in ZeroQuant (Yao et al. 2022). A token's scale depends on that token alone and integer sums
-have no rounding, so a row's result does not depend on what shares its batch.
+"""Linear layers in 8 bits on a CPU; see `tessera_kernels.int8_linear` for the scheme.
 
 Does not know models: it replaces layers wherever they are.
 """
@@ -14,8 +10,8 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-LEVELS = 127
-"""Largest magnitude of an 8-bit integer that is used, so that the scale is symmetric."""
+from tessera_kernels.int8_linear import int8_linear, quantize_weight
+
 MIN_WEIGHTS = 16_384
 """Smaller layers stay as they are: packing them would cost more than it saves (routers, gates)."""
 
@@ -43,25 +39,16 @@ class Int8Linear(nn.Module):
     def __init__(self, layer: nn.Linear) -> None:
         super().__init__()
         self.in_features, self.out_features = layer.in_features, layer.out_features
-        weight_NK = layer.weight.detach().float()
-        scale_N = weight_NK.abs().amax(dim=1).clamp_min(torch.finfo(torch.float32).tiny) / LEVELS
-        quantized_NK = (weight_NK / scale_N[:, None]).round_().to(torch.int8)
-        # A transposed view: the product reads a row of weights per output.
-        self.register_buffer("weight_KN", quantized_NK.t(), persistent=False)
+        weight_KN, scale_N = quantize_weight(layer.weight.detach())
+        self.register_buffer("weight_KN", weight_KN, persistent=False)
         self.register_buffer("scale_N", scale_N, persistent=False)
         bias = None if layer.bias is None else layer.bias.detach().float()
         self.register_buffer("bias", bias, persistent=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """[..., inputs] → [..., outputs], the dtype of `x`."""
-        rows_TK = x.reshape(-1, self.in_features)
-        largest_T1 = rows_TK.abs().amax(dim=1, keepdim=True).float().clamp_min_(torch.finfo(torch.float32).tiny)
-        quantized_TK = (rows_TK * (LEVELS / largest_T1)).round_().to(torch.int8)
-        sums_TN = torch._int_mm(quantized_TK, self.weight_KN)
-        out_TN = sums_TN.float().mul_(self.scale_N).mul_(largest_T1 / LEVELS)
-        if self.bias is not None:
-            out_TN += self.bias
-        return out_TN.to(x.dtype).view(*x.shape[:-1], self.out_features)
+        out_TN = int8_linear(x.reshape(-1, self.in_features), self.weight_KN, self.scale_N, self.bias)
+        return out_TN.view(*x.shape[:-1], self.out_features)
 
 
 def quantize_int8(model: nn.Module) -> QuantizationReport:

@@ -16,7 +16,7 @@ import torch
 
 from tessera.cache.prefix import Copy, Offload, Transfer
 from tessera.device import Device
-from tessera.engine.batch import Batch
+from tessera.engine.batch import Batch, Chunk
 from tessera.engine.sequence_request import SequenceRequest
 from tessera.errors import ModelLoadError
 from tessera.models import attention
@@ -25,6 +25,7 @@ from tessera.models.loading import load_decoder, require_attention_only
 from tessera.models.quantized import quantize_int8
 from tessera.models.threads import ThreadShare
 from tessera.models.vision import Encoder
+from tessera.wire.engine import Sampling
 from tessera_kernels.paged_attention import Ragged
 
 logger = logging.getLogger(__name__)
@@ -82,7 +83,13 @@ class SequenceRunner:
         self.encoder = Encoder.of(self.model)
         on_cpu = device.place.type == "cpu"
         self.threads = ThreadShare(torch.get_num_threads() if on_cpu else 1, torch.set_num_threads)
-        self.report = {"weights_s": loaded - started, "kv_cache_s": time.perf_counter() - loaded}
+        cached = time.perf_counter()
+        self._warm_up()
+        self.report = {
+            "weights_s": loaded - started,
+            "kv_cache_s": cached - loaded,
+            "warm_up_s": time.perf_counter() - cached,
+        }
 
     @property
     def context_length(self) -> int:
@@ -93,6 +100,11 @@ class SequenceRunner:
     def vocabulary(self) -> int:
         """Number of token ids the model knows."""
         return int(self.model.config.get_text_config().vocab_size)
+
+    def _warm_up(self) -> None:
+        """Run a token, so that kernels are compiled and memory is there before the first request comes."""
+        request = SequenceRequest("warm-up", [0], Sampling(max_tokens=1), pages=[0])
+        self.run(Batch([Chunk(request, 0, 1)]))
 
     @torch.inference_mode()
     def run(self, batch: Batch) -> StepOutput:

@@ -1,0 +1,131 @@
+"""`paged_attention` for few query rows on a CPU: reads keys and values where they are, page by page.
+
+The reference gathers all pages of all sequences into one padded tensor for every layer; this one copies nothing and
+visits exactly the positions that are seen.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from tessera_kernels.compiled import SUMS, available, compiled
+
+MOST_ROWS = 16
+"""Query rows of one sequence from which on matrix products are faster."""
+
+
+def suited(query_TQD: torch.Tensor, key_cache_PSHD: torch.Tensor, value_cache_PSHE: torch.Tensor) -> bool:
+    """Whether this implementation can run: float32 on a CPU."""
+    tensors = (query_TQD, key_cache_PSHD, value_cache_PSHE)
+    return available() and all(t.device.type == "cpu" and t.dtype == torch.float32 for t in tensors)
+
+
+def attend(
+    query_TQD: torch.Tensor,
+    key_cache_PSHD: torch.Tensor,
+    value_cache_PSHE: torch.Tensor,
+    page_table_BM: torch.Tensor,
+    rows_N: npt.NDArray[np.int64],
+    sequence_N: npt.NDArray[np.int64],
+    context_N: npt.NDArray[np.int64],
+    out_TQE: torch.Tensor,
+    *,
+    scaling: float,
+    sliding_window: int | None,
+    softcap: float | None,
+    sinks_Q: torch.Tensor | None,
+) -> None:
+    """Fill the rows `rows_N` of `out_TQE`. See `tessera_kernels.paged_attention.paged_attention`.
+
+    Args:
+        query_TQD, key_cache_PSHD, value_cache_PSHE, page_table_BM: as there.
+        rows_N: query rows to compute.
+        sequence_N: of each, its row in the page table.
+        context_N: of each, the positions it sees, its own included.
+        out_TQE: written to.
+        scaling, sliding_window, softcap, sinks_Q: as there.
+    """
+    sinks = np.zeros(0, np.float32) if sinks_Q is None else sinks_Q.float().contiguous().numpy()
+    _attend(
+        query_TQD.contiguous().numpy(),
+        key_cache_PSHD.numpy(),
+        value_cache_PSHE.numpy(),
+        page_table_BM.numpy(),
+        rows_N,
+        sequence_N,
+        context_N,
+        np.float32(scaling),
+        0 if sliding_window is None else sliding_window,
+        np.float32(0.0 if softcap is None else softcap),
+        sinks,
+        out_TQE.numpy(),
+    )
+
+
+@compiled(SUMS)
+def _attend(  # type: ignore[no-untyped-def]
+    query_TQD,
+    key_PSHD,
+    value_PSHE,
+    table_BM,
+    rows_N,
+    sequence_N,
+    context_N,
+    scaling,
+    window,
+    softcap,
+    sinks_Q,
+    out_TQE,
+):
+    size, kv_heads, dim = key_PSHD.shape[1], key_PSHD.shape[2], key_PSHD.shape[3]
+    value_dim = value_PSHE.shape[3]
+    groups = query_TQD.shape[1] // kv_heads
+    longest = 0
+    for n in range(len(rows_N)):
+        longest = max(longest, context_N[n])
+    scores_GL = np.empty((groups, longest), np.float32)
+    largest_G = np.empty(groups, np.float32)
+    for n in range(len(rows_N)):
+        row, context = rows_N[n], context_N[n]
+        pages = table_BM[sequence_N[n]]
+        first = max(0, context - window) if window > 0 else 0
+        for head in range(kv_heads):
+            begin = head * groups
+            for g in range(groups):
+                largest_G[g] = sinks_Q[begin + g] if len(sinks_Q) else -np.inf
+            for page in range(first // size, (context - 1) // size + 1):
+                keys = key_PSHD[pages[page]]
+                for slot in range(max(0, first - page * size), min(size, context - page * size)):
+                    for g in range(groups):
+                        total = np.float32(0)
+                        for d in range(dim):
+                            total += query_TQD[row, begin + g, d] * keys[slot, head, d]
+                        total *= scaling
+                        if softcap > 0:
+                            total = softcap * np.float32(math.tanh(total / softcap))
+                        scores_GL[g, page * size + slot] = total
+                        # A NaN must stay: it is how an overflow is seen.
+                        if not total <= largest_G[g]:
+                            largest_G[g] = total
+            for g in range(groups):
+                weight = np.float32(0)
+                if len(sinks_Q):
+                    weight = np.exp(sinks_Q[begin + g] - largest_G[g])
+                for at in range(first, context):
+                    scores_GL[g, at] = np.exp(scores_GL[g, at] - largest_G[g])
+                    weight += scores_GL[g, at]
+                for at in range(first, context):
+                    scores_GL[g, at] /= weight
+                for e in range(value_dim):
+                    out_TQE[row, begin + g, e] = 0
+            for page in range(first // size, (context - 1) // size + 1):
+                values = value_PSHE[pages[page]]
+                for slot in range(max(0, first - page * size), min(size, context - page * size)):
+                    for g in range(groups):
+                        share = scores_GL[g, page * size + slot]
+                        for e in range(value_dim):
+                            out_TQE[row, begin + g, e] += share * values[slot, head, e]

@@ -1,0 +1,39 @@
+"""`rms_norm` in one pass on a CPU."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from tessera_kernels.compiled import SUMS, available, compiled
+
+
+def suited(x_TK: torch.Tensor, weight_K: torch.Tensor) -> bool:
+    """Whether this implementation can run: float32 on a CPU."""
+    return (
+        available()
+        and x_TK.device.type == "cpu"
+        and x_TK.dtype == weight_K.dtype == torch.float32
+        and x_TK.is_contiguous()
+    )
+
+
+def rms_norm(x_TK: torch.Tensor, weight_K: torch.Tensor, epsilon: float, offset: float) -> torch.Tensor:
+    """See `tessera_kernels.rms_norm.rms_norm`."""
+    out = torch.empty_like(x_TK)
+    width = x_TK.shape[-1]
+    rows, filled = x_TK.view(-1, width).numpy(), out.view(-1, width).numpy()
+    _rms_norm(rows, weight_K.numpy(), np.float32(epsilon), np.float32(offset), filled)
+    return out
+
+
+@compiled(SUMS)
+def _rms_norm(x_TK, weight_K, epsilon, offset, out_TK):  # type: ignore[no-untyped-def]
+    rows, width = x_TK.shape
+    for t in range(rows):
+        total = np.float32(0)
+        for k in range(width):
+            total += x_TK[t, k] * x_TK[t, k]
+        scale = np.float32(1) / np.sqrt(total / np.float32(width) + epsilon)
+        for k in range(width):
+            out_TK[t, k] = x_TK[t, k] * scale * (weight_K[k] + offset)

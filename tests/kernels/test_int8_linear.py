@@ -1,0 +1,75 @@
+"""A linear layer in 8 bits: the compiled way and the reference agree to the last bit, and refuse what does not fit."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tessera_kernels.int8_linear import cpu, int8_linear, quantize_weight
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    tokens=st.integers(0, 70),
+    inputs=st.integers(1, 130),
+    outputs=st.integers(1, 90),
+    bias=st.booleans(),
+    strided=st.booleans(),
+)
+def test_both_ways_give_the_same_bits(tokens, inputs, outputs, bias, strided):
+    torch.manual_seed(tokens)
+    x = torch.randn(inputs, tokens).t() if strided else torch.randn(tokens, inputs)
+    weight, scale = quantize_weight(torch.randn(outputs, inputs))
+    added = torch.randn(outputs) if bias else None
+    got = int8_linear(x, weight, scale, added)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cpu, "suited", lambda *_: False)
+        expected = int8_linear(x, weight, scale, added)
+    if bias:  # a fused multiply-add rounds once where the reference rounds twice
+        torch.testing.assert_close(got, expected, rtol=1e-6, atol=1e-6)
+    else:
+        assert torch.equal(got, expected)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+def test_a_token_that_is_not_finite_spoils_itself_alone(bad):
+    weight, scale = quantize_weight(torch.randn(20, 33))
+    x = torch.randn(3, 33)
+    x[1, 32] = bad
+    finite = torch.isfinite(int8_linear(x, weight, scale))
+    assert finite.all(1).tolist() == [True, False, True]
+    assert not finite[1].any()
+
+
+def test_what_does_not_fit_is_refused():
+    weight, scale = quantize_weight(torch.randn(4, 8))
+    with pytest.raises(ValueError, match="do not fit together"):
+        int8_linear(torch.randn(2, 7), weight, scale)
+    with pytest.raises(ValueError, match="do not fit together"):
+        int8_linear(torch.randn(2, 8), weight.float(), scale)
+
+
+def test_without_a_place_for_compiled_code_it_is_compiled_each_time(monkeypatch):
+    from tessera_kernels import compiled
+
+    real = compiled.numba
+
+    class NoPlace:
+        @staticmethod
+        def njit(**options):
+            if options.pop("cache", False):
+                return lambda function: (_ for _ in ()).throw(RuntimeError("no locator available"))
+            return real.njit(**options)
+
+    monkeypatch.setattr(compiled, "numba", NoPlace)
+
+    @compiled.compiled(compiled.SUMS)
+    def twice(value):
+        return value + value
+
+    assert twice(2) == 4
+    monkeypatch.setattr(compiled, "numba", None)
+    assert not compiled.available()
+    assert compiled.compiled(compiled.SUMS)(len) is len
