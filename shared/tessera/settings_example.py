@@ -9,7 +9,8 @@ from typing import get_type_hints
 
 import msgspec
 
-from tessera.settings import Section, Settings
+from tessera.settings import Settings
+from tessera.settings_engine import Section
 
 
 def example() -> str:

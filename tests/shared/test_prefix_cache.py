@@ -9,7 +9,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tessera.cache.pages import PageAllocator
-from tessera.cache.prefix import Copy, Cursor, Fetch, Offload, PrefixCache
+from tessera.cache.prefix import PrefixCache
+from tessera.cache.radix import Cursor
+from tessera.cache.transfers import Copy, Fetch, Offload
 
 SIZE = 4
 
@@ -208,7 +210,7 @@ def test_what_leaves_the_device_comes_back_from_the_host():
     machine = Machine(pages=4, host=8)
     machine.end(machine.begin(list(range(12))))
     machine.end(machine.begin(list(range(100, 116))))
-    assert machine.cache.host_pages == 3
+    assert machine.cache.host.used == 3
     assert machine.begin([*range(12), 50]) is not None
     machine.check()
     assert machine.cache.hit_tokens["host"] == 12

@@ -7,7 +7,8 @@ import torch
 import transformers
 
 from tessera.device import choose
-from tessera.engine.sequence import SequenceEngine, media_ids
+from tessera.engine.sequence import SequenceEngine
+from tessera.engine.sequence_input import media_ids
 from tessera.errors import ContextLengthError, InvalidRequestError, ModelLoadError, OverloadedError
 from tessera.models.sequence_runner import SequenceRunner, StepOutput
 from tessera.models.vision import Features

@@ -14,63 +14,11 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
+from tessera.cache.host import HostTier
 from tessera.cache.pages import PageAllocator
-from tessera.cache.radix import Node
-
-
-@dataclass(frozen=True)
-class Copy:
-    """Page `source` → page `target`, both on the device."""
-
-    source: int
-    target: int
-
-
-@dataclass(frozen=True)
-class Offload:
-    """Device page → host slot."""
-
-    page: int
-    slot: int
-
-
-@dataclass(frozen=True)
-class Fetch:
-    """Host slot → device page."""
-
-    slot: int
-    page: int
-
-
-Transfer = Copy | Offload | Fetch
-
-
-@dataclass(frozen=True)
-class Match:
-    """The longest known prefix: whole pages, and perhaps the first `partial_count` tokens of one more."""
-
-    nodes: list[Node]
-    partial: Node | None
-    partial_count: int
-
-    def without_copy(self) -> Match:
-        """Its whole pages alone: the page to copy from takes room until it is copied."""
-        return Match(self.nodes, None, 0)
-
-    @property
-    def absent(self) -> int:
-        """Whole pages that are in the host tier and need one on the device."""
-        return sum(node.page is None for node in self.nodes)
-
-
-@dataclass(eq=False)
-class Cursor:
-    """Where in the tree a request stands: its pages up to `depth` are in it."""
-
-    node: Node
-    depth: int
+from tessera.cache.radix import Cursor, Match, Node, check_tree, longest_prefix
+from tessera.cache.transfers import Copy, Fetch, Offload, Transfer
 
 
 class PrefixCache:
@@ -84,7 +32,7 @@ class PrefixCache:
 
     def __init__(self, allocator: PageAllocator, *, host_slots: int = 0, enabled: bool = True) -> None:
         self.allocator = allocator
-        self.host_slots = host_slots
+        self.host = HostTier(host_slots)
         self.enabled = enabled
         self.transfers: list[Transfer] = []
         self.idle = 0
@@ -94,10 +42,8 @@ class PrefixCache:
         self.evicted_pages = 0
         self._roots: dict[str, Node] = {}
         self._node_of: dict[int, Node] = {}
-        self._free_slots = list(range(host_slots - 1, -1, -1))
         self._clock = itertools.count(1)
         self._evictable: list[tuple[int, int, Node]] = []
-        self._evictable_slots: list[tuple[int, int, Node]] = []
         self._order = itertools.count()
 
     @property
@@ -109,11 +55,6 @@ class PrefixCache:
     def cached_pages(self) -> int:
         """Device pages that the tree knows."""
         return len(self._node_of)
-
-    @property
-    def host_pages(self) -> int:
-        """Slots of the host tier that are in use."""
-        return self.host_slots - len(self._free_slots)
 
     def root(self, salt: str = "") -> Cursor:
         """Where a request begins that has nothing in the tree."""
@@ -127,22 +68,10 @@ class PrefixCache:
             salt: of the tenant.
             limit: the last position that may come from the cache, exclusive.
         """
-        node = self._roots.get(salt)
-        nodes: list[Node] = []
-        if node is None or not self.enabled:
-            return Match(nodes, None, 0)
-        size = self.allocator.page_size
-        at = 0
-        while at + size <= limit:
-            child = node.children.get(tuple(ids[at : at + size]))
-            if child is None:
-                break
-            nodes.append(child)
-            node = child
-            at += size
-        if at >= limit:
-            return Match(nodes, None, 0)
-        return Match(nodes, *node.closest(tuple(ids[at : min(at + size, limit)])))
+        root = self._roots.get(salt)
+        if root is None or not self.enabled:
+            return Match([], None, 0)
+        return longest_prefix(root, ids[:limit], self.allocator.page_size)
 
     def idle_pages(self, match: Match) -> int:
         """Device pages of the match that are idle now and no longer would be."""
@@ -179,8 +108,7 @@ class PrefixCache:
             (page,) = self.allocate(1)
             assert node.slot is not None
             self.transfers.append(Fetch(node.slot, page))
-            self._free_slots.append(node.slot)
-            node.slot = None
+            self.host.give_up(node)
             node.pins -= 1
             self._settle(node, page)
         pages = [node.page for node in match.nodes if node.page is not None]
@@ -283,8 +211,7 @@ class PrefixCache:
         self._roots.clear()
         self._node_of.clear()
         self._evictable.clear()
-        self._evictable_slots.clear()
-        self._free_slots = list(range(self.host_slots - 1, -1, -1))
+        self.host.reset()
         self.transfers.clear()
         self.idle = 0
         self.allocator.reset(held)
@@ -300,37 +227,21 @@ class PrefixCache:
         """
         self.allocator.check_integrity()
         expected = [0] * self.allocator.pages
-        for pages in held:
-            for page in pages:
-                expected[page] += 1
-        slots: list[int] = []
-        idle = 0
-        stack = list(self._roots.values())
-        seen = 0
-        while stack:
-            node = stack.pop()
-            stack += node.children.values()
-            assert node.resident == sum(child.page is not None for child in node.children.values())
-            for key, child in node.children.items():
-                assert child.key == key
-                assert child.parent is node
-                assert child in node.by_first[key[0]]
-                assert len(key) == self.allocator.page_size or not child.children, "an edge below half a page"
-                assert child.page is None or node.parent is None or node.page is not None, "a page below none"
-                assert (child.page is None) != (child.slot is None), "an edge on both tiers or on none"
-                seen += child.page is not None
-                if child.page is None:
-                    assert child.slot is not None
-                    slots.append(child.slot)
-                else:
-                    assert self._node_of[child.page] is child
-                    expected[child.page] += 1
-                    idle += expected[child.page] == 1 and child.pins == 0
-        assert seen == len(self._node_of), f"{len(self._node_of)} pages known, {seen} in the tree"
+        for page in itertools.chain.from_iterable(held):
+            expected[page] += 1
+        nodes = [node for root in self._roots.values() for node in check_tree(root, self.allocator.page_size)]
+        for node in nodes:
+            if node.page is not None:
+                assert self._node_of[node.page] is node
+                expected[node.page] += 1
+        known = [node for node in nodes if node.page is not None]
+        assert len(known) == len(self._node_of), f"{len(self._node_of)} pages known, {len(known)} in the tree"
         wrong = [page for page, count in enumerate(expected) if count != self.allocator.references(page)]
         assert not wrong, f"pages with wrong counts of references: {wrong}"
+        idle = sum(self._is_idle(node) for node in known)
         assert idle == self.idle, f"{self.idle} pages counted as idle, {idle} are"
-        assert sorted([*slots, *self._free_slots]) == list(range(self.host_slots)), "slots of the host tier are lost"
+        slots = [node.slot for node in nodes if node.slot is not None]
+        assert sorted([*slots, *self.host.free]) == list(range(self.host.slots)), "slots of the host tier are lost"
 
     def _put(self, parent: Node, key: tuple[int, ...], pages: list[int], depth: int) -> Node:
         page = pages[depth]
@@ -342,9 +253,7 @@ class PrefixCache:
         if child is None:
             child = parent.add(key)
         if child.page is None:
-            if child.slot is not None:
-                self._free_slots.append(child.slot)
-                child.slot = None
+            self.host.give_up(child)
             if own is not None:
                 self._remove(own)
             self._settle(child, page)
@@ -397,27 +306,15 @@ class PrefixCache:
                 break
         page = node.page
         assert page is not None
-        slot = self._slot() if len(node.key) == self.allocator.page_size else None
+        slot = self.host.take(self._remove) if len(node.key) == self.allocator.page_size else None
         if slot is None:
             self._remove(node)
         else:
             self.transfers.append(Offload(page, slot))
             self._unsettle(node)
             node.slot = slot
-            self._offer_slot(node)
+            self.host.offer(node)
         self.evicted_pages += 1
-
-    def _slot(self) -> int | None:
-        """A slot of the host tier, the least recently used one when none is free."""
-        while not self._free_slots and self._evictable_slots:
-            used, _, node = heapq.heappop(self._evictable_slots)
-            if node.slot is not None and not node.children and node.pins == 0 and node.used == used:
-                self._remove(node)
-        return self._free_slots.pop() if self._free_slots else None
-
-    def _offer_slot(self, node: Node) -> None:
-        if node.slot is not None and not node.children:
-            heapq.heappush(self._evictable_slots, (node.used, next(self._order), node))
 
     def _unsettle(self, node: Node) -> None:
         """Take an idle page from its node and free it."""
@@ -446,8 +343,6 @@ class PrefixCache:
                 node.page = None
             else:
                 self._unsettle(node)
-        if node.slot is not None:
-            self._free_slots.append(node.slot)
-            node.slot = None
+        self.host.give_up(node)
         node.detach()
-        self._offer_slot(parent)
+        self.host.offer(parent)

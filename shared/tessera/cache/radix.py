@@ -5,6 +5,7 @@ Does not know who holds a page: see `tessera.cache.prefix`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 SCANNED = 64
@@ -64,6 +65,69 @@ class Node:
             if count > longest and child.page is not None:
                 best, longest = child, count
         return best, longest
+
+
+@dataclass(frozen=True)
+class Match:
+    """The longest known prefix: whole pages, and perhaps the first `partial_count` tokens of one more."""
+
+    nodes: list[Node]
+    partial: Node | None
+    partial_count: int
+
+    def without_copy(self) -> Match:
+        """Its whole pages alone: the page to copy from takes room until it is copied."""
+        return Match(self.nodes, None, 0)
+
+    @property
+    def absent(self) -> int:
+        """Whole pages that are in the host tier and need one on the device."""
+        return sum(node.page is None for node in self.nodes)
+
+
+@dataclass(eq=False)
+class Cursor:
+    """Where in the tree a request stands: its pages up to `depth` are in it."""
+
+    node: Node
+    depth: int
+
+
+def longest_prefix(root: Node, ids: Sequence[int], page_size: int) -> Match:
+    """What a tree has of the beginning of `ids`."""
+    node, nodes, at = root, list[Node](), 0
+    while at + page_size <= len(ids):
+        child = node.children.get(tuple(ids[at : at + page_size]))
+        if child is None:
+            break
+        nodes.append(child)
+        node = child
+        at += page_size
+    rest = tuple(ids[at : at + page_size])
+    return Match(nodes, *(node.closest(rest) if rest else (None, 0)))
+
+
+def check_tree(root: Node, page_size: int) -> list[Node]:
+    """All nodes below `root`.
+
+    Raises:
+        AssertionError: the tree is not one: a fault of ours.
+    """
+    found: list[Node] = []
+    stack = [root]
+    while stack:
+        node = stack.pop()
+        assert node.resident == sum(child.page is not None for child in node.children.values())
+        for key, child in node.children.items():
+            assert child.key == key
+            assert child.parent is node
+            assert child in node.by_first[key[0]]
+            assert len(key) == page_size or not child.children, "an edge below a part of a page"
+            assert child.page is None or node.parent is None or node.page is not None, "a page below none"
+            assert (child.page is None) != (child.slot is None), "an edge on both tiers or on none"
+        found += node.children.values()
+        stack += node.children.values()
+    return found
 
 
 def _common(one: tuple[int, ...], other: tuple[int, ...]) -> int:

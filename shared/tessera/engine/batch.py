@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from tessera.cache.prefix import Transfer
+from tessera.cache.transfers import Transfer
 from tessera.engine.sequence_request import SequenceRequest
 
 

@@ -9,8 +9,8 @@ pages while nobody needs them. Does not know tensors: it decides which positions
 from __future__ import annotations
 
 from tessera.cache.pages import PageAllocator
-from tessera.cache.prefix import Match, PrefixCache
-from tessera.cache.radix import Node
+from tessera.cache.prefix import PrefixCache
+from tessera.cache.radix import Match, Node
 from tessera.engine.batch import Batch, Chunk
 from tessera.engine.sequence_request import SequenceRequest
 from tessera.engine.speculation import Speculation

@@ -5,13 +5,12 @@ Ties the scheduler (policy) to the runner (tensors) and the sampler; `tessera.en
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import logging
 import math
 import time
 from collections.abc import Iterable
-from typing import Literal, Protocol
+from typing import Literal
 
 import msgspec
 import numpy as np
@@ -22,14 +21,15 @@ from tessera.cache.prefix import PrefixCache
 from tessera.engine.batch import Batch, Chunk
 from tessera.engine.grammar.queue import Grammars
 from tessera.engine.process import failed
+from tessera.engine.runner import Runner
 from tessera.engine.sampler import Sampled, sample
 from tessera.engine.scheduler import Scheduler
+from tessera.engine.sequence_input import check_tokens, media_ids
 from tessera.engine.sequence_request import SequenceRequest
 from tessera.engine.speculation import NGrams, Speculation
 from tessera.errors import DeadlineError, InternalError, InvalidRequestError
 from tessera.models.sequence_runner import StepOutput
-from tessera.models.vision import Encoder
-from tessera.settings import SequenceEngineSettings
+from tessera.settings_engine import SequenceEngineSettings
 from tessera.wire.engine import (
     Array,
     Embed,
@@ -48,29 +48,6 @@ STUCK = "the grammar allows no token that goes on here"
 GRAMMAR_WAIT_S = 0.005
 """How long a step with nothing else to do waits for a grammar; new messages wait as long."""
 NOT_FINITE = "the model's output is not finite (overflow); try another prompt"
-
-
-class Runner(Protocol):
-    """What the engine needs of a model; `tessera.models.sequence_runner.SequenceRunner` is one."""
-
-    pages: int
-    page_size: int
-    host_pages: int
-    encoder: Encoder | None
-
-    @property
-    def context_length(self) -> int:
-        """Positions the model was made for."""
-        ...
-
-    @property
-    def vocabulary(self) -> int:
-        """Number of token ids the model knows."""
-        ...
-
-    def run(self, batch: Batch) -> StepOutput:
-        """Compute a batch."""
-        ...
 
 
 class SequenceEngine:
@@ -120,7 +97,7 @@ class SequenceEngine:
         """Queue a `Generate` or `Embed`."""
         if not isinstance(message, Generate | Embed):
             raise InvalidRequestError(f"this engine does not serve {type(message).__name__}")
-        self._check_tokens(message)
+        check_tokens(message, self.runner.vocabulary)
         sampling = message.sampling if isinstance(message, Generate) else None
         request = SequenceRequest(
             message.request_id,
@@ -289,8 +266,8 @@ class SequenceEngine:
             "kv_pages_used": allocator.used,
             "kv_pages_cached": cache.cached_pages,
             "kv_pages_idle": cache.idle,
-            "host_pages_total": cache.host_slots,
-            "host_pages_used": cache.host_pages,
+            "host_pages_total": cache.host.slots,
+            "host_pages_used": cache.host.used,
             "prefix_hit_tokens_device": cache.hit_tokens["device"],
             "prefix_hit_tokens_host": cache.hit_tokens["host"],
             "prefix_asked_tokens": cache.asked_tokens,
@@ -303,22 +280,6 @@ class SequenceEngine:
             "guessed_tokens": self.speculation.guessed if self.speculation is not None else 0,
             "confirmed_tokens": self.speculation.confirmed if self.speculation is not None else 0,
         }
-
-    def _check_tokens(self, message: Generate | Embed) -> None:
-        if not message.token_ids:
-            raise InvalidRequestError("the prompt has no tokens", param="prompt")
-        wrong = [token for token in message.token_ids if not 0 <= token < self.runner.vocabulary]
-        if wrong:
-            raise InvalidRequestError(
-                f"token {wrong[0]} is outside the model's vocabulary of {self.runner.vocabulary}", param="prompt"
-            )
-        if isinstance(message, Generate):
-            wrong = [token for token in message.sampling.logit_bias if not 0 <= token < self.runner.vocabulary]
-            if wrong:
-                raise InvalidRequestError(
-                    f"token {wrong[0]} is outside the model's vocabulary of {self.runner.vocabulary}",
-                    param="logit_bias",
-                )
 
     def _take(self, request: SequenceRequest, sampled: Sampled) -> FromEngine:
         assert request.sampling is not None
@@ -375,18 +336,3 @@ class SequenceEngine:
     def _fail(self, request: SequenceRequest, error: Exception, *, spoiled: bool = False) -> FromEngine:
         self._end(request, spoiled=spoiled)
         return failed(request.request_id, error)
-
-
-def media_ids(media: dict[str, Array], positions: list[int]) -> dict[int, int]:
-    """What stands for image tokens in the prefix cache: negative, and the same for the same media alone.
-
-    Args:
-        media: of one request, all of it.
-        positions: of the image tokens in the prompt, in order.
-    """
-    digest = hashlib.sha256()
-    for name in sorted(media):
-        digest.update(f"{name}:{media[name].dtype}:{media[name].shape}:".encode())
-        digest.update(media[name].data)
-    base = int.from_bytes(digest.digest()[:7], "big") << 20
-    return {position: -(base + index + 1) for index, position in enumerate(positions)}

@@ -10,8 +10,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
-from tessera.cache.prefix import Cursor
-from tessera.cache.radix import Node
+from tessera.cache.radix import Cursor, Node
 from tessera.engine.grammar.matcher import Matcher
 from tessera.wire.engine import Sampling
 

@@ -13,7 +13,7 @@ from tessera.engine.sequence import SequenceEngine
 from tessera.hub import store
 from tessera.language.tokenizer import stop_ids_of
 from tessera.models.sequence_runner import SequenceRunner
-from tessera.settings import SequenceEngineSettings
+from tessera.settings_engine import SequenceEngineSettings
 from tessera.wire.engine import Ready
 
 logger = logging.getLogger(__name__)

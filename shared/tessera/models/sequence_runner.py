@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import torch
 
-from tessera.cache.prefix import Copy, Offload, Transfer
+from tessera.cache.transfers import Copy, Offload, Transfer
 from tessera.device import Device
 from tessera.engine.batch import Batch, Chunk
 from tessera.engine.sequence_request import SequenceRequest

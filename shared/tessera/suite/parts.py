@@ -13,7 +13,8 @@ from typing import Any, Literal, cast, get_args
 import msgspec
 
 from tessera.errors import SettingsError
-from tessera.settings import PREFIX, Service, Settings
+from tessera.settings import PREFIX, Settings
+from tessera.settings_engine import Service
 from tessera.suite import embedded_redis
 
 GATEWAY = "gateway"

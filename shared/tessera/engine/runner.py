@@ -1,0 +1,32 @@
+"""What the sequence engine needs of a loaded model."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from tessera.engine.batch import Batch
+from tessera.models.sequence_runner import StepOutput
+from tessera.models.vision import Encoder
+
+
+class Runner(Protocol):
+    """What the engine needs of a model; `tessera.models.sequence_runner.SequenceRunner` is one."""
+
+    pages: int
+    page_size: int
+    host_pages: int
+    encoder: Encoder | None
+
+    @property
+    def context_length(self) -> int:
+        """Positions the model was made for."""
+        ...
+
+    @property
+    def vocabulary(self) -> int:
+        """Number of token ids the model knows."""
+        ...
+
+    def run(self, batch: Batch) -> StepOutput:
+        """Compute a batch."""
+        ...

@@ -1,0 +1,54 @@
+"""What every section of the settings is made of, and the section that text and vision share: their engine's."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+Port = Annotated[int, Meta(ge=1, le=65535)]
+Positive = Annotated[int, Meta(ge=1)]
+NonNegative = Annotated[int, Meta(ge=0)]
+PositiveFloat = Annotated[float, Meta(gt=0)]
+Service = Literal["text", "vision", "video", "speech"]
+
+
+class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Base of every section."""
+
+
+def says(description: str) -> Meta:
+    """The sentence that the documented example shows above a key."""
+    return Meta(description=description)
+
+
+class SequenceEngineSettings(Section, frozen=True, kw_only=True):
+    """How a sequence engine (text, vision) fills its steps and its memory."""
+
+    device: Annotated[Literal["auto", "cpu", "cuda"], says("`auto` takes CUDA when there is any.")] = "auto"
+    dtype: Annotated[
+        Literal["auto", "float32", "bfloat16", "float16"], says("`auto`: bfloat16 on CUDA, float32 on a CPU.")
+    ] = "auto"
+    weights: Annotated[
+        Literal["stored", "int8"],
+        says("How linear layers are multiplied: as they are stored, or (on a CPU) in 8 bits, which is faster."),
+    ] = "stored"
+    threads: Annotated[NonNegative, says("CPU threads of the engine. 0: all cores of the machine.")] = 0
+    page_size: Annotated[Positive, says("Token slots in one page of KV cache.")] = 16
+    kv_cache_bytes: Annotated[Positive, says("Memory for KV pages.")] = 512 * 1024 * 1024
+    host_cache_bytes: Annotated[
+        NonNegative, says("Memory on the host for KV pages of known prefixes that had to leave the device. 0: none.")
+    ] = 0
+    fuse_projections: Annotated[
+        bool, says("Whether layers that read the same input (q, k, v; gate, up) are computed at once.")
+    ] = True
+    speculation: Annotated[
+        Literal["off", "ngram"],
+        says("`ngram` guesses next tokens from what the request has; one step confirms several. Changes no answer."),
+    ] = "off"
+    speculation_tokens: Annotated[Positive, says("Most tokens guessed for one request in one step.")] = 8
+    prefix_cache: Annotated[bool, says("Whether requests share the KV pages of equal beginnings.")] = True
+    max_batch_tokens: Annotated[Positive, says("Token budget of one step, prefill chunks and decodes together.")] = 512
+    max_running: Annotated[Positive, says("Requests that may hold pages at once.")] = 32
+    max_waiting: Annotated[Positive, says("Requests that may queue; more are answered 429 with Retry-After.")] = 256
