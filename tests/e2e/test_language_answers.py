@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import math
 from typing import Any
 
@@ -147,3 +148,44 @@ def test_a_picture_for_a_model_that_cannot_see_is_refused_by_field(suite: Any) -
         suite.sdk().chat.completions.create(model=VISION, messages=about_a_picture("https://example.com/cat.png"))
     assert refused.value.param == "messages[0].content[1].image_url.url"
     assert "data:image/png;base64" in refused.value.message
+
+
+def test_a_tool_is_called_and_its_result_is_used_through_the_gateway(suite: Any) -> None:
+    tool = {
+        "type": "function",
+        "function": {
+            "name": "get_weather",
+            "description": "The weather of a city.",
+            "parameters": {"type": "object", "properties": {"city": {"enum": ["Paris", "Rome"]}}, "required": ["city"]},
+        },
+    }
+    asked: list[Any] = [{"role": "user", "content": "What is the weather in Paris?"}]
+    client = suite.sdk()
+    called = client.chat.completions.create(
+        model=TEXT, messages=asked, tools=[tool], tool_choice="required", temperature=0, max_tokens=80
+    )
+    assert called.choices[0].finish_reason == "tool_calls"
+    call = called.choices[0].message.tool_calls[0]
+    assert (call.function.name, json.loads(call.function.arguments)) == ("get_weather", {"city": "Paris"})
+    result = {"role": "tool", "tool_call_id": call.id, "content": "21 degrees and sunny"}
+    told = client.chat.completions.create(
+        model=TEXT, messages=[*asked, called.choices[0].message, result], temperature=0, max_tokens=60
+    )
+    assert "21" in told.choices[0].message.content or "sunny" in told.choices[0].message.content
+
+
+def test_a_structured_answer_and_its_tokens_through_the_gateway(suite: Any) -> None:
+    schema = {"type": "object", "properties": {"capital": {"type": "string", "maxLength": 12}}, "required": ["capital"]}
+    schema["additionalProperties"] = False
+    form = {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema, "strict": True}}
+    client = suite.sdk()
+    with client.chat.completions.stream(
+        model=TEXT, messages=QUESTION, response_format=form, temperature=0, max_tokens=60
+    ) as stream:
+        answer = stream.get_final_completion().choices[0]
+    assert json.loads(answer.message.content) == {"capital": "Paris"}
+    found = client.post("/../tokenize", body={"model": TEXT, "messages": QUESTION}, cast_to=dict[str, Any])
+    whole = client.chat.completions.create(model=TEXT, messages=QUESTION, max_tokens=1)
+    assert found["count"] == whole.usage.prompt_tokens
+    text = client.post("/../detokenize", body={"model": TEXT, "tokens": found["tokens"]}, cast_to=dict[str, Any])
+    assert "capital of France" in text["prompt"]

@@ -223,3 +223,32 @@ def test_more_images_than_may_wait_are_turned_away(start_service, models_dir):
             answers = list(clients.map(lambda _: httpx.post(url, json=body, timeout=60), range(6)))
         assert {answer.status_code for answer in answers} == {200, 429}
         assert all(answer.headers["retry-after"] for answer in answers if answer.status_code == 429)
+
+
+def test_a_structured_answer_about_a_picture(client):
+    schema = {"type": "object", "properties": {"count": {"type": "integer", "minimum": 0, "maximum": 9}}}
+    schema |= {"required": ["count"], "additionalProperties": False}
+    answer = client.chat.completions.create(
+        model=MODEL,
+        messages=ask(picture(1)),
+        temperature=1.0,
+        max_tokens=60,
+        response_format={"type": "json_schema", "json_schema": {"name": "found", "schema": schema}},
+    )
+    assert json.loads(answer.choices[0].message.content)["count"] in range(10)
+    tool = {"type": "function", "function": {"name": "count", "parameters": schema}}
+    called = client.chat.completions.create(
+        model=MODEL, messages=ask(picture(1)), tools=[tool], tool_choice="required", max_tokens=200
+    )
+    (call, *_) = called.choices[0].message.tool_calls
+    assert json.loads(call.function.arguments)["count"] in range(10)
+    history = [*ask(picture(1)), called.choices[0].message, {"role": "tool", "tool_call_id": call.id, "content": "3"}]
+    assert client.chat.completions.create(model=MODEL, messages=history, tools=[tool], max_tokens=2).choices
+
+
+def test_the_tokens_of_a_picture_are_counted(client, vision):
+    asked = httpx.post(f"{vision.url}/tokenize", json={"model": MODEL, "messages": ask(picture(1))}, timeout=60).json()
+    answer = client.chat.completions.create(model=MODEL, messages=ask(picture(1)), max_tokens=1)
+    assert asked["count"] == answer.usage.prompt_tokens
+    text = httpx.post(f"{vision.url}/detokenize", json={"model": MODEL, "tokens": asked["tokens"]}).json()["prompt"]
+    assert "Describe" in text
