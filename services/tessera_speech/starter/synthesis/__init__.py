@@ -1,0 +1,1 @@
+"""The starter `english-voices`: a VITS with two voices that reads English letters."""

@@ -1,0 +1,86 @@
+"""The teacher's readings of training sentences, kept in files: made once, read many times.
+
+A file holds `SENTENCES` readings; its sentences follow from the seed and its number, so files can be made in any order
+and in several sittings. Does not know letters' durations (`alignment`) or batches (`data`).
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import numpy as np
+from safetensors import safe_open
+from safetensors.numpy import load_file, save_file
+
+from tessera.starters.optimize import generator
+from tessera_speech.starter import sentences
+from tessera_speech.starter.synthesis.teacher import Reading, Teacher
+
+SENTENCES = 50
+SENTENCE_SEED = 20_261_121
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A reading and its sentence."""
+
+    text: str
+    reading: Reading
+
+
+class _Index(msgspec.Struct):
+    texts: list[str]
+    units: list[list[str]]
+    frames: list[list[int]]
+
+
+def path_of(folder: Path, number: int) -> Path:
+    """Where file `number` is."""
+    return folder / f"readings-{number:03d}.safetensors"
+
+
+def texts_of(seed: int, number: int) -> list[str]:
+    """The sentences of file `number`."""
+    return list(itertools.islice(sentences.training(generator(seed, SENTENCE_SEED, number)), SENTENCES))
+
+
+def make(teacher: Teacher, folder: Path, seed: int, number: int) -> None:
+    """Make file `number`, unless it is there."""
+    path = path_of(folder, number)
+    if path.exists():
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    spoken = [(text, teacher.units(text)) for text in texts_of(seed, number)]
+    write(path, [Kept(text, teacher.read(units)) for text, units in spoken if units])
+
+
+def write(path: Path, kept: list[Kept]) -> None:
+    """Write a file, all of it or nothing."""
+    index = _Index(
+        [one.text for one in kept],
+        [one.reading.units for one in kept],
+        [one.reading.frames.tolist() for one in kept],
+    )
+    joined = np.concatenate([one.reading.latents for one in kept])
+    latents = np.ascontiguousarray(joined, dtype=np.float16)
+    partial = path.with_suffix(".partial")
+    save_file({"latents": latents}, partial, metadata={"index": msgspec.json.encode(index).decode()})
+    partial.rename(path)
+
+
+def read(path: Path) -> list[Kept]:
+    """What a file holds."""
+    with safe_open(path, "numpy") as file:
+        index = msgspec.json.decode(file.metadata()["index"], type=_Index)
+    latents = load_file(path)["latents"]
+    kept: list[Kept] = []
+    start = 0
+    for text, units, frames in zip(index.texts, index.units, index.frames, strict=True):
+        spent = np.array(frames, dtype=np.int64)
+        end = start + int(spent.sum())
+        kept.append(Kept(text, Reading(units, spent, latents[start:end].astype(np.float32))))
+        start = end
+    return kept

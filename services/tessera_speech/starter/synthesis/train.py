@@ -1,0 +1,107 @@
+"""The whole training: the teacher's readings, three stages, a model directory in float16. Does not judge."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+from transformers import VitsModel
+
+from tessera.starters.run import Run
+from tessera.wire.models import Card
+from tessera_speech.starter.synthesis import readings
+from tessera_speech.starter.synthesis.data import Utterance, fitted_aligner, spellings, utterances
+from tessera_speech.starter.synthesis.model import HIDDEN, VOICES, adopt_decoder, untrained, write_tokenizer
+from tessera_speech.starter.synthesis.teacher import RATE, Teacher, decoder_weights
+from tessera_speech.starter.synthesis.text_side import Speech, Spelling
+from tessera_speech.starter.synthesis.voices import Recording, Voices, recordings
+
+READINGS = 20
+"""Files of readings: about an hour of speech."""
+RECORDED = 100
+"""Utterances that the decoder is trained on."""
+SPELLING_STEPS = 600
+SPEECH_STEPS = 900
+VOICES_STEPS = 1200
+EXACT = (".convs1.", ".convs2.")
+"""Biases here have the decoder's offset in them, which float16 would round away."""
+
+
+def train(run: Run) -> Card:
+    """Train what is not yet trained and fill `run.output`."""
+    teacher = Teacher()
+    paths = [readings.path_of(run.work / "readings", number) for number in range(READINGS)]
+    for number, path in enumerate(paths):
+        if not path.exists():
+            run.check_time()
+            run.report(f"the teacher reads: {number + 1} of {READINGS} files of {readings.SENTENCES} sentences")
+            readings.make(teacher, path.parent, run.seed, number)
+    aligner = fitted_aligner(teacher, run.seed)
+    spelled = spellings(run.work / "spellings.json", teacher, aligner, run.seed)
+    spoken = utterances(paths, aligner, spelled.labels, voice=0)
+    run.reseed("model")
+    model, head = untrained(), nn.Linear(HIDDEN, len(spelled.labels))
+    adopt_decoder(model, decoder_weights())
+    model.to(run.device).train()
+    head.to(run.device)
+    run.fit(Spelling(run, model, head, spelled, steps=SPELLING_STEPS))
+    run.check_time()
+    recorded = _recordings(run.work / "recordings.safetensors", model, spoken[:RECORDED])
+    speech = Speech(run, model, head, spoken, steps=SPEECH_STEPS)
+    run.fit(speech)
+    speech.finish()
+    voices = Voices(run, model, recorded, steps=VOICES_STEPS)
+    run.fit(voices)
+    voices.finish()
+    save(model, run.output)
+    return _card(model)
+
+
+def save(model: VitsModel, directory: Path) -> None:
+    """Write a model directory: float16, but for what needs more."""
+    weights = {
+        name: value if name.endswith("bias") and any(part in name for part in EXACT) else value.half()
+        for name, value in model.state_dict().items()
+    }
+    model.cpu().save_pretrained(directory, state_dict=weights)
+    write_tokenizer(directory)
+
+
+def _recordings(path: Path, model: VitsModel, chosen: list[Utterance]) -> list[Recording]:
+    if path.is_file():
+        kept = load_file(path)
+        return [
+            Recording(one, tuple(kept[f"{number}.{voice}"].numpy() for voice in range(len(VOICES))))
+            for number, one in enumerate(chosen)
+        ]
+    made = recordings(model, chosen)
+    partial = path.with_suffix(".partial")
+    tensors = {
+        f"{number}.{voice}": torch.from_numpy(samples)
+        for number, one in enumerate(made)
+        for voice, samples in enumerate(one.samples)
+    }
+    save_file(tensors, partial)
+    partial.rename(path)
+    return made
+
+
+def _card(model: VitsModel) -> Card:
+    return Card(
+        id="english-voices",
+        family="VitsModel",
+        tasks=["speech"],
+        source="recipe:tessera starters train english-voices",
+        parameters=sum(parameter.numel() for parameter in model.parameters()),
+        licence="apache-2.0",
+        notice="two voices of even pitch; reads any English, words that are spelled unlike others sometimes wrongly",
+        revision="1",
+        scheme="float16",
+        voices=VOICES,
+        sample_rate=RATE,
+        data="Generated sentences (words by frequency from wordfreq, CC BY-SA; parts of speech from lemminflect), read "
+        "by Piper's voice en_US-joe-medium (MIT; recordings in the public domain, CC0). The decoder began as that "
+        "voice's; the second voice is the first at twice the pulses and 1.15 times the formants.",
+    )
