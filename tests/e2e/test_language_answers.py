@@ -162,7 +162,13 @@ def test_a_tool_is_called_and_its_result_is_used_through_the_gateway(suite: Any)
     asked: list[Any] = [{"role": "user", "content": "What is the weather in Paris?"}]
     client = suite.sdk()
     called = client.chat.completions.create(
-        model=TEXT, messages=asked, tools=[tool], tool_choice="required", temperature=0, max_tokens=80
+        model=TEXT,
+        messages=asked,
+        tools=[tool],
+        tool_choice="required",
+        parallel_tool_calls=False,
+        temperature=0,
+        max_tokens=80,
     )
     assert called.choices[0].finish_reason == "tool_calls"
     call = called.choices[0].message.tool_calls[0]

@@ -261,6 +261,16 @@ def test_calls_are_calls(compiler, words):
     assert {len(json.loads(said.removeprefix(b"[TOOL_CALLS] "))) for said in single if said} == {1}
 
 
+@pytest.mark.parametrize("backend", ["xgrammar", "llguidance"])
+@pytest.mark.parametrize("size", [SIZE, 288, 289])
+def test_masks_fit_vocabularies_of_any_size(byte_model, backend, size):
+    matcher = compiler_for(backend, byte_model, size).compile(grammar("choice", ["ab"]))()
+    mask = torch.full((2, -(-size // 32)), -1, dtype=torch.int32)
+    matcher.fill_mask(mask, 1)
+    assert 0 < int(allowed(mask, size)[1].sum()) < 10
+    assert allowed(mask, size)[0].all()
+
+
 def test_a_control_token_is_no_text(compiler):
     make = compiler.compile(grammar("json_schema", {"type": "string"}))
     matcher = make()
@@ -407,6 +417,19 @@ def test_a_grammar_that_takes_too_long_is_given_up_and_holds_nobody_else_for_eve
     time.sleep(0.1)
     grammars.start("d", grammar("regex", "a"))
     assert not isinstance(until(grammars)["d"], Exception)
+
+
+def test_the_time_begins_when_there_is_a_compiler():
+    slow = Slow()
+    slow.gate.set()
+
+    def make() -> Slow:
+        time.sleep(0.6)
+        return slow
+
+    grammars = Grammars(make, vocabulary=SIZE, stop_ids=[STOP], timeout_s=0.3)
+    grammars.start("a", grammar("regex", "a"))
+    assert not isinstance(until(grammars)["a"], Exception)
 
 
 def test_a_model_without_an_end_has_no_grammars():

@@ -111,7 +111,8 @@ class LlguidanceMatcher:
         if self.ended:
             mask_RW[row] = 0
         else:
-            mask_RW[row] = torch.frombuffer(bytearray(self._inner.compute_bitmask()), dtype=torch.int32)
+            words_W = torch.frombuffer(bytearray(self._inner.compute_bitmask()), dtype=torch.int32)
+            mask_RW[row] = words_W[: mask_RW.shape[1]]  # it may end with an empty word
 
     def accept(self, token: int) -> bool:
         """As `Matcher.accept`."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+import numpy as np
 import torch
 
 from tessera.wire.engine import Thinking
@@ -110,7 +111,11 @@ def packed(allowed_RV: torch.Tensor) -> torch.Tensor:
 
 def allowed(mask_RW: torch.Tensor, vocabulary: int) -> torch.Tensor:
     """The bits of a mask as booleans [rows, vocabulary]; tokens beyond the mask are not allowed."""
-    places = torch.arange(32, dtype=torch.int32, device=mask_RW.device)
-    bits_RV = ((mask_RW[:, :, None] >> places) & 1).flatten(1).bool()
+    if mask_RW.device.type == "cpu":  # NumPy's is ten times as fast as shifting
+        bytes_RB = mask_RW.numpy().astype("<i4", copy=False).view(np.uint8)
+        bits_RV = torch.from_numpy(np.unpackbits(bytes_RB, axis=1, bitorder="little")).bool()
+    else:
+        places = torch.arange(32, dtype=torch.int32, device=mask_RW.device)
+        bits_RV = ((mask_RW[:, :, None] >> places) & 1).flatten(1).bool()
     missing = vocabulary - bits_RV.shape[1]
     return torch.nn.functional.pad(bits_RV, (0, missing)) if missing > 0 else bits_RV[:, :vocabulary]

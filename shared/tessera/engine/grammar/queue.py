@@ -7,6 +7,7 @@ requests and goes on in its thread; while every thread is held so, new grammars 
 from __future__ import annotations
 
 import hashlib
+import math
 import queue
 import threading
 import time
@@ -40,7 +41,7 @@ class Compiler(Protocol):
 class _Waiting:
     grammar: Grammar
     future: Future[Make]
-    until: float
+    since: float
 
 
 class Grammars:
@@ -50,7 +51,7 @@ class Grammars:
         compiler: of the model's vocabulary; called once, in a thread, when the first grammar comes.
         vocabulary: number of the model's token ids.
         stop_ids: ids that end an answer.
-        timeout_s: seconds that a compilation may take.
+        timeout_s: seconds that a compilation may take, once the compiler is there.
     """
 
     def __init__(
@@ -58,6 +59,7 @@ class Grammars:
     ) -> None:
         self._make_compiler = compiler
         self._compiler: Compiler | None = None
+        self._ready_at = math.inf
         self._making = threading.Lock()
         self._vocabulary = vocabulary
         self._stop_ids = stop_ids
@@ -95,7 +97,7 @@ class Grammars:
         self._kept[key] = future
         for old in list(self._kept)[: max(0, len(self._kept) - KEPT)]:
             del self._kept[old]
-        self._waiting[request_id] = _Waiting(grammar, future, time.monotonic() + self._timeout_s)
+        self._waiting[request_id] = _Waiting(grammar, future, time.monotonic())
 
     def cancel(self, request_id: str) -> None:
         """Forget a request."""
@@ -112,7 +114,9 @@ class Grammars:
         now = time.monotonic()
         found = []
         for request_id, waiting in list(self._waiting.items()):
-            if waiting.future.done() or now > waiting.until:
+            # The first grammar's time begins when there is something to compile it.
+            late = now - max(waiting.since, self._ready_at) > self._timeout_s
+            if waiting.future.done() or late:
                 del self._waiting[request_id]
                 found.append((request_id, self._result(waiting)))
         return found
@@ -151,6 +155,7 @@ class Grammars:
         with self._making:
             if self._compiler is None:
                 self._compiler = self._make_compiler()
+                self._ready_at = time.monotonic()
             return self._compiler
 
 
