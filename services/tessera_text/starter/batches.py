@@ -14,7 +14,7 @@ from tokenizers import Tokenizer
 from tessera_text.starter import data
 from tessera_text.starter.model import ASSISTANT, END, prompt
 
-ROWS, WIDTH = 40, 96
+ROWS, WIDTH = 32, 96
 """Of a batch, in rows and tokens a row."""
 
 
@@ -41,8 +41,8 @@ def draw_batch(random: np.random.Generator, tokenizer: Tokenizer, shares: dict[s
     """A batch of questions to train on, whose tasks have the given shares."""
     names, weights = list(shares), np.array(list(shares.values()))
     room, texts = ROWS * WIDTH, []
-    # A question has at least 12 tokens.
-    for name in random.choice(names, size=room // 12, p=weights / weights.sum()):
+    # Questions have about 30 tokens, hardly ever fewer than 20.
+    for name in random.choice(names, size=room // 20, p=weights / weights.sum()):
         question = data.draw(random, str(name), "train", phrasing="train")
         texts.append(prompt(question.text) + question.answer + END)
     encoded = [np.array(one.ids) for one in tokenizer.encode_batch_fast(texts, add_special_tokens=False)]

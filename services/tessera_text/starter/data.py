@@ -16,7 +16,7 @@ from typing import Literal
 
 import numpy as np
 
-from tessera_text.starter import phrases
+from tessera_text.starter import phrases, working
 from tessera_text.starter.phrases import Phrasings
 from tessera_text.starter.units import PAIRS, Pair, Unit
 
@@ -112,7 +112,8 @@ def _list(random: Random, numbers: Sequence[str]) -> str:
 def _add(random: Random, phrasing: Split) -> Question:
     a, b = integer(random), integer(random)
     text = _phrase(random, phrases.ADD, phrasing, a=a, b=b)
-    return Question("add", text, f"{a} + {b} = {a + b}", ("add", str(a), str(b)), (str(a), str(b)))
+    answer = " = ".join([f"{a} + {b}", *working.add(a, b)])
+    return Question("add", text, answer, ("add", str(a), str(b)), (str(a), str(b)))
 
 
 def _subtract(random: Random, phrasing: Split) -> Question:
@@ -122,42 +123,34 @@ def _subtract(random: Random, phrasing: Split) -> Question:
         a, b = max(a, b), min(a, b)
         phrasings = phrases.SUBTRACT_STORIES
     text = _phrase(random, phrasings, phrasing, a=a, b=b)
-    swapped = f" = -({b} - {a})" if a < b else ""
-    answer = f"{a} - {b}{swapped} = {a - b}"
+    answer = " = ".join([f"{a} - {b}", *working.subtract(a, b)])
     return Question("subtract", text, answer, ("subtract", str(a), str(b)), (str(a), str(b)))
-
-
-def parts(number: int, factor: int) -> list[int]:
-    """The products of a number's tens and of its ones with `factor`, where they are not zero: at least one."""
-    products = [number // 10 * 10 * factor, number % 10 * factor]
-    return [product for product in products if product] or [0]
 
 
 def _multiply(random: Random, phrasing: Split) -> Question:
     a, b = integer(random, 2), int(random.integers(2, 10))
-    shown = parts(a, b)
+    steps = working.multiply(a, b)
     if random.random() < 0.5:
         a, b = b, a
-    middle = " = ".join([" + ".join(map(str, shown)), str(a * b)][2 - len(shown) :])
     text = _phrase(random, phrases.MULTIPLY, phrasing, a=a, b=b)
-    return Question("multiply", text, f"{a} × {b} = {middle}", ("multiply", str(a), str(b)), (str(a), str(b)))
+    return Question(
+        "multiply", text, " = ".join([f"{a} × {b}", *steps]), ("multiply", str(a), str(b)), (str(a), str(b))
+    )
 
 
 def _divide(random: Random, phrasing: Split) -> Question:
     quotient, divisor = max(1, integer(random, 2)), int(random.integers(2, 10))
     rest = int(random.integers(1, divisor)) if random.random() < 0.3 else 0
     dividend = quotient * divisor + rest
-    shown = [*parts(quotient, divisor), *([rest] if rest else [])]
-    middle = f" = ({' + '.join(map(str, shown))}) / {divisor}" if len(shown) > 1 else ""
-    remainder = f" remainder {rest}" if rest else ""
-    answer = f"{dividend} / {divisor}{middle} = {quotient}{remainder}"
+    sides = [f"{dividend} / {divisor}", *working.divide(dividend, divisor), str(quotient)]
+    answer = " = ".join(sides) + (f" remainder {rest}" if rest else "")
     text = _phrase(random, phrases.DIVIDE, phrasing, a=dividend, b=divisor)
     numbers = (str(dividend), str(divisor))
     return Question("divide", text, answer, ("divide", *numbers), numbers)
 
 
 def _sort(random: Random, phrasing: Split) -> Question:
-    values = [integer(random) for _ in range(random.integers(3, 7))]
+    values = [integer(random) for _ in range(random.integers(3, 6))]
     order = "descending" if random.random() < 0.5 else "ascending"
     numbers = tuple(map(str, values))
     text = _phrase(random, phrases.SORT[order], phrasing, list=_list(random, numbers))
@@ -166,16 +159,22 @@ def _sort(random: Random, phrasing: Split) -> Question:
 
 
 def _extreme(random: Random, phrasing: Split) -> Question:
-    values = [integer(random) for _ in range(random.integers(3, 7))]
+    values = [integer(random) for _ in range(random.integers(3, 6))]
     which = "largest" if random.random() < 0.5 else "smallest"
     numbers = tuple(map(str, values))
+    ordered = sorted(values)
+    answer = f"{_ordered(ordered)} {which.capitalize()}: {ordered[-1 if which == 'largest' else 0]}."
     text = _phrase(random, phrases.PICK[which], phrasing, list=_list(random, numbers))
-    return Question("extreme", text, str((max if which == "largest" else min)(values)), (which, *numbers), numbers)
+    return Question("extreme", text, answer, (which, *numbers), numbers)
+
+
+def _ordered(values: Sequence[int]) -> str:
+    return f"Sorted: {', '.join(map(str, values))}."
 
 
 def _median(random: Random, phrasing: Split) -> Question:
     values = sorted(integer(random) for _ in range(random.choice([3, 5])))
-    answer = f"Sorted: {', '.join(map(str, values))}. Median: {values[len(values) // 2]}."
+    answer = f"{_ordered(values)} Median: {values[len(values) // 2]}."
     numbers = tuple(str(value) for value in random.permutation(values))
     text = _phrase(random, phrases.MEDIAN, phrasing, list=_list(random, numbers))
     return Question("median", text, answer, ("median", *numbers), numbers)
@@ -202,9 +201,10 @@ def _of_big(random: Random, pair: Pair) -> Decimal:
 def _to_small(value: Decimal, pair: Pair) -> tuple[str, str]:
     """A chain of equations from the big unit to the small one, and its last value."""
     result = _plain(value * pair.factor)
-    shown = [] if pair.metric else parts(int(value), pair.factor)
-    middle = f" = ({' + '.join(map(str, shown))}) {pair.small.symbol}" if len(shown) > 1 else ""
-    return f"{_plain(value)} {pair.big.symbol}{middle} = {result} {pair.small.symbol}", result
+    steps = [result] if pair.metric else working.multiply(int(value), pair.factor)
+    shown = [f"({step})" if " " in step else step for step in steps]
+    sides = [f"{_plain(value)} {pair.big.symbol}", *(f"{step} {pair.small.symbol}" for step in shown)]
+    return " = ".join(sides), result
 
 
 def _convert(random: Random, phrasing: Split) -> Question:
@@ -215,7 +215,7 @@ def _convert(random: Random, phrasing: Split) -> Question:
         answer, _ = _to_small(big, pair)
     else:
         source, target, value = pair.small, pair.big, _plain(big * pair.factor)
-        shown = [] if pair.metric else parts(int(big), pair.factor)
+        shown = [] if pair.metric else working.parts(int(big), pair.factor)
         middle = f" = ({' + '.join(map(str, shown))}) / {pair.factor} {target.symbol}" if len(shown) > 1 else ""
         answer = f"{value} {source.symbol}{middle} = {_plain(big)} {target.symbol}"
     text = _phrase(random, phrases.CONVERT, phrasing, v=value, u=_unit(random, source), w=_unit(random, target))
@@ -237,15 +237,19 @@ def _compare(random: Random, phrasing: Split) -> Question:
     b = _near(random, a)
     word = "larger" if random.random() < 0.5 else "smaller"
     numbers = (str(a), str(b))
+    relation = f"{a} = {b}" if a == b else _relation(Decimal(a), Decimal(b))
     if random.random() < 0.5 and a != b:
         text = _phrase(random, phrases.COMPARE[word], phrasing, a=a, b=b)
         chosen = max(a, b) if word == "larger" else min(a, b)
-        return Question("compare", text, f"{chosen} is {word}.", (f"which {word}", *numbers), numbers)
+        return Question("compare", text, f"{relation}, so {chosen} is {word}.", (f"which {word}", *numbers), numbers)
     text = _phrase(random, phrases.IS[word], phrasing, a=a, b=b)
-    true = a > b if word == "larger" else a < b
-    relation = "equal to" if a == b else "larger than" if a > b else "smaller than"
-    answer = f"{'Yes' if true else 'No'}, {a} is {relation} {b}."
-    return Question("compare", text, answer, (f"is {word}", *numbers), numbers)
+    verdict = "yes" if (a > b if word == "larger" else a < b) else "no"
+    return Question("compare", text, f"{relation}, so {verdict}.", (f"is {word}", *numbers), numbers)
+
+
+def _relation(a: Decimal, b: Decimal) -> str:
+    """Always the smaller number first, so that to compare is one thing and to answer another."""
+    return f"{_plain(min(a, b))} < {_plain(max(a, b))}"
 
 
 def _measure(random: Random, phrasing: Split) -> Question:
@@ -261,8 +265,10 @@ def _measure(random: Random, phrasing: Split) -> Question:
     x, y = shown if random.random() < 0.5 else shown[::-1]
     text = _phrase(random, phrases.MEASURE, phrasing, word=word, x=x, y=y)
     chosen = big if (same > other) == more else small
-    end = "they are equal" if same == other else f"{' '.join(chosen)} is {word}"
-    return Question("measure", text, f"{chain}, so {end}.", (word, *big, *small), (big[0], small[0]))
+    end = f" and {_relation(same, other)}, so {' '.join(chosen)} is {word}."
+    if same == other:
+        end = ", so they are equal."
+    return Question("measure", text, f"{chain}{end}", (word, *big, *small), (big[0], small[0]))
 
 
 def _other(random: Random, phrasing: Split) -> Question:

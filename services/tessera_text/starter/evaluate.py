@@ -30,6 +30,8 @@ from tessera_text.starter.judge import is_right
 SAMPLES = 100
 """Of each task, when nothing else is said."""
 MOST_TOKENS = 80
+SHOWN = 10
+"""About so many wrong answers are shown."""
 RIGHT = 90.0
 """Percent of the questions that must be answered exactly."""
 ALIVE = 0.2
@@ -61,7 +63,9 @@ def held_out(seed: int, samples: int) -> list[Question]:
 
 def answer(directory: Path, texts: Sequence[str], device: str = "cpu") -> Answers:
     """Ask the model in `directory` through the engine that serves it, greedily, each text as one user's message."""
-    settings = SequenceEngineSettings(max_waiting=len(texts) + 1, kv_cache_bytes=64 << 20)
+    settings = SequenceEngineSettings(
+        max_waiting=len(texts) + 1, max_running=128, max_batch_tokens=2048, kv_cache_bytes=64 << 20
+    )
     place = choose(cast("Literal['auto', 'cpu', 'cuda']", device))
     runner = SequenceRunner(directory, place, page_size=settings.page_size, kv_cache_bytes=settings.kv_cache_bytes)
     ready = Ready(device=place.name, cards=[read_card(directory)], directories=[str(directory)], report={})
@@ -100,9 +104,9 @@ def evaluate(directory: Path, evaluation: Evaluation) -> list[Measure]:
     questions = held_out(evaluation.seed, evaluation.samples or SAMPLES)
     answers = answer(directory, [question.text for question in questions], evaluation.device)
     right = [is_right(question.ask, text) for question, text in zip(questions, answers.texts, strict=True)]
-    for question, text, good in zip(questions, answers.texts, right, strict=True):
-        if not good:
-            evaluation.report(f"wrong: {question.text!r} got {text!r}")
+    wrong = [index for index, good in enumerate(right) if not good]
+    for index in wrong[:: max(1, len(wrong) // SHOWN)]:
+        evaluation.report(f"one of {len(wrong)} that are wrong: {questions[index].text!r} got {answers.texts[index]!r}")
     for layer, load_E in enumerate(answers.load_LE.tolist()):
         evaluation.report(f"load of the experts of layer {layer}: {' '.join(f'{100 * load:.1f} %' for load in load_E)}")
     return [*_exactness(questions, right), *_load(answers.load_LE)]

@@ -60,13 +60,12 @@ def _is_right(kind: str, words: list[str], answer: str) -> bool:
         return first == f"{words[0]} {_SIGNS[kind]} {words[1]}" and bool(_NUMBER.fullmatch(last))
     if kind in ("ascending", "descending"):
         return answer.split(", ") == sorted(words, key=int, reverse=kind == "descending")
-    if kind in ("largest", "smallest"):
-        ordered = sorted(words, key=int)
-        return answer == ordered[-1 if kind == "largest" else 0]
-    if kind == "median":
-        found = re.fullmatch(r"Sorted: (.*)\. Median: (.*)\.", answer)
-        middle = statistics.median(map(int, words))
-        return bool(found and found[1].split(", ") == sorted(words, key=int) and found[2] == str(middle))
+    if kind in ("largest", "smallest", "median"):
+        found = re.fullmatch(r"Sorted: (.*)\. (.*): (.*)\.", answer)
+        right = {"largest": max, "smallest": min, "median": statistics.median}[kind](map(int, words))
+        return bool(found and found[1].split(", ") == sorted(words, key=int) and found[2].lower() == kind) and found[
+            3
+        ] == str(right)
     if kind == "convert":
         first, last, _ = _chain(answer)
         return first == f"{words[0]} {words[1]}" and last.endswith(f" {words[2]}") and _is_plain(last)
@@ -91,25 +90,30 @@ def _division(dividend: str, divisor: str, answer: str) -> bool:
 def _comparison(kind: str, words: list[str], answer: str) -> bool:
     a, b = map(int, words)
     asked = kind.split()[1]
+    found = re.fullmatch(r"(.*), so (.*)\.", answer)
+    if found is None or found[1] != (f"{a} = {b}" if a == b else f"{min(a, b)} < {max(a, b)}"):
+        return False
     if kind.startswith("which "):
-        return answer == f"{max(a, b) if asked == 'larger' else min(a, b)} is {asked}."
-    relation = {True: "larger than", False: "smaller than"}[a > b] if a != b else "equal to"
-    return answer == f"{'Yes' if relation.startswith(asked) else 'No'}, {a} is {relation} {b}."
+        return found[2] == f"{max(a, b) if asked == 'larger' else min(a, b)} is {asked}"
+    true = a > b if asked == "larger" else a < b
+    return found[2] == ("yes" if true else "no")
 
 
 def _measuring(word: str, words: list[str], answer: str) -> bool:
-    found = re.fullmatch(r"(.*), so (.*)\.", answer)
+    found = re.fullmatch(r"(.*?)(?: and (\S+) < (\S+))?, so (.*)\.", answer)
     if found is None:
         return False
     x, y = f"{words[0]} {words[1]}", f"{words[2]} {words[3]}"
     first, last, _ = _chain(found[1])
-    if first not in (x, y) or not _is_plain(last) or last.split()[-1] == first.split()[-1]:
+    other = y if first == x else x
+    if first not in (x, y) or not _is_plain(last) or last.split()[-1] != other.split()[-1]:
         return False
     (_, one), (_, two) = _value(x), _value(y)
     if one == two:
-        return found[2] == "they are equal"
+        return found[2] is None and found[4] == "they are equal"
+    ordered = sorted((last.split()[0], other.split()[0]), key=Fraction)
     chosen = x if (one > two) == (word in _MORE) else y
-    return found[2] == f"{chosen} is {word}"
+    return [found[2], found[3]] == ordered and found[4] == f"{chosen} is {word}"
 
 
 def _is_plain(side: str) -> bool:
