@@ -207,6 +207,44 @@ def test_auto_takes_the_other_library_for_what_the_first_does_not_hold(byte_mode
     assert all(number % 7 == 0 for number in said)
 
 
+def text_of(length: int) -> dict:
+    return {"type": "string", "maxLength": length}
+
+
+HOSTILE = [
+    ("json_schema", {"type": "object", "properties": {f"k{n}": text_of(99_999 - n) for n in range(60)}}),
+    ("json_schema", {"type": "string", "minLength": 100_000}),
+    (
+        "json_schema",
+        {
+            "type": "object",
+            "properties": {f"k{n}": {"type": "integer"} for n in range(300)},
+            "minProperties": 100,
+            "additionalProperties": False,
+        },
+    ),
+    ("json_schema", {"type": "string", "pattern": "^(((a{1,1000}){1,1000}){1,1000})$"}),
+    ("json_schema", {"patternProperties": {"(((a{1,1000}){1,1000}){1,1000})": {}}}),
+    ("regex", "(((a{1,1000}){1,1000}){1,1000}){1,1000}"),
+    ("regex", "(" + "|".join(f"a{{{n}}}b" for n in range(1, 900)) + ")*c"),
+    ("regex", "(.*x.{400}){20}"),
+    ("ebnf", 'root ::= (("a"{1,10000}){1,10000}){1,10000}'),
+    ("ebnf", 'root ::= a a a a a a "x"\na ::= [a-z ]* | a a'),
+    ("ebnf", 'root ::= root root | "a" | ""'),
+]
+
+
+@pytest.mark.parametrize(("kind", "source"), HOSTILE, ids=range(len(HOSTILE)))
+@pytest.mark.timeout(60)
+def test_no_grammar_keeps_a_core_busy(byte_model, words, kind, source):
+    """Each of these took xgrammar minutes, or would; `auto` refuses or serves it."""
+    try:
+        make = compiler_for("auto", byte_model, SIZE).compile(grammar(kind, source))
+    except InvalidRequestError:
+        return
+    babble(make(), words.tokens, 1, longest=100)
+
+
 @pytest.mark.parametrize("pattern", ["[ab]{2,5}", r"\d+(\.\d+)?", "(the|ab)*x", "[é-ü]{3}", "", "a?b?"])
 def test_what_a_regex_lets_through_matches_it(compiler, words, pattern):
     make = compiler.compile(grammar("regex", pattern))

@@ -101,6 +101,8 @@ def _structured(asked: StructuredOutputs) -> Grammar:
     if asked.regex is not None:
         return Grammar(kind="regex", source=asked.regex, param=param)
     if asked.choice is not None:
+        if sum(map(len, asked.choice)) > MOST_SOURCE:
+            raise InvalidRequestError(f"`{param}` has more than {MOST_SOURCE} characters", param=param)
         return Grammar(kind="choice", source=json.dumps(asked.choice), param=param)
     if asked.grammar is not None:
         return Grammar(kind="ebnf", source=asked.grammar, param=param)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
@@ -19,7 +20,7 @@ def compiler_for(backend: Backend, directory: Path, vocabulary: int) -> Compiler
     """The compiler of a model's grammars.
 
     Args:
-        backend: `auto` is xgrammar, and llguidance for JSON schemas that xgrammar would not hold.
+        backend: `auto` is xgrammar, and llguidance for what xgrammar would not hold, or not in good time.
         directory: the model's, with its `tokenizer.json`.
         vocabulary: number of token ids the model knows.
     """
@@ -39,7 +40,10 @@ def compiler_for(backend: Backend, directory: Path, vocabulary: int) -> Compiler
 
 
 class FallingBack:
-    """A compiler, and another one for schemas that the first does not support."""
+    """A compiler, and another one for what the first does not support, and for grammars that users wrote.
+
+    Some of those keep xgrammar busy for minutes, also while it matches; llguidance gives up early.
+    """
 
     def __init__(self, first: Compiler, second: Callable[[], Compiler]) -> None:
         self._first = first
@@ -48,8 +52,8 @@ class FallingBack:
 
     def compile(self, grammar: Grammar) -> Callable[[], Matcher]:
         """As `Compiler.compile`."""
-        try:
-            return self._first.compile(grammar)
-        except UnsupportedSchemaError:
-            self._second = self._second or self._make_second()
-            return self._second.compile(grammar)
+        if grammar.kind != "ebnf":
+            with contextlib.suppress(UnsupportedSchemaError):
+                return self._first.compile(grammar)
+        self._second = self._second or self._make_second()
+        return self._second.compile(grammar)

@@ -1,11 +1,14 @@
-"""JSON schemas rewritten so that xgrammar holds all of them, or refused.
+"""JSON schemas rewritten so that xgrammar holds all of them in good time, or refused.
 
 A rewritten schema may allow less than the original, never more: whatever satisfies it satisfies the original. What
-cannot be rewritten so is `UnsupportedSchemaError`, for which another library may be asked.
+cannot be rewritten so, and what xgrammar was seen to take minutes for (large counts, repeated repetitions), is
+`UnsupportedSchemaError`, for which another library may be asked.
 """
 
 from __future__ import annotations
 
+import math
+import re
 from typing import Any
 
 from tessera.errors import InvalidRequestError
@@ -27,6 +30,14 @@ _FORMATS = frozenset(
 )
 _WHOLE = frozenset({"$ref", "anyOf", "oneOf", "allOf"})
 """Keywords that xgrammar reads alone: what stands beside them is passed over."""
+_REPEAT = re.compile(r"\{\d*,?(\d*)\}|\{(\d+)\}")
+MOST_PATTERN = 256
+MOST_REPEATS = 1000
+"""Product of a pattern's bounds: repetitions may be within each other."""
+MOST_COUNTED = 5000
+"""Sum of the lengths that a schema bounds: xgrammar takes 80 µs for each."""
+MOST_PROPERTY_STATES = 400
+"""Properties times how many of them there must or may be."""
 _DATA = frozenset({"const", "enum", "default", "examples"})
 _DEFINITIONS = frozenset({"$defs", "definitions"})
 _NAMES: dict[str, type | tuple[type, ...]] = {
@@ -41,7 +52,7 @@ _NAMES: dict[str, type | tuple[type, ...]] = {
 
 
 class UnsupportedSchemaError(InvalidRequestError):
-    """The schema says something that xgrammar does not hold."""
+    """The schema or pattern says something that xgrammar does not hold, or not in good time."""
 
 
 def narrowed(schema: Any, param: str) -> Any:
@@ -51,6 +62,19 @@ def narrowed(schema: Any, param: str) -> Any:
         UnsupportedSchemaError: there is none; names the keyword and its place.
     """
     return _Narrowing(param).schema(schema, "#")
+
+
+def check_pattern(pattern: str, param: str) -> None:
+    """Refuse a regular expression that xgrammar might compile for minutes.
+
+    Raises:
+        UnsupportedSchemaError: with the limit.
+    """
+    bounds = [int(number) for pair in _REPEAT.findall(pattern) for number in pair if number]
+    if len(pattern) > MOST_PATTERN or math.prod(bounds) > MOST_REPEATS:
+        raise UnsupportedSchemaError(
+            f"`{param}`: a pattern of more than {MOST_PATTERN} characters, or {MOST_REPEATS} repetitions", param=param
+        )
 
 
 def without_unknown_formats(schema: Any, known: frozenset[str]) -> Any:
@@ -69,6 +93,7 @@ def without_unknown_formats(schema: Any, known: frozenset[str]) -> Any:
 class _Narrowing:
     def __init__(self, param: str) -> None:
         self._param = param
+        self._counted = 0
 
     def schema(self, schema: Any, at: str) -> Any:
         if isinstance(schema, bool):
@@ -135,7 +160,7 @@ class _Narrowing:
             return self._object(kept, at)
         if kept["type"] == "array":
             return self._array(kept, at)
-        return self._string(kept) if kept["type"] == "string" else kept
+        return self._string(kept, at) if kept["type"] == "string" else kept
 
     def _object(self, kept: dict[str, Any], at: str) -> dict[str, Any]:
         properties = kept.get("properties", {})
@@ -151,6 +176,11 @@ class _Narrowing:
             written["properties"] = {
                 name: self.schema(properties.get(name, undescribed), f"{at}/properties/{name}") for name in names
             }
+        count = max(kept.get("minProperties", 0), kept.get("maxProperties", 0))
+        if count * max(len(names), 1) > MOST_PROPERTY_STATES:
+            raise self._unsupported("minProperties or maxProperties of so many", at)
+        for pattern in [*kept.get("patternProperties", {}), *_patterns(kept.get("propertyNames"))]:
+            check_pattern(pattern, self._param)
         if "patternProperties" in kept:
             written["patternProperties"] = {
                 pattern: self.schema(value, f"{at}/patternProperties/{pattern}")
@@ -173,8 +203,13 @@ class _Narrowing:
             written["items"] = self.schema(kept["items"], f"{at}/items")
         return written
 
-    def _string(self, kept: dict[str, Any]) -> dict[str, Any]:
+    def _string(self, kept: dict[str, Any], at: str) -> dict[str, Any]:
         written = dict(kept)
+        self._counted += max(kept.get("minLength", 0), kept.get("maxLength", 0))
+        if self._counted > MOST_COUNTED:
+            raise self._unsupported("minLength or maxLength of so many characters", at)
+        if "pattern" in kept:
+            check_pattern(kept["pattern"], self._param)
         if written.get("format") not in _FORMATS:
             written.pop("format", None)  # an annotation, says the standard
         if "pattern" not in written and "format" not in written and {"minLength", "maxLength"} & written.keys():
@@ -185,6 +220,10 @@ class _Narrowing:
 
     def _unsupported(self, what: str, at: str) -> UnsupportedSchemaError:
         return UnsupportedSchemaError(f"`{self._param}`: {what} is not supported (at {at})", param=self._param)
+
+
+def _patterns(schema: Any) -> list[str]:
+    return [schema["pattern"]] if isinstance(schema, dict) and "pattern" in schema else []
 
 
 def _about(kept: dict[str, Any], kind: str) -> dict[str, Any]:

@@ -14,7 +14,7 @@ import torch
 import xgrammar
 
 from tessera.engine.grammar.matcher import Matcher
-from tessera.engine.grammar.schemas import narrowed
+from tessera.engine.grammar.schemas import check_pattern, narrowed
 from tessera.engine.grammar.vocabulary import Vocabulary
 from tessera.errors import InvalidRequestError
 from tessera.wire.engine import Grammar
@@ -66,6 +66,7 @@ class XgrammarCompiler:
             schema = json.dumps(narrowed(json.loads(grammar.source), grammar.param))
             return compiler.compile_json_schema(schema, strict_mode=False, max_whitespace_cnt=MOST_WHITESPACE)
         if grammar.kind == "regex":
+            check_pattern(grammar.source, grammar.param)
             return compiler.compile_regex(grammar.source)
         if grammar.kind == "ebnf":
             return compiler.compile_grammar(grammar.source)
