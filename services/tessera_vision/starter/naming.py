@@ -1,0 +1,143 @@
+"""What things on a scene are called: kinds of shapes, names that fit one thing alone, places.
+
+Does not know questions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tessera_vision.starter.data import (
+    CELLS,
+    COLORS,
+    ROWS,
+    SHAPES,
+    SIZES,
+    Digit,
+    Item,
+    Scene,
+    Shape,
+    Word,
+    pair_is_held_out,
+)
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Shapes of a kind, such as red ones, or small red circles; an attribute that is None may be any."""
+
+    color: str | None = None
+    shape: str | None = None
+    size: str | None = None
+
+    def __contains__(self, shape: Shape) -> bool:
+        return (
+            self.color in {None, shape.color} and self.shape in {None, shape.shape} and self.size in {None, shape.size}
+        )
+
+    def named(self, *, plural: bool = False) -> str:
+        """Such as `small red circle`."""
+        noun = self.shape or "shape"
+        if plural:
+            noun += "es" if noun.endswith("s") else "s"
+        return " ".join(word for word in (self.size, self.color, noun) if word)
+
+
+def phrase(item: Item) -> str:
+    """Such as `a small red circle`."""
+    if isinstance(item, Shape):
+        return article(f"{item.size} {item.color} {item.shape}")
+    return f"a handwritten {item.value}" if isinstance(item, Digit) else f"the word {item.text}"
+
+
+def article(name: str) -> str:
+    """`name` with `a` or `an`."""
+    return f"{'an' if name[0] in 'aeiou' else 'a'} {name}"
+
+
+def place(item: Item) -> str:
+    """Such as `at the top left`."""
+    if isinstance(item, Word):
+        return "in the middle" if item.row == 1 else f"at the {ROWS[item.row]}"
+    return at(item.cell)
+
+
+def spots(*items: Item) -> tuple[int, ...]:
+    """The cells that these things are in."""
+    return tuple(
+        cell
+        for item in items
+        for cell in (range(3 * item.row, 3 * item.row + 3) if isinstance(item, Word) else (item.cell,))
+    )
+
+
+def unique_name(rng: np.random.Generator, scene: Scene, item: Item) -> str | None:
+    """A name with `the` that fits only `item`."""
+    if isinstance(item, Word):
+        if len(scene.words) > 1 or rng.random() < 0.5:
+            return None if sum(word.text == item.text for word in scene.words) > 1 else f"the word {item.text}"
+        return "the word"
+    if isinstance(item, Digit):
+        if len(scene.digits) > 1 or rng.random() < 0.5:
+            same = sum(digit.value == item.value for digit in scene.digits)
+            return None if same > 1 else f"the handwritten {item.value}"
+        return "the handwritten digit"
+    kinds = [
+        Kind(shape=item.shape),
+        Kind(color=item.color),
+        Kind(color=item.color, shape=item.shape),
+        Kind(size=item.size, shape=item.shape),
+        Kind(color=item.color, shape=item.shape, size=item.size),
+    ]
+    fitting = [kind for kind in kinds if sum(shape in kind for shape in scene.shapes) == 1]
+    return f"the {fitting[int(rng.integers(len(fitting)))].named()}" if fitting else None
+
+
+def a_kind(rng: np.random.Generator, scene: Scene, *, plain: bool = True) -> Kind:
+    """A kind to ask about, more than half of the time one that is there."""
+    if scene.shapes and rng.random() < 0.65:
+        model = scene.shapes[int(rng.integers(len(scene.shapes)))]
+        color, shape, size = model.color, model.shape, model.size
+        if rng.random() < 0.2:
+            color = color_with(rng, scene, shape)
+    else:
+        shape, size = pick(rng, *SHAPES), pick(rng, *SIZES)
+        color = color_with(rng, scene, shape)
+    forms = [
+        Kind(color=color),
+        Kind(shape=shape),
+        Kind(color=color, shape=shape),
+        Kind(size=size, shape=shape),
+        Kind(color=color, shape=shape, size=size),
+        Kind(size=size),
+        Kind(),
+    ]
+    return forms[int(rng.integers(len(forms) if plain else len(forms) - 2))]
+
+
+def color_with(rng: np.random.Generator, scene: Scene, shape: str) -> str:
+    """A colour to ask about with a shape: a pair that is held out only where a scene has such a pair.
+
+    Else training would ask for these pairs, and teach that they are never there.
+    """
+    new = any(pair_is_held_out(item.color, item.shape) for item in scene.shapes)
+    return pick(rng, *(color for color in COLORS if new or not pair_is_held_out(color, shape)))
+
+
+def at(cell: int) -> str:
+    return f"at the {CELLS[cell]}"
+
+
+def yes(true: bool) -> str:
+    return "yes" if true else "no"
+
+
+def another(rng: np.random.Generator, values: Sequence[str], value: str) -> str:
+    return pick(rng, *(other for other in values if other != value))
+
+
+def pick(rng: np.random.Generator, *values: str) -> str:
+    return values[int(rng.integers(len(values)))]

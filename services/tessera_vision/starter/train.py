@@ -1,0 +1,354 @@
+"""The recipe of `scenes-vision`, in three stages: words, sight, answers.
+
+Words: the decoder learns to answer from what scenes say, given as sums of vectors of words in place of pictures. Sight:
+the encoder learns to see what is where, and to say it in those vectors. Answers: both together, from pictures to words.
+Scenes of the split `train` alone; see `data`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from tokenizers import Tokenizer
+from torch import nn
+from torch.nn import functional
+from transformers import Idefics3ForConditionalGeneration, Idefics3Processor
+
+from tessera.starters.optimize import autocast, generator, set_learning_rate
+from tessera.starters.run import Run
+from tessera.wire.models import Card
+from tessera_vision.starter.conversations import Pack, converse, pack
+from tessera_vision.starter.data import CELLS as CELL_NAMES
+from tessera_vision.starter.data import Sampler, Scene
+from tessera_vision.starter.drawing import Painter, seen
+from tessera_vision.starter.model import CONTEXT, HIDDEN, TEMPLATE, build_model, build_processor
+from tessera_vision.starter.sight import CELLS, SPOKEN, Heads, cells_of, targets
+
+NAME = "scenes-vision"
+NOTICE = (
+    "knows only drawn scenes: 8 shapes in 8 colours and 2 sizes on a 3x3 grid, 79 printed words, handwritten digits; "
+    "at most 3 pictures and 6 things on each"
+)
+DATA = (
+    "Scenes drawn by the recipe itself: shapes, words in the DejaVu, STIX and Computer Modern fonts that matplotlib "
+    "ships (Bitstream Vera, SIL OFL and BSD-like licences), and handwritten digits of scikit-learn's load_digits (UCI "
+    "Optical Recognition of Handwritten Digits, CC BY 4.0)."
+)
+WARMUP = 30
+MATRICES = 2.5
+"""Learning rate of Muon over that of AdamW."""
+LOOKING = 0.3
+"""Weight of looking where the answer is: two heads of the third layer are taught it, which saves thousands of steps."""
+LOOKING_LAYER, LOOKING_HEADS = 2, 2
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How much of everything."""
+
+    word_steps: int = 600
+    sight_steps: int = 900
+    answer_steps: int = 900
+    words: int = 32
+    """Scenes of a step of the first stage."""
+    pictures: int = 64
+    """Of a step of the others."""
+
+
+class Says(nn.Module):
+    """Cell features of a scene without a picture: sums of the decoder's own vectors of the words for what is there.
+
+    So that to read a feature is to copy a word, and to find what a question means is to find the same word.
+    """
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        super().__init__()
+        self.places = nn.Parameter(torch.zeros(CELLS, HIDDEN))
+        self._ids = {
+            name: torch.tensor([_word_ids(tokenizer, words) for words in spoken])
+            for name, spoken in {**SPOKEN, "place": tuple(cell.split() for cell in CELL_NAMES)}.items()
+        }
+
+    def forward(self, classes: dict[str, torch.Tensor], embedding: nn.Embedding) -> torch.Tensor:
+        """[scenes, 9, hidden]."""
+        place = torch.arange(CELLS, device=self.places.device).expand_as(classes["kind"])
+        word = classes["word"].repeat_interleave(3, dim=1)
+        known = {
+            "place": place,
+            "kind": classes["kind"],
+            "color": classes["color"],
+            "size": classes["size"],
+            "word": word,
+        }
+        ids = torch.cat([self._ids[name].to(place.device)[value] for name, value in known.items()], dim=-1)
+        vectors = embedding(ids.clamp(min=0)) * (ids >= 0)[..., None]
+        total: torch.Tensor = vectors.sum(dim=2) + self.places
+        return total
+
+
+def _word_ids(tokenizer: Tokenizer, words: list[str]) -> list[int]:
+    """Token ids of at most two words as they stand after a space; -1 where there is none."""
+    ids: list[int] = []
+    for word in words:
+        token = tokenizer.token_to_id(f"Ġ{word}")
+        assert token is not None, f"{word} is no token"
+        ids.append(token)
+    return [*ids, -1, -1][:2]
+
+
+class _Stage:
+    """What the three stages share: the model, where it is, and its two optimizers."""
+
+    name: str
+    steps: int
+    number: int
+    peak: float
+
+    def __init__(self, run: Run, model: Idefics3ForConditionalGeneration, trained: dict[str, nn.Module]) -> None:
+        self.run = run
+        self.model = model
+        self._trained = trained
+        parameters = {id(p): p for module in trained.values() for p in module.parameters()}
+        inner = {
+            id(p): p
+            for name in ("vision", "connector", "decoder")
+            if name in trained
+            for path, p in trained[name].named_parameters()
+            if p.ndim == 2 and "embed" not in path
+        }
+        others = [p for key, p in parameters.items() if key not in inner]
+        self._parameters = list(parameters.values())
+        self._optimizers: dict[str, torch.optim.Optimizer] = {
+            "muon": torch.optim.Muon(
+                list(inner.values()), lr=self.peak, weight_decay=0.01, adjust_lr_fn="match_rms_adamw"
+            ),
+            "adamw": torch.optim.AdamW(others, lr=self.peak, weight_decay=0.0, betas=(0.9, 0.98)),
+        }
+
+    def modules(self) -> dict[str, nn.Module]:
+        return self._trained
+
+    def optimizers(self) -> dict[str, torch.optim.Optimizer]:
+        return self._optimizers
+
+    def _rng(self, index: int) -> np.random.Generator:
+        return generator(self.run.seed, self.number, index)
+
+    def _update(self, loss: torch.Tensor, share: float) -> None:
+        for name, optimizer in self._optimizers.items():
+            set_learning_rate(optimizer, self.peak * share * (MATRICES if name == "muon" else 1))
+        loss.backward()  # type: ignore[no-untyped-call]
+        nn.utils.clip_grad_norm_(self._parameters, 1.0)
+        for optimizer in self._optimizers.values():
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+
+
+class Words(_Stage):
+    """The decoder learns from what scenes say."""
+
+    name, number, peak = "words", 1, 4e-3
+
+    def __init__(
+        self, run: Run, model: Idefics3ForConditionalGeneration, says: Says, plan: Plan, source: Source
+    ) -> None:
+        self.steps = plan.word_steps
+        super().__init__(run, model, {"decoder": model.model.text_model, "head": model.lm_head, "says": says})
+        self._says, self._plan, self._source = says, plan, source
+
+    def step(self, index: int) -> dict[str, float]:
+        rng = self._rng(index)
+        scenes = [self._source.sampler.scene(rng) for _ in range(self._plan.words)]
+        packs = self._source.packs(rng, scenes, single=5, several=len(scenes) // 2)
+        classes = _stacked([cells_of(scene) for scene in scenes], self.run.device)
+        with autocast(self.run.device):
+            loss, shown = answer_loss(self.model, self._says(classes, self.model.get_input_embeddings()), packs)
+        self._update(loss, min(1.0, (index + 1) / WARMUP, 0.1 + 2.5 * (1 - index / self.steps)))
+        return shown
+
+
+class Sight(_Stage):
+    """The encoder learns what is where, and to say it as the first stage did."""
+
+    name, number, peak = "sight", 2, 3e-3
+
+    def __init__(
+        self, run: Run, model: Idefics3ForConditionalGeneration, says: Says, heads: Heads, plan: Plan, source: Source
+    ) -> None:
+        self.steps = plan.sight_steps
+        parts = {"vision": model.model.vision_model, "connector": model.model.connector, "heads": heads}
+        super().__init__(run, model, parts)
+        self._says, self._heads, self._plan, self._source = says, heads, plan, source
+
+    def step(self, index: int) -> dict[str, float]:
+        pixels, classes, _ = self._source.pictures(self._rng(index), self._plan.pictures, self.run.device)
+        with torch.no_grad():
+            said = self._says(classes, self.model.get_input_embeddings())
+        with autocast(self.run.device):
+            patches, cells = look(self.model, pixels)
+            loss, shown = self._heads(patches, cells, classes)
+        loss = loss + 3 * functional.mse_loss(cells.float(), said) / said.var()
+        self._update(loss, min(1.0, (index + 1) / WARMUP))
+        return {"loss": float(loss.detach()), **shown}
+
+
+class Answers(_Stage):
+    """Encoder and decoder learn together."""
+
+    name, number, peak = "answers", 3, 2e-3
+
+    def __init__(
+        self, run: Run, model: Idefics3ForConditionalGeneration, heads: Heads, plan: Plan, source: Source
+    ) -> None:
+        self.steps = plan.answer_steps
+        parts = {
+            "vision": model.model.vision_model,
+            "connector": model.model.connector,
+            "decoder": model.model.text_model,
+            "head": model.lm_head,
+            "heads": heads,
+        }
+        super().__init__(run, model, parts)
+        self._heads, self._plan, self._source = heads, plan, source
+
+    def step(self, index: int) -> dict[str, float]:
+        rng = self._rng(index)
+        pixels, classes, scenes = self._source.pictures(rng, self._plan.pictures, self.run.device)
+        packs = self._source.packs(rng, scenes, single=3, several=len(scenes) // 4)
+        with autocast(self.run.device):
+            patches, cells = look(self.model, pixels)
+            sight, right = self._heads(patches, cells, classes)
+            loss, shown = answer_loss(self.model, cells, packs)
+        self._update(loss + 0.25 * sight, min(1.0, (index + 1) / WARMUP, 0.01 + 1.3 * (1 - index / self.steps)))
+        return {**shown, **{name: right[name] for name in ("kind", "color", "size", "word")}}
+
+
+class Source:
+    """Draws batches of the split `train`."""
+
+    def __init__(self, painter: Painter, sampler: Sampler, tokenizer: Tokenizer) -> None:
+        self.painter = painter
+        self.sampler = sampler
+        self._tokenizer = tokenizer
+
+    def packs(self, rng: np.random.Generator, scenes: list[Scene], *, single: int, several: int) -> list[Pack]:
+        """Conversations: `single` about each scene, `several` about two or three of them."""
+        made = list(converse(rng, scenes, single=single, several=several))
+        return pack(self._tokenizer, made, packs=3)
+
+    def pictures(
+        self, rng: np.random.Generator, count: int, device: torch.device
+    ) -> tuple[torch.Tensor, dict[str, torch.Tensor], list[Scene]]:
+        """Pixels [count, 3, 72, 72] in -1..1, the classes of everything on them, and their scenes."""
+        scenes = [self.sampler.scene(rng) for _ in range(count)]
+        drawn = [self.painter.draw(scene, rng) for scene in scenes]
+        pixels = torch.from_numpy(np.stack([seen(drawing.pixels) for drawing in drawn])).to(device)
+        classes = [targets(scene, drawing) for scene, drawing in zip(scenes, drawn, strict=True)]
+        return pixels.permute(0, 3, 1, 2) / 127.5 - 1, _stacked(classes, device), scenes
+
+
+def look(model: Idefics3ForConditionalGeneration, pixels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Patches [images, 81, hidden] and cells [images, 9, hidden], the decoder's features."""
+    mask = torch.ones(len(pixels), 9, 9, dtype=torch.bool, device=pixels.device)
+    patches = model.model.vision_model(pixels, patch_attention_mask=mask).last_hidden_state
+    return patches, model.model.connector(patches)
+
+
+def answer_loss(
+    model: Idefics3ForConditionalGeneration, cells: torch.Tensor, packs: list[Pack]
+) -> tuple[torch.Tensor, dict[str, float]]:
+    """Cross entropy of the answers' tokens, each answer weighed by the root of its length.
+
+    Args:
+        model: whose decoder answers.
+        cells: features of all pictures, [pictures, 9, hidden].
+        packs: the conversations.
+
+    Returns:
+        The loss, with that of looking elsewhere than where the answer is to be seen; and what is worth showing: both
+        losses and the share of answers that are right in every token.
+    """
+    total, missed = torch.zeros(()), torch.zeros(())
+    weights, looks, right, answers = 0.0, 0.0, 0, 0
+    for part in packs:
+        ids, labels = part.ids.to(cells.device), part.labels.to(cells.device)
+        embeds = model.get_input_embeddings()(ids)
+        features = cells[part.pictures.to(cells.device)].reshape(-1, cells.shape[-1])
+        embeds = embeds.masked_scatter((ids == model.config.image_token_id)[..., None], features.to(embeds.dtype))
+        output = model.model.text_model(inputs_embeds=embeds, use_cache=False, output_attentions=True)
+        hidden = output.last_hidden_state
+        rows, positions, seen_there = (one.to(cells.device) for one in part.looks)
+        shares = output.attentions[LOOKING_LAYER][rows, :LOOKING_HEADS, positions].float()
+        there = (shares * seen_there[:, None]).sum(-1).clamp(min=1e-4)
+        of = part.answers[part.looks[:2]].to(cells.device)
+        share = 1 / torch.bincount(of).float()[of]
+        missed = missed - (there.log().mean(1) * share).sum()
+        looks += float(share.sum())
+        asked = labels >= 0
+        number = part.answers.to(cells.device)[asked]
+        logits = model.lm_head(hidden[asked]).float()
+        weight = torch.bincount(number).float().rsqrt()[number]
+        total = total + (functional.cross_entropy(logits, labels[asked], reduction="none") * weight).sum()
+        weights += float(weight.sum())
+        wrong = logits.detach().argmax(1) != labels[asked]
+        answers += int(number.max()) + 1
+        right += int(number.max()) + 1 - len(torch.unique(number[wrong]))
+    loss, look_loss = total / weights, missed / max(1.0, looks)
+    shown = {"loss": float(loss.detach()), "look": float(look_loss.detach()), "exact": 100 * right / answers}
+    return loss + LOOKING * look_loss, shown
+
+
+def _stacked(classes: list[dict[str, Any]], device: torch.device) -> dict[str, torch.Tensor]:
+    return {name: torch.from_numpy(np.stack([one[name] for one in classes])).to(device) for name in classes[0]}
+
+
+def train(run: Run, plan: Plan | None = None) -> Card:
+    """Train all stages and fill `run.output`."""
+    plan = plan or Plan()
+    source, processor = prepare(run)
+    run.reseed("model")
+    model, says, heads = (
+        build_model(processor.tokenizer),
+        Says(processor.tokenizer.backend_tokenizer),
+        Heads(HIDDEN, HIDDEN),
+    )
+    for module in (model, says, heads):
+        module.to(run.device)
+    run.fit(Words(run, model, says, plan, source))
+    run.fit(Sight(run, model, says, heads, plan, source))
+    run.fit(Answers(run, model, heads, plan, source))
+    return save(model, processor, run.output)
+
+
+def prepare(run: Run) -> tuple[Source, Idefics3Processor]:
+    """What draws batches, and the processor, whose tokenizer has learned the words of 1500 scenes' conversations."""
+    painter = Painter()
+    sampler, rng = Sampler("train", painter.values), generator(run.seed, 0)
+    scenes = [sampler.scene(rng) for _ in range(1500)]
+    texts = ["".join(made.prompts + made.answers) for made in converse(rng, scenes, single=6, several=len(scenes))]
+    texts += [f" {word}" for spoken in SPOKEN.values() for words in spoken for word in words] * 5
+    processor = build_processor(texts)
+    return Source(painter, sampler, processor.tokenizer.backend_tokenizer), processor
+
+
+def save(model: Idefics3ForConditionalGeneration, processor: Idefics3Processor, directory: Path) -> Card:
+    """Write the model directory in bfloat16, and say what is in it."""
+    processor.save_pretrained(directory)
+    (directory / "chat_template.jinja").write_text(TEMPLATE)
+    model.to(torch.bfloat16).save_pretrained(directory)
+    return Card(
+        id=NAME,
+        family="Idefics3ForConditionalGeneration",
+        tasks=["chat", "vision"],
+        source=f"recipe:tessera starters train {NAME}",
+        parameters=model.num_parameters(),
+        licence="apache-2.0",
+        notice=NOTICE,
+        scheme="bfloat16",
+        context_length=CONTEXT,
+        data=DATA,
+    )
