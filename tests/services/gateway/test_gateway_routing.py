@@ -229,3 +229,15 @@ def test_the_api_description_works_offline_and_declares_the_key(gateway, upstrea
     home = httpx.get(running.url + "/")
     assert 'href="/docs"' in home.text
     assert httpx.get(running.url + "/docs/assets/swagger-ui.css").status_code == 200
+
+
+@pytest.mark.parametrize("path", ["tokenize", "detokenize"])
+def test_token_routes_go_where_the_model_is(gateway, upstream, path):
+    first, second = upstream("a", name="first"), upstream("b", name="second")
+    running = gateway(first, second)
+    answer = httpx.post(f"{running.url}/{path}", json={"model": "b", "prompt": "x"})
+    assert answer.status_code == 200
+    assert [asked for asked, _, _ in second.requests] == [f"/{path}"]
+    assert first.requests == []
+    unknown = httpx.post(f"{running.url}/{path}", json={"model": "c"})
+    assert (unknown.status_code, unknown.json()["error"]["code"]) == (404, "model_not_found")
