@@ -57,7 +57,9 @@ def build_tools(ready: Ready, engine: EngineClient, settings: TextSettings) -> T
             )
         tokenizer.check_length(request.characters, limits.context_length, param="messages")
         literals = Literals(tokenizer)
-        messages = [as_template_message(message, index, literals) for index, message in enumerate(request.messages)]
+        messages = [
+            as_template_message(message, index, literals, template) for index, message in enumerate(request.messages)
+        ]
         text = rendered(template, dialect, request, messages, lambda text, _: literals.hide(text), as_content=str)
         pieces = literals.pieces(text)
         ids = await tokenizer.encode_pieces(pieces, limits.context_length, param="messages")
@@ -71,8 +73,8 @@ def build_tools(ready: Ready, engine: EngineClient, settings: TextSettings) -> T
     )
 
 
-def as_template_message(message: Message, index: int, literals: Literals) -> dict[str, Any]:
-    """A message as templates expect it: one string, in which no control token is left.
+def as_template_message(message: Message, index: int, literals: Literals, template: ChatTemplate) -> dict[str, Any]:
+    """A message as `template` expects it: one string, in which no control token is left.
 
     Raises:
         InvalidRequestError: a part that is not text, or no content.
@@ -90,4 +92,5 @@ def as_template_message(message: Message, index: int, literals: Literals) -> dic
                     param=param,
                 )
         text = "\n".join(part.text for part in message.content if isinstance(part, TextPart))
-    return written(message, index, literals.hide(text), lambda text, _: literals.hide(text))
+    content = None if message.content is None and template.null_content else literals.hide(text)
+    return written(message, index, content, lambda text, _: literals.hide(text), text_arguments=template.text_arguments)

@@ -121,7 +121,7 @@ class Preprocessor:
         if message.content is None and not message.tool_calls:
             raise InvalidRequestError(f"`{param}` is empty", param=param)
         if message.content is None or isinstance(message.content, str):
-            return written(message, index, _text_parts(self._plain(message.content or "", param)), self._plain)
+            return self._written(message, index, _text_parts(self._plain(message.content or "", param)))
         parts: list[dict[str, Any]] = []
         for place, part in enumerate(message.content):
             if isinstance(part, ImagePart):
@@ -133,7 +133,10 @@ class Preprocessor:
                 parts.append({"type": "image"})
             else:
                 parts.append({"type": "text", "text": self._plain(part.text, f"{param}[{place}].text")})
-        return written(message, index, parts, self._plain)
+        return self._written(message, index, parts)
+
+    def _written(self, message: Message, index: int, parts: list[dict[str, Any]]) -> dict[str, Any]:
+        return written(message, index, parts, self._plain, text_arguments=self._template.text_arguments)
 
     def _plain(self, text: str, param: str) -> str:
         """A user's text. The processor would take a control token in it, an image's place too, for its own."""
@@ -146,7 +149,7 @@ class Preprocessor:
         return text
 
 
-def _text_parts(text: str) -> list[dict[str, str]]:
+def _text_parts(text: str) -> list[dict[str, Any]]:
     return [{"type": "text", "text": text}]
 
 

@@ -11,7 +11,7 @@ from tokenizers import Tokenizer as FastTokenizer
 from tessera.errors import InvalidRequestError
 from tessera.language.answers import Answer
 from tessera.language.constraints import constraint
-from tessera.language.conversation import described, rendered, written
+from tessera.language.conversation import described, rendered, retold, written
 from tessera.language.dialects import MISTRAL_THINK, THINK, Dialect
 from tessera.language.generation import Piece
 from tessera.language.template import ChatTemplate
@@ -146,7 +146,7 @@ def test_a_template_that_knows_no_tools_is_told_of_them_in_words():
     call = ToolCall(id="1", function=CalledFunction(name="get", arguments='{"x": "<end>"}'))
     hide = lambda text, _: text.replace("<end>", "#")  # noqa: E731
     messages = [
-        written(message, index, message.content or "", hide)
+        written(message, index, message.content or "", hide, text_arguments=False)
         for index, message in enumerate(
             [
                 Message("system", "Be brief."),
@@ -155,7 +155,8 @@ def test_a_template_that_knows_no_tools_is_told_of_them_in_words():
             ]
         )
     ]
-    system, called, result = described(messages, [{"type": "function", "function": {"name": "get"}}], str)
+    tools, dialect = [{"type": "function", "function": {"name": "get"}}], Dialect("hermes", None, described=True)
+    system, called, result = described(retold(messages, str), tools, dialect, str)
     assert system["content"].startswith("Be brief.\n\n")
     assert '{"name": "get"}' in system["content"]
     assert called == {
@@ -163,4 +164,34 @@ def test_a_template_that_knows_no_tools_is_told_of_them_in_words():
         "content": '<tool_call>\n{"name": "get", "arguments": {"x": "#"}}\n</tool_call>',
     }
     assert result == {"role": "user", "content": "<tool_response>\n42\n</tool_response>"}
-    assert described(messages[:1], [], str) == messages[:1]
+    assert "<tool_call>" in system["content"]
+    own = described([], tools, Dialect("deepseek", None, described=True), str)[0]["content"]
+    assert '<｜tool▁call▁begin｜>function_name<｜tool▁sep｜>{"argument": "value"}<｜tool▁call▁end｜>' in own
+
+
+CALLS = "{%% for m in messages %%}{{ m.content or '' }}{%% for c in m.tool_calls %%}%s{%% endfor %%}{%% endfor %%}"
+
+
+@pytest.mark.parametrize(
+    ("source", "text_arguments", "null_content"),
+    [
+        (
+            "{% for m in messages %}{{ m.content or '' }}{{ m.tool_calls | tojson if m.tool_calls }}{% endfor %}",
+            False,
+            True,
+        ),
+        (
+            "{% for m in messages %}{{ m.content + '' }}{{ m.tool_calls | tojson if m.tool_calls }}{% endfor %}",
+            False,
+            False,
+        ),
+        ("{% for m in messages %}{{ m.content }}{{ m.tool_calls | tojson if m.tool_calls }}{% endfor %}", False, False),
+        (CALLS % "{{ '[' + c.function.arguments + ']' }}", True, True),
+        (CALLS % "{{ c.function.arguments }}", True, True),
+        ("{{ raise_exception('no calls') if messages | length > 1 }}", False, False),
+    ],
+    ids=range(6),
+)
+def test_a_template_is_asked_how_it_takes_calls(source, text_arguments, null_content):
+    template = ChatTemplate(source, {})
+    assert (template.text_arguments, template.null_content) == (text_arguments, null_content)

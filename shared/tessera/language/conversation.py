@@ -23,8 +23,8 @@ MOST_DEPTH = 32
 _OURS = frozenset({"messages", "tools", "add_generation_prompt", "raise_exception", "strftime_now"})
 
 
-def written(message: Message, index: int, content: Any, hide: Hide) -> dict[str, Any]:
-    """One message with its `content` as the service has made it.
+def written(message: Message, index: int, content: Any, hide: Hide, *, text_arguments: bool) -> dict[str, Any]:
+    """One message with its `content` as the service has made it; see `ChatTemplate.text_arguments`.
 
     Raises:
         InvalidRequestError: fields that its role does not have, or arguments that are no JSON object.
@@ -50,7 +50,9 @@ def written(message: Message, index: int, content: Any, hide: Hide) -> dict[str,
                 "type": "function",
                 "function": {
                     "name": hide(call.function.name, f"{at}.tool_calls[{place}].function.name"),
-                    "arguments": _arguments(call.function.arguments, f"{at}.tool_calls[{place}].function", hide),
+                    "arguments": _arguments(
+                        call.function.arguments, f"{at}.tool_calls[{place}].function", hide, as_text=text_arguments
+                    ),
                 },
             }
             for place, call in enumerate(message.tool_calls)
@@ -81,8 +83,10 @@ def rendered(
         InvalidRequestError: a variable that the template does not have, or a conversation that it does not take.
     """
     tools = [hidden(msgspec.to_builtins(_plain(tool)), hide, "tools") for tool in request.offered]
-    if dialect.described:
-        messages = described(messages, tools, as_content)
+    if "tool_calls" not in template.source:
+        messages = retold(messages, as_content)
+    if dialect.described and tools:
+        messages = described(messages, tools, dialect, as_content)
         tools = []
     return template.render(messages, tools=tools or None, variables=_variables(template, request, hide))
 
@@ -100,10 +104,8 @@ def hidden(value: Any, hide: Hide, param: str, depth: int = 0) -> Any:
     return value
 
 
-def described(
-    messages: list[dict[str, Any]], tools: list[Any], as_content: Callable[[str], Any]
-) -> list[dict[str, Any]]:
-    """Messages for a template that knows no tools: they are a text of the system's, calls and results are texts too."""
+def retold(messages: list[dict[str, Any]], as_content: Callable[[str], Any]) -> list[dict[str, Any]]:
+    """Messages for a template that knows no calls: they and their results are texts."""
     found: list[dict[str, Any]] = []
     for message in messages:
         if message["role"] == "tool":
@@ -115,23 +117,30 @@ def described(
             found.append({"role": "assistant", "content": as_content("\n".join(filter(None, texts)))})
         else:
             found.append(message)
-    if tools:
-        listed = "\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools)
-        system = f"{_INSTRUCTION}\n<tools>\n{listed}\n</tools>"
-        if found and found[0]["role"] == "system":
-            system = f"{_text(found[0]['content'])}\n\n{system}"
-            found = found[1:]
-        found = [{"role": "system", "content": as_content(system)}, *found]
     return found
 
 
+def described(
+    messages: list[dict[str, Any]], tools: list[Any], dialect: Dialect, as_content: Callable[[str], Any]
+) -> list[dict[str, Any]]:
+    """Messages for a template that takes no tools: the system tells of them, and how to call one."""
+    listed = "\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools)
+    system = f"{_INSTRUCTION}\n{dialect.example()}\n<tools>\n{listed}\n</tools>"
+    if messages and messages[0]["role"] == "system":
+        system = f"{_text(messages[0]['content'])}\n\n{system}"
+        messages = messages[1:]
+    return [{"role": "system", "content": as_content(system)}, *messages]
+
+
 _INSTRUCTION = (
-    "You may call functions. Their signatures are within <tools></tools>. For each call write its name and arguments "
-    'as JSON within <tool_call></tool_call>:\n<tool_call>\n{"name": "...", "arguments": {...}}\n</tool_call>'
+    "You may call functions. Their signatures are within <tools></tools>. To call one, write its name and "
+    "its arguments as JSON in this way:"
 )
 
 
 def _text(content: Any) -> str:
+    if content is None:
+        return ""
     if isinstance(content, str):
         return content
     return "\n".join(part["text"] for part in content if part.get("type") == "text")
@@ -146,7 +155,7 @@ def _plain(tool: Any) -> dict[str, Any]:
     return {"type": "function", "function": function}
 
 
-def _arguments(text: str, param: str, hide: Hide) -> Any:
+def _arguments(text: str, param: str, hide: Hide, *, as_text: bool) -> Any:
     param = f"{param}.arguments"
     try:
         value = msgspec.json.decode(text or "{}")
@@ -154,7 +163,8 @@ def _arguments(text: str, param: str, hide: Hide) -> Any:
         raise InvalidRequestError(f"`{param}` is not valid JSON: {error}", param=param) from error
     if not isinstance(value, dict):
         raise InvalidRequestError(f"`{param}` must be a JSON object", param=param)
-    return hidden(value, hide, param)
+    found = hidden(value, hide, param)
+    return json.dumps(found, ensure_ascii=False) if as_text else found
 
 
 def _variables(template: ChatTemplate, request: ChatCompletionRequest, hide: Hide) -> dict[str, Any]:

@@ -111,6 +111,12 @@ class Dialect:
         most = 1 if one or self.calls == "harmony" else None
         return json.dumps({"begin": begin, "calls": calls, "separator": separator, "end": end, "most": most})
 
+    def example(self) -> str:
+        """A call as the model should write it."""
+        call = self._written("function_name", None)
+        around = json.loads(self.enforced([], one=True))
+        return f'{around["begin"]}{call["begin"]}{{"argument": "value"}}{call["end"]}{around["end"]}'
+
     def _calls(self, schemas: dict[str, Any]) -> Scanner:
         if self.calls == "llama":
             return Llama(schemas)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from datetime import datetime
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -92,6 +93,33 @@ class ChatTemplate:
             raise InvalidRequestError(
                 f"the model's chat template does not take this conversation: {error}", param="messages"
             ) from error
+
+    @cached_property
+    def text_arguments(self) -> bool:
+        """Whether the arguments of calls have to be JSON texts: most take objects, DeepSeek's join strings."""
+        written = self._with_call("", {"probe": 1})
+        if written is not None and "{'probe'" not in written:
+            return False
+        return self._with_call("", '{"probe": 1}') is not None
+
+    @cached_property
+    def null_content(self) -> bool:
+        """Whether a message that only calls may have no content: some templates write a turn for an empty one."""
+        written = self._with_call(None, '{"probe": 1}' if self.text_arguments else {"probe": 1})
+        return written is not None and "None" not in written
+
+    def _with_call(self, content: str | None, arguments: Any) -> str | None:
+        """A conversation with a call; None when the template does not take it."""
+        call = {"id": "callprobe", "type": "function", "function": {"name": "probe", "arguments": arguments}}
+        messages: list[dict[str, Any]] = [
+            {"role": "user", "content": "x"},
+            {"role": "assistant", "content": content, "tool_calls": [call]},
+            {"role": "tool", "content": "y", "name": "probe", "tool_call_id": "callprobe"},
+        ]
+        try:
+            return self.render(messages)
+        except InvalidRequestError:
+            return None
 
 
 class _Generation(Extension):
