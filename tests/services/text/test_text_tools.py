@@ -73,10 +73,10 @@ def test_parallel_calls_and_choices(text):
     (newline,) = post(text, "/tokenize", prompt="\n").json()["tokens"]
     bias = {str(newline): 5}  # so that it goes on where it could end
     answer = chat(text, tools=TOOLS, tool_choice="required", n=6, seed=3, max_tokens=400, logit_bias=bias)
-    complete = [one for one in answer["choices"] if one["finish_reason"] == "tool_calls"]
-    assert complete
-    for one in complete:
-        check_calls(one["message"]["tool_calls"])
+    for one in answer["choices"]:
+        calls = one["message"]["tool_calls"]
+        # The last one of an answer that was cut may be cut too.
+        check_calls(calls if one["finish_reason"] == "tool_calls" else calls[:-1])
     assert max(len(one["message"]["tool_calls"]) for one in answer["choices"]) > 1
 
 
