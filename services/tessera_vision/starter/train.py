@@ -22,11 +22,11 @@ from tessera.starters.optimize import autocast, generator, set_learning_rate
 from tessera.starters.run import Run
 from tessera.wire.models import Card
 from tessera_vision.starter.conversations import Pack, converse, pack
-from tessera_vision.starter.data import CELLS as CELL_NAMES
 from tessera_vision.starter.data import Sampler, Scene
 from tessera_vision.starter.drawing import Painter, seen
 from tessera_vision.starter.model import CONTEXT, HIDDEN, TEMPLATE, build_model, build_processor
-from tessera_vision.starter.sight import CELLS, SPOKEN, Heads, cells_of, targets
+from tessera_vision.starter.says import Says
+from tessera_vision.starter.sight import SPOKEN, Heads, cells_of, targets
 
 NAME = "scenes-vision"
 NOTICE = (
@@ -41,6 +41,8 @@ DATA = (
 WARMUP = 30
 MATRICES = 2.5
 """Learning rate of Muon over that of AdamW."""
+COMPARING = 400
+"""Step from which on there are twice as many comparisons: they need what the other tasks teach first."""
 LOOKING = 0.3
 """Weight of looking where the answer is: two heads of the third layer are taught it, which saves thousands of steps."""
 LOOKING_LAYER, LOOKING_HEADS = 2, 2
@@ -50,54 +52,13 @@ LOOKING_LAYER, LOOKING_HEADS = 2, 2
 class Plan:
     """How much of everything."""
 
-    word_steps: int = 600
+    word_steps: int = 900
     sight_steps: int = 900
     answer_steps: int = 900
     words: int = 32
     """Scenes of a step of the first stage."""
     pictures: int = 64
     """Of a step of the others."""
-
-
-class Says(nn.Module):
-    """Cell features of a scene without a picture: sums of the decoder's own vectors of the words for what is there.
-
-    So that to read a feature is to copy a word, and to find what a question means is to find the same word.
-    """
-
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        super().__init__()
-        self.places = nn.Parameter(torch.zeros(CELLS, HIDDEN))
-        self._ids = {
-            name: torch.tensor([_word_ids(tokenizer, words) for words in spoken])
-            for name, spoken in {**SPOKEN, "place": tuple(cell.split() for cell in CELL_NAMES)}.items()
-        }
-
-    def forward(self, classes: dict[str, torch.Tensor], embedding: nn.Embedding) -> torch.Tensor:
-        """[scenes, 9, hidden]."""
-        place = torch.arange(CELLS, device=self.places.device).expand_as(classes["kind"])
-        word = classes["word"].repeat_interleave(3, dim=1)
-        known = {
-            "place": place,
-            "kind": classes["kind"],
-            "color": classes["color"],
-            "size": classes["size"],
-            "word": word,
-        }
-        ids = torch.cat([self._ids[name].to(place.device)[value] for name, value in known.items()], dim=-1)
-        vectors = embedding(ids.clamp(min=0)) * (ids >= 0)[..., None]
-        total: torch.Tensor = vectors.sum(dim=2) + self.places
-        return total
-
-
-def _word_ids(tokenizer: Tokenizer, words: list[str]) -> list[int]:
-    """Token ids of at most two words as they stand after a space; -1 where there is none."""
-    ids: list[int] = []
-    for word in words:
-        token = tokenizer.token_to_id(f"Ġ{word}")
-        assert token is not None, f"{word} is no token"
-        ids.append(token)
-    return [*ids, -1, -1][:2]
 
 
 class _Stage:
@@ -163,7 +124,8 @@ class Words(_Stage):
     def step(self, index: int) -> dict[str, float]:
         rng = self._rng(index)
         scenes = [self._source.sampler.scene(rng) for _ in range(self._plan.words)]
-        packs = self._source.packs(rng, scenes, single=5, several=len(scenes) // 2)
+        several = len(scenes) // 2 if index < COMPARING else len(scenes)
+        packs = self._source.packs(rng, scenes, single=5, several=several)
         classes = _stacked([cells_of(scene) for scene in scenes], self.run.device)
         with autocast(self.run.device):
             loss, shown = answer_loss(self.model, self._says(classes, self.model.get_input_embeddings()), packs)
