@@ -48,7 +48,7 @@ def build_tools(ready: Ready, engine: EngineClient, settings: TextSettings) -> T
         template.source if template else "",
         tokenizer.control,
         takes_tools=template is not None and "tools" in template.variables,
-    )
+    ).overridden(settings.tool_parser, settings.reasoning_parser)
 
     async def prompter(request: ChatCompletionRequest) -> Prompt:
         if template is None:

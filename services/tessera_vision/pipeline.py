@@ -79,7 +79,8 @@ class Preprocessor:
         if template is None:
             raise ModelLoadError(f"{directory} has no chat template")
         self._template = template
-        self.dialect = Dialect.of(template.source, tokenizer.control, takes_tools="tools" in template.variables)
+        dialect = Dialect.of(template.source, tokenizer.control, takes_tools="tools" in template.variables)
+        self.dialect = dialect.overridden(settings.tool_parser, settings.reasoning_parser)
         self._limits = ImageLimits(settings.max_images, settings.max_image_bytes, settings.max_image_pixels)
         try:
             self._processor: Any = AutoProcessor.from_pretrained(

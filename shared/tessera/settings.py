@@ -23,9 +23,11 @@ from tessera.settings_engine import (
     Port,
     Positive,
     PositiveFloat,
+    ReasoningParser,
     Section,
     SequenceEngineSettings,
     Service,
+    ToolParser,
     says,
 )
 
@@ -95,6 +97,10 @@ class TextSettings(Section, frozen=True, kw_only=True):
     )
     max_output_tokens: Annotated[Positive, says("Most tokens one answer may have.")] = 4096
     max_choices: Annotated[Positive, says("Largest `n`.")] = 16
+    tool_parser: Annotated[ToolParser, says("How the model writes tool calls. `auto`: as its template shows.")] = "auto"
+    reasoning_parser: Annotated[
+        ReasoningParser, says("How the model writes thoughts. `auto`: as its template shows.")
+    ] = "auto"
     engine: SequenceEngineSettings = SequenceEngineSettings()
 
 
@@ -112,6 +118,10 @@ class VisionSettings(Section, frozen=True, kw_only=True):
     max_images: Annotated[Positive, says("Most images in one request.")] = 8
     max_image_bytes: Annotated[Positive, says("Largest encoded image.")] = 20 * 1024 * 1024
     max_image_pixels: Annotated[Positive, says("Most pixels, checked from the header before decoding.")] = 33_554_432
+    tool_parser: Annotated[ToolParser, says("How the model writes tool calls. `auto`: as its template shows.")] = "auto"
+    reasoning_parser: Annotated[
+        ReasoningParser, says("How the model writes thoughts. `auto`: as its template shows.")
+    ] = "auto"
     engine: SequenceEngineSettings = SequenceEngineSettings(
         kv_cache_bytes=64 * 1024 * 1024, max_batch_tokens=1024, max_running=8, max_waiting=64
     )

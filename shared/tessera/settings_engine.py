@@ -12,6 +12,8 @@ Positive = Annotated[int, Meta(ge=1)]
 NonNegative = Annotated[int, Meta(ge=0)]
 PositiveFloat = Annotated[float, Meta(gt=0)]
 Service = Literal["text", "vision", "video", "speech"]
+ToolParser = Literal["auto", "hermes", "llama", "mistral", "mistral_list", "deepseek", "deepseek_fenced", "harmony"]
+ReasoningParser = Literal["auto", "none", "think", "mistral"]
 
 
 class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -48,6 +50,11 @@ class SequenceEngineSettings(Section, frozen=True, kw_only=True):
         says("`ngram` guesses next tokens from what the request has; one step confirms several. Changes no answer."),
     ] = "off"
     speculation_tokens: Annotated[Positive, says("Most tokens guessed for one request in one step.")] = 8
+    grammar_backend: Annotated[
+        Literal["auto", "xgrammar", "llguidance"],
+        says("What compiles grammars. `auto`: xgrammar, and llguidance for what it would not hold."),
+    ] = "auto"
+    grammar_timeout_s: Annotated[PositiveFloat, says("Seconds that compiling a request's grammar may take.")] = 10.0
     prefix_cache: Annotated[bool, says("Whether requests share the KV pages of equal beginnings.")] = True
     max_batch_tokens: Annotated[Positive, says("Token budget of one step, prefill chunks and decodes together.")] = 512
     max_running: Annotated[Positive, says("Requests that may hold pages at once.")] = 32

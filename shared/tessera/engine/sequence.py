@@ -263,7 +263,7 @@ class SequenceEngine:
             "requests_waiting": len(self.scheduler.waiting) + len(self.unseen) + len(self.unwritten),
             "grammars_compiled": self.grammars.compiled if self.grammars is not None else 0,
             "kv_pages_total": allocator.pages,
-            "kv_pages_used": allocator.used,
+            "kv_pages_used": allocator.used - cache.idle,
             "kv_pages_cached": cache.cached_pages,
             "kv_pages_idle": cache.idle,
             "host_pages_total": cache.host.slots,

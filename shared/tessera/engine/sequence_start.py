@@ -18,8 +18,6 @@ from tessera.wire.engine import Ready
 
 logger = logging.getLogger(__name__)
 
-GRAMMAR_TIMEOUT_S = 10.0
-
 
 def start_sequence_engine(
     model: str, settings: SequenceEngineSettings, models_dir: Path, process_started: float
@@ -56,10 +54,10 @@ def start_sequence_engine(
     }
     directory, vocabulary = found.path, runner.vocabulary
     grammars = Grammars(
-        lambda: compiler_for("auto", directory, vocabulary),
+        lambda: compiler_for(settings.grammar_backend, directory, vocabulary),
         vocabulary=vocabulary,
         stop_ids=stop_ids_of(directory),
-        timeout_s=GRAMMAR_TIMEOUT_S,
+        timeout_s=settings.grammar_timeout_s,
     )
     ready = Ready(device=device.name, cards=[found.card], directories=[str(found.path)], report=report)
     return SequenceEngine(runner, settings, ready, grammars)

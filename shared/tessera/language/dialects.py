@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 from tessera.language.parsers import deepseek, harmony, hermes, llama, mistral
 from tessera.language.parsers.deepseek import DeepSeek
@@ -20,10 +20,8 @@ from tessera.language.parsers.mistral import Mistral
 from tessera.language.parsers.plain import Plain
 from tessera.language.parsers.scanner import Scanner
 from tessera.language.parsers.thinking import ThinkingFirst, Thoughts
+from tessera.settings_engine import ReasoningParser, ToolParser
 from tessera.wire.tools import Tool
-
-ToolParser = Literal["auto", "hermes", "llama", "mistral", "mistral_list", "deepseek", "deepseek_fenced", "harmony"]
-ReasoningParser = Literal["auto", "none", "think", "mistral"]
 
 THINK = ("<think>", "</think>")
 MISTRAL_THINK = ("[THINK]", "[/THINK]")

@@ -88,8 +88,9 @@ def test_another_picture_gives_another_answer(client):
         )
         return [token.logprob for token in answer.choices[0].logprobs.content]
 
-    assert logprobs(picture(1)) == logprobs(picture(1))
-    assert logprobs(picture(1)) != logprobs(picture(2))
+    # What the prefix cache has was computed in other batches: equal but for rounding.
+    assert logprobs(picture(1)) == pytest.approx(logprobs(picture(1)), abs=1e-4)
+    assert logprobs(picture(1)) != pytest.approx(logprobs(picture(2)), abs=1e-4)
 
 
 def test_it_streams(client):
@@ -152,7 +153,7 @@ def test_low_detail_makes_a_large_image_small(client):
     large = picture(4, 1400, 700)
     small = large.copy()
     small.thumbnail((512, 512))
-    assert logprobs(large, "low") == logprobs(small, "high")
+    assert logprobs(large, "low") == pytest.approx(logprobs(small, "high"), abs=1e-4)
 
 
 def test_a_photo_stands_upright_as_its_camera_says():
