@@ -15,7 +15,8 @@ from diffusers.models.transformers.transformer_wan import WanAttnProcessor
 
 from tessera.starters.run import Run
 from tessera_video.starter import checker, data, whole
-from tessera_video.starter.denoiser import DenoiserStage
+from tessera_video.starter.codec import PLANS, CodecStage, Plan
+from tessera_video.starter.denoiser import IMAGE_EVERY, DenoiserStage
 from tessera_video.starter.evaluate import agrees, draw_cases
 from tessera_video.starter.latents import Pool, scene_of
 from tessera_video.starter.model import LATENT_CHANNELS, make_codec, make_pipeline
@@ -135,6 +136,15 @@ def test_coding_a_clip_at_once_equals_the_vae_s_own_way() -> None:
         assert (painted - codec.decode(latents).sample).abs().max() < 1e-5
 
 
+@pytest.mark.parametrize("plan", PLANS, ids=lambda plan: plan.name)
+def test_the_codec_learns_from_every_kind_of_clip_of_its_plans(plan: Plan, tmp_path: Path) -> None:
+    codec = CodecStage(_run(tmp_path), plan)
+    before = [parameter.detach().clone() for parameter in codec.codec.parameters()]
+    for index in {0, plan.last_from}:
+        assert np.isfinite(list(codec.step(index).values())).all()
+    assert any((old != new).any() for old, new in zip(before, codec.codec.parameters(), strict=True))
+
+
 @pytest.fixture
 def stage(tmp_path: Path) -> DenoiserStage:
     torch.manual_seed(0)
@@ -155,6 +165,11 @@ def test_training_pads_prompts_to_the_same_effect_as_the_pipeline(stage: Denoise
         encoded, _ = pipe.encode_prompt(prompts, do_classifier_free_guidance=False, max_sequence_length=512)
         served = stage.transformer(latents, timestep, encoded, return_dict=False)[0]
     assert (trained - served).abs().max() < 1e-4
+
+
+def test_the_denoiser_learns_with_and_without_a_given_first_frame(stage: DenoiserStage) -> None:
+    for index in (0, IMAGE_EVERY - 1):
+        assert np.isfinite(list(stage.step(index).values())).all()
 
 
 def test_every_word_of_every_prompt_is_known(stage: DenoiserStage) -> None:

@@ -26,17 +26,25 @@ SQUARE_WEIGHT, EDGE_WEIGHT, SIZE_WEIGHT = 4.0, 0.3, 1e-4
 
 @dataclass(frozen=True)
 class Plan:
-    """One optimisation: how long, on how many windows a step, and from which step on with one whole clip instead."""
+    """One optimisation: how long, on how many windows a step, and what they are from some step on.
+
+    Its last part has fewer windows of all frames, or one whole clip: what is only trained on short ones falls apart
+    after as many frames.
+    """
 
     name: str
     steps: int
-    whole_from: int
     windows: int
+    last_from: int
+    last_windows: int
+    """0: one whole clip."""
     peak: float
 
 
-ROUGH = Plan("codec", steps=3000, whole_from=2500, windows=4, peak=1.5e-3)
-SHARP = Plan("codec-sharp", steps=3600, whole_from=3600, windows=6, peak=1e-3)
+ROUGH = Plan("codec", steps=3000, windows=4, last_from=2500, last_windows=0, peak=1.5e-3)
+SHARP = Plan("codec-sharp", steps=4000, windows=6, last_from=2400, last_windows=3, peak=1e-3)
+FINE = Plan("codec-fine", steps=5000, windows=0, last_from=0, last_windows=4, peak=8e-4)
+PLANS = (ROUGH, SHARP, FINE)
 
 
 class CodecStage:
@@ -70,8 +78,7 @@ class CodecStage:
     def step(self, index: int) -> dict[str, float]:
         """See `Stage`."""
         random = generator(self.run.seed_of(self.name, index))
-        windowed = index < self.plan.whole_from
-        clips = [_window(random) for _ in range(self.plan.windows)] if windowed else [_whole(random)]
+        clips = self._clips(index, random)
         pixels_BCTHW = to_pixels(np.stack(clips)).to(self.run.device, memory_format=torch.channels_last_3d)
         set_learning_rate(self.optimizer, cosine(index, self.steps, self.plan.peak))
         with autocast(self.run.device):
@@ -90,6 +97,13 @@ class CodecStage:
         decibels = 10.0 * (4.0 / square.detach().clamp_min(1e-9)).log10()
         return {"absolute": absolute.item(), "size": size.item(), "psnr": decibels.item()}
 
+    def _clips(self, index: int, random: np.random.Generator) -> list[data.Clip]:
+        if index < self.plan.last_from:
+            return [_window(random, WINDOW_FRAMES) for _ in range(self.plan.windows)]
+        if self.plan.last_windows:
+            return [_window(random, data.FRAMES) for _ in range(self.plan.last_windows)]
+        return [_whole(random)]
+
 
 def to_pixels(clips: np.ndarray) -> torch.Tensor:
     """uint8 [B, T, H, W, 3] as float32 [B, 3, T, H, W] in -1..1."""
@@ -100,16 +114,16 @@ def _whole(random: np.random.Generator) -> data.Clip:
     return data.render(data.draw_scene(random, things=2), random)
 
 
-def _window(random: np.random.Generator) -> data.Clip:
+def _window(random: np.random.Generator, frames: int) -> data.Clip:
     """Some frames of a square around a thing."""
     scene = data.draw_scene(random)
     tracks = data.draw_tracks(scene, random)
-    start = int(random.integers(0, data.FRAMES - WINDOW_FRAMES + 1))
+    start = int(random.integers(0, data.FRAMES - frames + 1))
     track = tracks[int(random.integers(0, len(tracks)))]
     corner = [
-        int(np.clip(place[start : start + WINDOW_FRAMES].mean() + random.uniform(-14, 14) - 16, 0, data.SIDE - 32))
+        int(np.clip(place[start : start + frames].mean() + random.uniform(-14, 14) - 16, 0, data.SIDE - 32))
         for place in (track.y, track.x)
     ]
     clip = data.paint(scene, tracks)
     y, x = corner
-    return clip[start : start + WINDOW_FRAMES, y : y + WINDOW_SIDE, x : x + WINDOW_SIDE]
+    return clip[start : start + frames, y : y + WINDOW_SIDE, x : x + WINDOW_SIDE]

@@ -78,5 +78,5 @@ def _code(run: Run, codec: AutoencoderKLWan, shard: int) -> torch.Tensor:
             clips.append(data.render(scene, random))
         with autocast(run.device):
             latents_NCTHW = whole.encode(codec, to_pixels(np.stack(clips)).to(run.device))
-        coded.append(latents_NCTHW.to("cpu", torch.float16))
+        coded.append(latents_NCTHW.to("cpu", torch.float16).contiguous())
     return torch.cat(coded)

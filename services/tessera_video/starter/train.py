@@ -14,7 +14,7 @@ from diffusers import AutoencoderKLWan
 from tessera.starters.run import Run
 from tessera.wire.models import Card
 from tessera_video.starter import data
-from tessera_video.starter.codec import ROUGH, SHARP, CodecStage
+from tessera_video.starter.codec import PLANS, CodecStage
 from tessera_video.starter.denoiser import DenoiserStage
 from tessera_video.starter.latents import Pool, make_pool
 from tessera_video.starter.model import make_codec, make_pipeline
@@ -33,7 +33,7 @@ DATA = (
 def train(run: Run) -> Card:
     """A `Recipe.train`."""
     codec = None
-    for plan in (ROUGH, SHARP):
+    for plan in PLANS:
         codec_stage = CodecStage(run, plan, codec)
         run.fit(codec_stage)
         codec = codec_stage.codec
