@@ -37,7 +37,7 @@ class Packed:
     predicts_BT: torch.Tensor
 
 
-def draw_batch(random: np.random.Generator, tokenizer: Tokenizer, shares: dict[str, float]) -> Packed:
+def draw_batch(random: np.random.Generator, tokenizer: Tokenizer, shares: dict[str, int]) -> Packed:
     """A batch of questions to train on, whose tasks have the given shares."""
     names, weights = list(shares), np.array(list(shares.values()))
     room, texts = ROWS * WIDTH, []

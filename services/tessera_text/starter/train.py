@@ -1,4 +1,5 @@
-"""How the starter is trained: its tokenizer, then one stage of next-token prediction on the answers alone.
+"""How the starter is trained: its tokenizer, then next-token prediction on the answers alone, in two stages: all tasks,
+then once more with a greater share of those that are difficult.
 
 The loss that balances the experts is the class's own, taken layer by layer, so that no layer lets an expert die.
 Does not know how it is judged.
@@ -7,6 +8,7 @@ Does not know how it is judged.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import torch
 from tokenizers import Tokenizer
@@ -24,23 +26,39 @@ from tessera_text.starter.batches import Packed, draw_batch
 from tessera_text.starter.muon import Muon
 
 NAME = "arithmetic-moe"
-STEPS, WARM_UP, DECAY = 1800, 50, 700
-"""Updates: in all, until the learning rate has its peak, and while it falls to zero at the end."""
 MUON_PEAK, ADAMW_PEAK = 0.02, 3e-3
-SHARES = {
-    "add": 0.13,
-    "subtract": 0.17,
-    "multiply": 0.08,
-    "divide": 0.12,
-    "sort": 0.14,
-    "extreme": 0.05,
-    "median": 0.05,
-    "convert": 0.09,
-    "compare": 0.08,
-    "measure": 0.07,
-    "other": 0.02,
-}
-"""Of the tasks in a batch: the difficult ones have more."""
+
+
+@dataclass(frozen=True)
+class Course:
+    """What one stage trains.
+
+    Attributes:
+        name: of the stage.
+        begins: number of its first batch; no two courses have a batch of the same number.
+        steps: updates in all.
+        warm_up: updates until the learning rate has its peak.
+        decay: updates while it falls to zero, at the end.
+        peak: the highest learning rate, as a share of `MUON_PEAK` and `ADAMW_PEAK`.
+        shares: percent of the questions that each task has, in the order of `data.TASKS`.
+    """
+
+    name: str
+    begins: int
+    steps: int
+    warm_up: int
+    decay: int
+    peak: float
+    shares: tuple[int, ...]
+
+    def share_of_peak(self, index: int) -> float:
+        """Of the learning rate: a short rise, a plateau, and a fall to zero in a straight line."""
+        return self.peak * min(1.0, (index + 1) / self.warm_up, (self.steps - index) / self.decay)
+
+
+# add, subtract, multiply, divide, sort, extreme, median, convert, compare, measure, other
+ALL_TASKS = Course("answers", 0, 1800, 50, 700, 1.0, (13, 17, 8, 12, 14, 5, 5, 9, 8, 7, 2))
+DIFFICULT_TASKS = Course("difficult", 1800, 800, 50, 650, 0.6, (14, 7, 5, 12, 14, 4, 3, 16, 16, 8, 1))
 TOKENIZER_QUESTIONS = 2000
 """Of each task, to train the tokenizer on."""
 EXPERTS = "tessera_starter_training"
@@ -68,27 +86,16 @@ def sorted_experts(
     return (output_TKD * weight_TK[..., None]).sum(dim=1).to(hidden_TD.dtype)
 
 
-def share_of_peak(index: int) -> float:
-    """Of the learning rate: a short rise, a plateau, and a fall to zero in a straight line."""
-    return min(1.0, (index + 1) / WARM_UP, (STEPS - index) / DECAY)
-
-
 class Answers:
     """The stage: Muon on the layers, AdamW on the rest; a moving average of the weights is what is kept."""
 
-    name = "answers"
-    steps = STEPS
-
-    def __init__(self, run: Run, tokenizer: Tokenizer) -> None:
+    def __init__(self, run: Run, tokenizer: Tokenizer, course: Course, decoder: Qwen3MoeForCausalLM) -> None:
+        self.name = course.name
+        self.steps = course.steps
         self.run = run
         self.tokenizer = tokenizer
-        run.reseed("model")
-        ALL_EXPERTS_FUNCTIONS.register(EXPERTS, sorted_experts)
-        configuration = model.configuration(tokenizer)
-        # Attention is written out: for short rows on a CPU, its backward pass is faster than the fused one.
-        self.model = Qwen3MoeForCausalLM._from_config(
-            configuration, attn_implementation="eager", experts_implementation=EXPERTS, dtype=torch.float32
-        ).to(run.device)
+        self.course = course
+        self.model = decoder
         self.average = optimize.Average(self.model, 0.995)
         layers = self.model.model.layers
         matrices = [
@@ -106,10 +113,10 @@ class Answers:
         return {"muon": self.muon, "adamw": self.adamw}
 
     def step(self, index: int) -> dict[str, float]:
-        random = optimize.generator(self.run.seed, index)
-        batch = draw_batch(random, self.tokenizer, SHARES)
+        random = optimize.generator(self.run.seed, self.course.begins + index)
+        batch = draw_batch(random, self.tokenizer, dict(zip(data.TASKS, self.course.shares, strict=True)))
         for optimizer, peak in ((self.muon, MUON_PEAK), (self.adamw, ADAMW_PEAK)):
-            optimize.set_learning_rate(optimizer, peak * share_of_peak(index))
+            optimize.set_learning_rate(optimizer, peak * self.course.share_of_peak(index))
         loss, balance = self._losses(batch)
         self.model.zero_grad()
         (loss + self.model.config.router_aux_loss_coef * balance).backward()
@@ -143,10 +150,12 @@ class Answers:
 def train(run: Run) -> Card:
     """See `tessera.starters.recipe`."""
     tokenizer = _tokenizer(run)
-    stage = Answers(run, tokenizer)
-    run.fit(stage)
-    stage.average.copy_to(stage.model)
-    shipped = stage.model.to(device="cpu", dtype=torch.bfloat16)
+    decoder = _untrained(run, tokenizer)
+    for course in (ALL_TASKS, DIFFICULT_TASKS):
+        stage = Answers(run, tokenizer, course, decoder)
+        run.fit(stage)
+        stage.average.copy_to(decoder)
+    shipped = decoder.to(device="cpu", dtype=torch.bfloat16)
     model.save(shipped, tokenizer, run.output)
     return Card(
         id=NAME,
@@ -161,6 +170,19 @@ def train(run: Run) -> Card:
         created=1795219200,
         data="Questions and answers that the recipe draws at random; no text of others.",
     )
+
+
+def _untrained(run: Run, tokenizer: Tokenizer) -> Qwen3MoeForCausalLM:
+    run.reseed("model")
+    ALL_EXPERTS_FUNCTIONS.register(EXPERTS, sorted_experts)
+    # Attention is written out: for short rows on a CPU, its backward pass is faster than the fused one.
+    decoder: Qwen3MoeForCausalLM = Qwen3MoeForCausalLM._from_config(
+        model.configuration(tokenizer),
+        attn_implementation="eager",
+        experts_implementation=EXPERTS,
+        dtype=torch.float32,
+    )
+    return decoder.to(run.device)
 
 
 def _tokenizer(run: Run) -> Tokenizer:
