@@ -219,6 +219,7 @@ def test_evaluate_prints_the_table_and_fails_below_a_bar(monkeypatch: pytest.Mon
     assert status == 0
     assert "with seed 3" in text
     assert "line     exact    50 %   ≥ 40  4        ok" in text
+    assert not list((tmp_path / "models/line").glob(".*")), "a directory that is judged is left as it is"
     status, text = judged(line(at_least=60))
     assert status == 1
     assert "1 of the measures are below" in text

@@ -12,7 +12,7 @@ from typing import Literal
 import msgspec
 
 from tessera.hub import store
-from tessera.hub.cards import read_card, write_card
+from tessera.hub.cards import read_card, verify, write_card
 from tessera.starters import recipe as recipes
 from tessera.starters.recipe import Evaluation, Recipe
 from tessera.wire.models import Measure
@@ -110,7 +110,7 @@ def evaluate(
     found: dict[str, list[Measure]] = {}
     for recipe in chosen:
         where = directory or store.ensure(recipe.name, models, report).path
-        store.check(store.ModelDirectory(where, read_card(where)), every_byte=True)
+        verify(where, read_card(where))
         report(f"judging {recipe.name} in {where} with seed {seed}")
         found[recipe.name] = recipe.evaluate(where, Evaluation(seed, samples, device, report))
     report(table(found))
