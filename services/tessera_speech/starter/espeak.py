@@ -11,6 +11,7 @@ import ctypes
 import importlib
 import itertools
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -86,12 +87,15 @@ class Speech:
 class Teacher:
     """espeak-ng. Make one a process.
 
+    Args:
+        data: the library's data, where voices are; None is the wheel's own.
+
     Raises:
         ModuleNotFoundError: the wheel `espeakng-loader` is not installed.
         RuntimeError: the library refuses to start.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, data: Path | None = None) -> None:
         loader = importlib.import_module("espeakng_loader")
         self._library = ctypes.CDLL(str(loader.get_library_path()))
         self._library.espeak_Synth.argtypes = (
@@ -105,7 +109,9 @@ class Teacher:
             ctypes.c_void_p,
         )
         options = _PHONEME_EVENTS | _PHONEMES_AS_IPA | _DO_NOT_EXIT
-        self.rate: int = self._library.espeak_Initialize(_SYNCHRONOUS, 0, str(loader.get_data_path()).encode(), options)
+        self.rate: int = self._library.espeak_Initialize(
+            _SYNCHRONOUS, 0, str(data or loader.get_data_path()).encode(), options
+        )
         if self.rate <= 0:
             raise RuntimeError(f"espeak-ng did not start: {self.rate}")
         self._pieces: list[npt.NDArray[np.int16]] = []

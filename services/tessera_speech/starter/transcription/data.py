@@ -31,6 +31,8 @@ LONG_SHARE, LONGEST = 0.15, 5
 SUBSAMPLING = 8
 HALVES = 2
 """Labels a frame of the encoder: one for each 40 ms."""
+WARPS = (0.86, 1.16)
+"""What frequencies are multiplied by in a batch."""
 UNLABELLED = -100
 _PHONEMES = (
     "_ n ə t ɪ d s l ð k ɛ m ɹ z w p b v ʌ iː h aɪ f æ a ɒ eɪ uː i ɚ ɐ j ɡ əl dʒ aʊ ɔː ɑː ŋ ʊ oʊ ʃ θ ɜː tʃ iə r əʊ ᵻ "
@@ -95,9 +97,10 @@ class Pool:
         self._order = np.array([place[1:] for place in sorted(places)], dtype=np.int64)
 
     def batch(self, random: np.random.Generator, frames: int) -> Batch:
-        """Utterances of about the same length, about `frames` frames of features in all, partly blanked out.
+        """Utterances of about the same length, about `frames` frames of features in all.
 
-        The frequencies and times that are blanked are those of SpecAugment (Park et al. 2019).
+        Each is as if from a shorter or longer throat (Jaitly & Hinton 2013), so that there are more voices than the
+        teacher has, and partly blanked out in frequency and time (SpecAugment, Park et al. 2019).
         """
         middle = int(random.integers(len(self._order)))
         first, last, longest = middle, middle + 1, self._length(middle)
@@ -115,7 +118,8 @@ class Pool:
             shard = self._shards[number]
             start, end = shard["starts"][index], shard["starts"][index + 1]
             length = end - start
-            features[row, :length] = _blanked(shard["features"][start:end].astype(np.float32), random)
+            made = shard["features"][start:end].astype(np.float32)
+            features[row, :length] = _blanked(warped(made, float(random.uniform(*WARPS))), random)
             mask[row, :length] = True
             known = shard["phonemes"][shard["phoneme_starts"][index] : shard["phoneme_starts"][index + 1]]
             phonemes[row, : len(known)] = known
@@ -145,14 +149,14 @@ class Pool:
 
     def _make(self, number: int) -> dict[str, npt.NDArray[Any]]:
         random = np.random.default_rng((self._seed, number))
-        self._teacher = self._teacher or Teacher()
+        self._teacher = self._teacher or Teacher(voices.invent(self._folder, self._seed))
         features, phonemes, tokens = [], [], []
         while len(features) < UTTERANCES:
             easy = number < EASY_SHARDS
             said = [trained_sentence(random, easy=easy)]
             if not easy and random.random() < LONG_SHARE:
                 said += [trained_sentence(random, easy=False) for _ in range(random.integers(1, LONGEST))]
-            manner = voices.trained_manner(random)
+            manner = voices.trained_manner(random, invented=True)
             pauses = random.uniform(0.0, 0.2 if easy else 0.5, size=len(said) + 1) ** 1.5
             sound = voices.joined([voices.say(self._teacher, part, manner) for part in said], pauses.tolist())
             sentence = " ".join(said)
@@ -202,13 +206,28 @@ def phoneme_labels(phonemes: list[tuple[str, float]], outputs: int, seconds: flo
     return np.where(middles > seconds, 0, labels).astype(np.int16)
 
 
+def warped(features: npt.NDArray[np.float32], factor: float) -> npt.NDArray[np.float32]:
+    """Log-mel features [frames, mels] as if all frequencies had been divided by `factor`; on Slaney's mel scale."""
+    highest = _mel(np.array(voices.RATE / 2))
+    centres = np.arange(1, MELS + 1) / (MELS + 1) * highest
+    hertz = np.where(centres < 15, centres * 200 / 3, 1000 * np.exp((centres - 15) * np.log(6.4) / 27))
+    places = np.clip(_mel(hertz * factor) / highest * (MELS + 1) - 1, 0, MELS - 1)
+    below = np.minimum(places.astype(np.int64), MELS - 2)
+    share = (places - below).astype(np.float32)
+    return features[:, below] * (1 - share) + features[:, below + 1] * share
+
+
+def _mel(hertz: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    return np.where(hertz < 1000, hertz * 3 / 200, 15 + 27 * np.log(np.maximum(hertz, 1) / 1000) / np.log(6.4))
+
+
 def _blanked(features: npt.NDArray[np.float32], random: np.random.Generator) -> npt.NDArray[np.float32]:
     for _ in range(2):
-        width = int(random.integers(0, 14))
+        width = int(random.integers(0, 9))
         start = int(random.integers(0, MELS - width))
         features[:, start : start + width] = 0
     for _ in range(1 + len(features) // 150):
-        width = int(random.integers(0, 16))
+        width = int(random.integers(0, 9))
         start = int(random.integers(0, max(1, len(features) - width)))
         features[start : start + width] = 0
     return features

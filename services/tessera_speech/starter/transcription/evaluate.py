@@ -35,6 +35,8 @@ SAMPLES = 300
 NEURAL_SAMPLES = 30
 """Piper is slower than espeak-ng."""
 WORDS_A_RECORDING = 6
+LONG_SENTENCES = 20
+"""In a recording of about a minute."""
 PEOPLE = {
     # Charles Dickens, A Tale of Two Cities (1859), its first sentence
     "two_cities.wav": "It was the best of times, it was the worst of times, it was the age of wisdom, it was the age "
@@ -52,7 +54,7 @@ class Listener:
     """A model directory as the speech service would use it."""
 
     def __init__(self, directory: Path, device: str) -> None:
-        place = devices.choose(device, dtype="float32").place  # type: ignore[arg-type]
+        place = devices.choose(device, dtype="float32", threads=1).place  # type: ignore[arg-type]
         self._transcriber = load_transcriber(directory, read_card(directory), device=place)
         self._transcripts = Transcripts(directory)
         self.heard_s = 0.0
@@ -140,7 +142,8 @@ def evaluate(directory: Path, evaluation: Evaluation) -> list[Measure]:
         measures.append(
             Measure(name="words recognised", value=known, samples=len(sentences.vocabulary()), at_least=LEAST_WORDS)
         )
-    evaluation.report("listening to a neural voice and to people")
+    evaluation.report("listening to long recordings, a neural voice and people")
+    measures.append(_long(listener, teacher, random, max(1, count // LONG_SENTENCES // 2)))
     measures.append(_neural(listener, random, min(count, NEURAL_SAMPLES)))
     measures.append(_people(listener))
     measures.append(Measure(name="real-time factor", value=listener.spent_s / listener.heard_s, unit="x"))
@@ -157,6 +160,18 @@ def every_word(random: np.random.Generator) -> list[str]:
             recording = " ".join(random.permutation(part))
         made.append(recording)
     return made
+
+
+def _long(listener: Listener, teacher: Teacher, random: np.random.Generator, count: int) -> Measure:
+    """Recordings of more than one of the model's windows: a word that is lost at a cut counts."""
+    tally = Tally()
+    for _ in range(count):
+        said = [sentences.held_out(random) for _ in range(LONG_SENTENCES)]
+        manner = voices.held_out_manner(random)
+        pauses = random.uniform(0.1, 0.6, size=LONG_SENTENCES + 1).tolist()
+        sound = voices.joined([voices.say(teacher, sentence, manner) for sentence in said], pauses)
+        tally.add(" ".join(said), listener(sound.samples))
+    return tally.word_error("word error, recordings of a minute, held-out voices")
 
 
 def _neural(listener: Listener, random: np.random.Generator, count: int) -> Measure:

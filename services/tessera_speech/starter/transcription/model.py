@@ -22,7 +22,7 @@ from transformers import (
 from tessera_speech.starter.transcription import sentences
 from tessera_speech.starter.transcription.voices import RATE
 
-TOKENS = 768
+TOKENS = 1024
 """With the unknown token, which comes first, and the blank, which comes last."""
 UNKNOWN, BLANK = "<unk>", "<pad>"
 TOKENIZER_SEED = 1
