@@ -115,7 +115,9 @@ def test_the_models_decoder_is_the_teachers_to_the_last_digits() -> None:
         assert torch.equal(model.decoder(latents), model.decoder(quiet)), "half of the latents is for the flow alone"
 
 
-needs_weights = pytest.mark.skipif(not (WEIGHTS / "card.json").is_file(), reason="the weights are not there yet")
+needs_weights = pytest.mark.skipif(
+    not (WEIGHTS / "card.json").is_file(), reason="no training has met every bar yet: there are no weights to ship"
+)
 
 
 @needs_weights

@@ -18,12 +18,12 @@ from tessera_speech.starter.synthesis.teacher import RATE, Teacher, decoder_weig
 from tessera_speech.starter.synthesis.text_side import Speech, Spelling
 from tessera_speech.starter.synthesis.voices import Recording, Voices, recordings
 
-READINGS = 20
-"""Files of readings: about an hour of speech."""
-RECORDED = 100
+READINGS = 40
+"""Files of readings: about two hours of speech."""
+RECORDED = 300
 """Utterances that the decoder is trained on."""
 SPELLING_STEPS = 600
-SPEECH_STEPS = 900
+SPEECH_STEPS = 2000
 VOICES_STEPS = 1200
 EXACT = (".convs1.", ".convs2.")
 """Biases here have the decoder's offset in them, which float16 would round away."""

@@ -120,6 +120,7 @@ class Voices:
         train_decoder(model)
         self._codes = [_codes(model, one.utterance) for one in self._recordings]
         self._average = Average(model, 0.98)
+        self._ends = Average(model, 1.0)
         # What tells the voices apart begins from nothing and has to go further.
         apart = [model.embed_speaker, model.decoder.cond]
         self._body = adamw([model.flow, model.decoder], PEAK)
@@ -130,7 +131,7 @@ class Voices:
 
     def modules(self) -> dict[str, nn.Module]:
         """What is trained."""
-        return {"model": self._model, "average": self._average}
+        return {"model": self._model, "average": self._average, "ends": self._ends}
 
     def optimizers(self) -> dict[str, torch.optim.Optimizer]:
         """What trains it."""
@@ -163,11 +164,21 @@ class Voices:
         update(self._body, sum(values.values(), start=torch.zeros(())))
         self._apart.step()
         self._average.update(self._model)
+        if (index + 1) % CYCLE == 0:
+            take_in(self._ends, self._average, (index + 1) // CYCLE)
         return {name: value.item() for name, value in values.items()}
 
     def finish(self) -> None:
-        """Give the model its averaged weights."""
-        self._average.copy_to(self._model)
+        """Give the model the mean of its cycles' ends (Izmailov et al. 2018)."""
+        self._ends.copy_to(self._model)
+
+
+@torch.no_grad()
+def take_in(ends: Average, average: Average, count: int) -> None:
+    """Make `ends` the plain mean of `count` averages, of which `average` is the last."""
+    for (name, mean), value in zip(ends.named_buffers(), average.buffers(), strict=True):
+        if name != "updates":
+            mean.lerp_(value, 1 / count)
 
 
 def audio_losses(spoken: torch.Tensor, wanted: torch.Tensor) -> dict[str, torch.Tensor]:
