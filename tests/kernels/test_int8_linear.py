@@ -13,7 +13,7 @@ from tessera_kernels.int8_linear import cpu, int8_linear, quantize_weight
 @settings(max_examples=40, deadline=None)
 @given(
     tokens=st.integers(0, 70),
-    inputs=st.integers(1, 130),
+    inputs=st.integers(2, 130),
     outputs=st.integers(1, 90),
     bias=st.booleans(),
     strided=st.booleans(),
@@ -49,6 +49,8 @@ def test_what_does_not_fit_is_refused():
         int8_linear(torch.randn(2, 7), weight, scale)
     with pytest.raises(ValueError, match="do not fit together"):
         int8_linear(torch.randn(2, 8), weight.float(), scale)
+    with pytest.raises(ValueError, match="one input"):
+        int8_linear(torch.randn(2, 1), *quantize_weight(torch.randn(4, 1)))
 
 
 def test_without_a_place_for_compiled_code_it_is_compiled_each_time(monkeypatch):

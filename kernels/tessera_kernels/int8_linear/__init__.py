@@ -46,8 +46,11 @@ def int8_linear(
         [tokens, outputs], the dtype of `x`. A token with a value that is not finite gives none that is.
 
     Raises:
-        ValueError: shapes or dtypes do not fit together.
+        ValueError: shapes or dtypes do not fit together; or there is one input alone, for which torch's integer product
+            gives whatever was in memory (2.13, on a CPU).
     """
+    if x_TK.shape[1] == 1:
+        raise ValueError("a layer of one input is not supported")
     if x_TK.shape[1] != weight_KN.shape[0] or scale_N.shape[0] != weight_KN.shape[1] or weight_KN.dtype != torch.int8:
         raise ValueError(
             f"inputs {tuple(x_TK.shape)}, {weight_KN.dtype} weights {tuple(weight_KN.shape)} and scales "

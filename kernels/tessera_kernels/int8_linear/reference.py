@@ -16,6 +16,8 @@ def int8_linear(
     x = x_TK.float()
     largest_T1 = x.abs().amax(dim=1, keepdim=True).clamp_min_(SMALLEST)
     quantized_TK = (x * (LEVELS / largest_T1)).round_().to(torch.int8)
+    # A single row may have any stride and still count as contiguous; the product reads past it then.
+    quantized_TK = quantized_TK.clone(memory_format=torch.contiguous_format)
     out_TN = torch._int_mm(quantized_TK, weight_KN).float().mul_(scale_N).mul_(largest_T1 / LEVELS)
     if bias_N is not None:
         out_TN += bias_N

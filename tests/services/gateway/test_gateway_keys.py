@@ -54,13 +54,16 @@ def test_anything_else_is_refused_in_openais_envelope(locked, headers):
     assert answer.json()["error"]["code"] == "invalid_api_key"
 
 
-def test_every_v1_route_needs_a_key_and_no_other_does(locked):
+def test_every_route_of_models_needs_a_key_and_no_other_does(locked):
     from litestar.routes import HTTPRoute
 
+    needing = ("/v1", "/tokenize", "/detokenize")
     for route in locked.app.routes:
         assert isinstance(route, HTTPRoute)
         for handler in route.route_handlers:
-            assert bool(handler.resolve_guards()) == route.path.startswith("/v1") or handler.http_methods == {"OPTIONS"}
+            assert bool(handler.resolve_guards()) == route.path.startswith(needing) or handler.http_methods == {
+                "OPTIONS"
+            }
     for path in ("/", "/health", "/ready", "/metrics", "/docs"):
         assert httpx.get(locked.url + path).status_code == 200
     for path in ("/v1/models", "/v1/models/a", "//v1/models", "/v1/models/", "/%761/models"):
