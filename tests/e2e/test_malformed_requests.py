@@ -115,7 +115,7 @@ def test_a_body_that_is_no_json_object_is_refused(client: httpx.Client, route: s
         ({"logit_bias": {"99999999": 1}}, "logit_bias"),
         ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
         ({"seed": 2**70}, "seed"),
-        ({"tools": [{"type": "function"}]}, "tools"),
+        ({"tools": [{"type": "function"}]}, "tools[0].function"),
         ({"functions": []}, "functions"),
         ({"messages": [{"role": "user", "content": "word " * 9000}]}, "messages"),
     ],
