@@ -23,8 +23,8 @@ def build_from(weights: Path) -> Build:
     def build(directory: Path, report: Report) -> Card:
         if not (weights / CARD_FILE).is_file():
             raise ModelLoadError(
-                f"the installed package lacks {weights / CARD_FILE}. Where weights are not shipped yet, `tessera starters "
-                f"train` makes them; where they were, {CURE}"
+                f"the installed package lacks {weights / CARD_FILE}. Where weights are not shipped yet, "
+                f"`tessera starters train` makes them; where they were, {CURE}"
             )
         card = read_card(weights)
         report(f"copying {card.id} out of the installed package")
