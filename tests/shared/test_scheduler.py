@@ -253,6 +253,19 @@ def test_what_was_spoiled_is_not_used_again():
     assert again.cached_tokens == 9  # of the good one alone
 
 
+def test_a_spoiled_request_whose_cache_was_forgotten_ends_like_others():
+    policy = scheduler(pages=32, budget=64)
+    policy.submit(request("good", 17, 1))
+    finish(policy)
+    spoiled = request("spoiled", 17, 4)
+    policy.submit(spoiled)
+    policy.schedule()
+    policy.forget_cache()
+    policy.remove(spoiled, spoiled=True)
+    policy.check_integrity()
+    assert policy.cache.available == 32
+
+
 def test_forgetting_the_cache_leaves_what_runs_alone():
     policy = scheduler(pages=16, budget=6)
     policy.submit(request("a", 14, 6))

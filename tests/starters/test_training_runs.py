@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import signal
 import subprocess
@@ -227,6 +228,20 @@ def test_evaluate_prints_the_table_and_fails_below_a_bar(monkeypatch: pytest.Mon
     weights.write_bytes(weights.read_bytes()[:-1])
     with pytest.raises(ModelLoadError, match=r"model\.safetensors is damaged"):
         judged(line())
+
+
+@pytest.mark.parametrize("name", recipe.names())
+def test_every_recipe_names_functions_that_are_there_and_needs_no_torch_to_be_named(name: str) -> None:
+    found = recipe.find(name)
+    for call in (found.train, found.evaluate):
+        assert call is not None
+        module, _, function = call.__qualname__.partition(":")
+        spec = importlib.util.find_spec(module)
+        assert spec is not None
+        assert spec.origin is not None
+        assert f"def {function}(" in Path(spec.origin).read_text(encoding="utf-8")
+    script = f"from tessera.starters import recipe; recipe.find({name!r}); import sys; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", script], check=False, timeout=60).returncode == 0
 
 
 def test_an_unknown_recipe_and_a_missing_judge_say_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -168,7 +168,7 @@ class PrefixCache:
         node = cursor.node
         if node.removed:
             return
-        if cursor.depth == depth:  # its only part of the tree is a page that is not full
+        if cursor.depth <= depth:  # its only part of the tree is a page that is not full
             for child in [child for child in node.children.values() if len(child.key) < self.allocator.page_size]:
                 self._remove(child)
             return

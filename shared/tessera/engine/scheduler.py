@@ -260,7 +260,9 @@ class Scheduler:
         )
         request.computed = len(match.nodes) * self.allocator.page_size + match.partial_count
         if request.preemptions == 0:
-            request.cached_tokens = request.computed
+            request.cached_tokens, request.shared_pages = request.computed, len(match.nodes)
+        # What it computed again after a preemption is its own too.
+        request.shared_pages = min(request.shared_pages, len(match.nodes))
         # All pages of the prompt at once: chunks of two half-admitted prompts would evict each other.
         self._grow(request, request.remaining)
         self.waiting.charge(request.tenant, request.remaining)
@@ -297,7 +299,7 @@ class Scheduler:
         self._unclaim(request)
         if request.cursor is not None:
             if spoiled:
-                self.cache.forget(request.cursor, request.cached_tokens // self.allocator.page_size)
+                self.cache.forget(request.cursor, request.shared_pages)
             elif request.computed:
                 self.cache.extend(request.cursor, request.cache_ids, request.pages, request.computed, ends=True)
         request.cursor = None

@@ -43,6 +43,7 @@ from tessera.wire.engine import (
 
 logger = logging.getLogger(__name__)
 
+CHECK_EVERY_S = 5.0
 LATE = "the request's deadline is over"
 STUCK = "the grammar allows no token that goes on here"
 GRAMMAR_WAIT_S = 0.005
@@ -86,6 +87,7 @@ class SequenceEngine:
         self.sampled_tokens = 0
         self.steps = 0
         self.integrity_faults = 0
+        self._check_at = 0.0
 
     def ready(self) -> Ready:
         """What was loaded. A card's context is what this engine holds of one request: perhaps less than the model."""
@@ -245,7 +247,10 @@ class SequenceEngine:
         return answers
 
     def _check_integrity(self) -> None:
-        """A violated invariant drops the cache, never the server."""
+        """A violated invariant drops the cache, never the server. Not at every pause: it looks at every page."""
+        if time.monotonic() < self._check_at:
+            return
+        self._check_at = time.monotonic() + CHECK_EVERY_S
         self.scheduler.cache.prune()
         try:
             self.scheduler.check_integrity()

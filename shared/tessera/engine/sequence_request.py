@@ -50,6 +50,8 @@ class SequenceRequest:
     preemptions: int = 0
     cached_tokens: int = 0
     """Positions that were not computed for it, because the prefix cache had them."""
+    shared_pages: int = 0
+    """Pages at its beginning that others computed, every time it was admitted."""
     cursor: Cursor | None = None
     claim: tuple[Node, tuple[int, ...]] | None = None
 

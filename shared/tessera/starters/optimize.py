@@ -45,7 +45,7 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, value: float) -> None:
 
 def autocast(device: torch.device) -> AbstractContextManager[None]:
     """Matrix products in bfloat16 where the device has instructions for it, else float32."""
-    if device.type == "cuda" or torch.backends.cpu.get_cpu_capability() == "AVX512":
+    if device.type == "cuda" or torch.cpu._is_avx512_bf16_supported():
         return torch.autocast(device.type, torch.bfloat16)
     return nullcontext()
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import import_module
 from importlib.metadata import entry_points
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tessera.errors import StartError
 from tessera.wire.models import Card, Measure
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 GROUP = "tessera.recipes"
 Report = Callable[[str], None]
 
-__all__ = ["GROUP", "Evaluation", "Measure", "Recipe", "Report", "find", "names", "require_judges"]
+__all__ = ["GROUP", "Evaluation", "Measure", "Recipe", "Report", "find", "lazily", "names", "require_judges"]
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,17 @@ class Recipe:
     train: Callable[[Run], Card] | None
     evaluate: Callable[[Path, Evaluation], list[Measure]]
     weights: Path | None
+
+
+def lazily(place: str) -> Callable[..., Any]:
+    """A function by `module:name`, imported when it is called: training needs torch, naming what trains does not."""
+
+    def call(*arguments: Any) -> Any:
+        module, _, name = place.partition(":")
+        return getattr(import_module(module), name)(*arguments)
+
+    call.__qualname__ = place
+    return call
 
 
 def names() -> list[str]:

@@ -102,8 +102,11 @@ class Run:
         Raises:
             TrainingPaused: it is.
         """
-        if self._stop.is_set() or (self._ends is not None and time.monotonic() >= self._ends):
+        if self._is_over():
             raise TrainingPaused
+
+    def _is_over(self) -> bool:
+        return self._stop.is_set() or (self._ends is not None and time.monotonic() >= self._ends)
 
     def fit(self, stage: Stage) -> None:
         """Train `stage` from where it stands to its end.
@@ -120,7 +123,7 @@ class Run:
         first, began = at.index, time.monotonic()
         saved = shown = began
         for index in range(first, stage.steps):
-            if self._stop.is_set() or (self._ends is not None and time.monotonic() >= self._ends):
+            if self._is_over():
                 checkpoint.save(path, modules, optimizers, Position(index, at.seconds + time.monotonic() - began))
                 self.report(f"{stage.name}: paused at step {index} of {stage.steps}")
                 raise TrainingPaused
