@@ -30,12 +30,12 @@ format: $(VENV)/dev.stamp
 	@$(BIN)/ruff check --fix .
 
 $(VENV)/all.stamp: $(BIN)/python $(INPUTS)
-	@echo "installing the suite into $(VENV), once: about 1.2 GB"
+	@echo "installing the suite into $(VENV), once: about 2.6 GB"
 	@started=$$(date +%s); $(INSTALL) '.[all]' && echo "installed in $$(($$(date +%s) - started)) s"
 	@touch $@
 
 $(VENV)/dev.stamp: $(BIN)/python $(INPUTS)
-	@echo "installing the suite and its development tools into $(VENV), once: about 1.5 GB"
+	@echo "installing the suite and its development tools into $(VENV), once: about 3.4 GB"
 	@started=$$(date +%s); $(INSTALL) '.[dev]' && echo "installed in $$(($$(date +%s) - started)) s"
 	@touch $(VENV)/all.stamp $@
 
