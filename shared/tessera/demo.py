@@ -55,6 +55,10 @@ class Offer(msgspec.Struct, frozen=True):
         """What to know before judging its answer."""
         return self.card.notice if self.card else None
 
+    def example(self, otherwise: str) -> str:
+        """What shows best what it can do; `otherwise` where its card does not say."""
+        return (self.card.example if self.card else None) or otherwise
+
 
 class Demo:
     """The requests. Each returns what to say about it and saves its files.
@@ -68,23 +72,23 @@ class Demo:
         self.client = client
         self.output = output
 
-    def chat(self, offer: Offer) -> str:
+    def chat(self, offer: Offer, asked: str) -> str:
         """A streamed answer, shown as it comes."""
-        return self._converse(offer, "answer.txt", [{"role": "user", "content": QUESTION}], max_tokens=96)
+        return self._converse(offer, "answer.txt", [{"role": "user", "content": asked}], max_tokens=96)
 
-    def describe(self, offer: Offer) -> str:
+    def describe(self, offer: Offer, asked: str) -> str:
         """What a vision-language model says about a picture that goes within the message."""
         image = picture()
         (self.output / "picture.png").write_bytes(image)
         url = "data:image/png;base64," + base64.b64encode(image).decode()
-        parts = [{"type": "text", "text": LOOK}, {"type": "image_url", "image_url": {"url": url}}]
+        parts = [{"type": "text", "text": asked}, {"type": "image_url", "image_url": {"url": url}}]
         return self._converse(offer, "description.txt", [{"role": "user", "content": parts}], max_tokens=48)
 
-    def video(self, offer: Offer) -> str:
+    def video(self, offer: Offer, asked: str) -> str:
         """A video job from its creation to its file."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # the SDK's, about OpenAI's own video service
-            made = self.client.videos.create_and_poll(model=offer.id, prompt=SCENE)
+            made = self.client.videos.create_and_poll(model=offer.id, prompt=asked)
             _say("\n")
             if made.status != "completed":
                 raise DemoError(made.error.message if made.error else f"the job ended as {made.status}")
@@ -94,14 +98,14 @@ class Demo:
             demo_pictures.draw_frames(self.output / "video.mp4", self.output / "frames.png")
         return f"{made.seconds} s at {made.size}, {size:,} bytes → video.mp4"
 
-    def speak(self, offer: Offer) -> str:
+    def speak(self, offer: Offer, asked: str) -> str:
         """A spoken sentence, taken from the wire as it is made."""
         voice = offer.card.voices[0] if offer.card and offer.card.voices else "default"
         started, first = time.perf_counter(), 0.0
         path = self.output / "speech.wav"
         with (
             self.client.audio.speech.with_streaming_response.create(
-                model=offer.id, voice=voice, input=SENTENCE, response_format="wav"
+                model=offer.id, voice=voice, input=asked, response_format="wav"
             ) as response,
             path.open("wb") as file,
         ):
@@ -115,7 +119,7 @@ class Demo:
         seconds = (len(data) - WAV_DATA_AT) / max(1, rate)
         return f"{seconds:.2f} s of audio, first of it after {first:.2f} s → speech.wav"
 
-    def transcribe(self, offer: Offer) -> str:
+    def transcribe(self, offer: Offer, _asked: str) -> str:
         """What the recognizer hears in the spoken sentence; in a second of silence when there is no voice."""
         path = self.output / "speech.wav"
         if not path.is_file():
@@ -181,7 +185,7 @@ def run(url: str, api_key: str, output: Path) -> int:
             return 1
         output.mkdir(parents=True, exist_ok=True)
         demo = Demo(client, output)
-        plan: list[tuple[str, str, Callable[[Offer], str], Offer | None]] = [
+        plan: list[tuple[str, str, Callable[[Offer, str], str], Offer | None]] = [
             ("answer", QUESTION, demo.chat, _offer(models, "chat", but="vision")),
             ("description", LOOK, demo.describe, _offer(models, "vision")),
             ("video", SCENE, demo.video, _offer(models, "video")),
@@ -206,7 +210,7 @@ def run(url: str, api_key: str, output: Path) -> int:
 def _do(
     title: str,
     asked: str,
-    action: Callable[[Offer], str],
+    action: Callable[[Offer, str], str],
     offer: Offer | None,
     failures: tuple[type[Exception], ...],
 ) -> Step:
@@ -215,10 +219,11 @@ def _do(
         return Step(title, asked, "skipped", detail="no model for it is offered")
     _say(f"\n{title} · {offer.id}" + (f" ({offer.notice})" if offer.notice else "") + "\n")
     if asked:
+        asked = offer.example(asked)
         _say(f"  > {asked}\n")
     started = time.perf_counter()
     try:
-        detail, state = action(offer), "ok"
+        detail, state = action(offer, asked), "ok"
     except failures as error:
         detail, state = str(error) or type(error).__name__, "failed"
     seconds = time.perf_counter() - started

@@ -8,14 +8,18 @@ from __future__ import annotations
 import html
 import struct
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 
-SIDE = 224
+SIDE = 216
 """Width and height of the picture, in pixels."""
-_SEA_FROM = 150
-_SUN = (112, 118, 38)
+_THIRD = SIDE // 3
+_RADIUS = 30
+_PAPER = (250, 250, 250)
+_Shape = Callable[[float, float], bool]
+"""Whether a point, seen from the shape's centre, is in it."""
 
 
 class Step(msgspec.Struct, frozen=True):
@@ -31,7 +35,7 @@ class Step(msgspec.Struct, frozen=True):
 
 
 def picture() -> bytes:
-    """A sunset over the sea, `SIDE` pixels square, as a PNG file (RGB, 8 bits)."""
+    """A circle, a triangle and a square in three colours, `SIDE` pixels square, as a PNG file (RGB, 8 bits)."""
     rows = b"".join(b"\0" + b"".join(bytes(_colour(x, y)) for x in range(SIDE)) for y in range(SIDE))
     header = struct.pack(">IIBBBBB", SIDE, SIDE, 8, 2, 0, 0, 0)
     chunks = (b"IHDR", header), (b"IDAT", zlib.compress(rows)), (b"IEND", b"")
@@ -41,15 +45,37 @@ def picture() -> bytes:
 
 
 def _colour(x: int, y: int) -> tuple[int, int, int]:
-    centre_x, centre_y, radius = _SUN
-    if y >= _SEA_FROM:
-        glitter = abs(x - centre_x) < 14 and (y // 5) % 2 == 0
-        return (236, 150, 84) if glitter else (24, 60 + (y - _SEA_FROM) // 3, 110)
-    if (x - centre_x) ** 2 + (y - centre_y) ** 2 < radius**2:
-        return (255, 214, 92)
-    return (70 + y, 80 + y // 3, 150 - y // 3)
+    found = _SHAPES.get((x // _THIRD, y // _THIRD))
+    if found is None:
+        return _PAPER
+    (red, green, blue), inside = found
+    # A pixel is the mean of nine points, so that edges are smooth.
+    points = [
+        (x % _THIRD + dx / 3 - _THIRD / 2, y % _THIRD + dy / 3 - _THIRD / 2) for dx in range(3) for dy in range(3)
+    ]
+    share = sum(inside(*point) for point in points) / len(points)
+    mixed = [round(paper + share * (ink - paper)) for paper, ink in zip(_PAPER, (red, green, blue), strict=True)]
+    return mixed[0], mixed[1], mixed[2]
 
 
+def _circle(x: float, y: float) -> bool:
+    return x * x + y * y < _RADIUS**2
+
+
+def _triangle(x: float, y: float) -> bool:
+    return abs(x) < (y + _RADIUS) / 2 and y < _RADIUS
+
+
+def _square(x: float, y: float) -> bool:
+    return max(abs(x), abs(y)) < _RADIUS
+
+
+_SHAPES: dict[tuple[int, int], tuple[tuple[int, int, int], _Shape]] = {
+    (0, 0): ((220, 30, 30), _circle),
+    (2, 0): ((30, 160, 60), _triangle),
+    (1, 2): ((40, 80, 220), _square),
+}
+"""Colour and shape by column and row of a 3x3 grid."""
 _STYLE = """body{font:1rem/1.6 system-ui,sans-serif;max-width:44rem;margin:3rem auto;padding:0 1rem;color:#1c1c28}
 section{border-top:1px solid #d8d8e0;padding:1rem 0}h2{margin:0}blockquote{margin:.5rem 0;color:#555}
 pre{white-space:pre-wrap;background:#f5f5f8;padding:.8rem;border-radius:.4rem}

@@ -112,7 +112,10 @@ class FakeSuite:
         for name in self.models:
             tasks: Any = TASKS[name]
             notice = None if name == "writer" else NOTICE
-            card = Card(id=name, family="F", tasks=tasks, source="s", parameters=1, licence="l", notice=notice)
+            example = "a red circle moves left" if name == "films" else None
+            card = Card(
+                id=name, family="F", tasks=tasks, source="s", parameters=1, licence="l", notice=notice, example=example
+            )
             models.append(Model(id=name, created=1, card=card))
         return web.Response(body=msgspec.json.encode(ModelList(data=models)), content_type="application/json")
 
@@ -162,6 +165,7 @@ def test_each_modality_is_asked_once_and_everything_is_saved(tmp_path, capsys):
     ]
     assert [json.loads(body)["model"] for _, body in suite.asked[:2]] == ["writer", "eyes"]
     assert b"data:image/png;base64," in suite.asked[1][1]
+    assert b"a red circle moves left" in suite.asked[2][1], "what its card says is asked"
     assert wav() in suite.asked[4][1], "what was spoken is what is transcribed"
     assert (output / "answer.txt").read_text() == "Small <b>stones.\n"
     assert (output / "description.txt").read_text() == "Small <b>stones.\n"
@@ -177,7 +181,7 @@ def test_each_modality_is_asked_once_and_everything_is_saved(tmp_path, capsys):
         assert part in page
     said = capsys.readouterr().out
     assert "answer · writer\n" in said
-    assert f"video · films ({NOTICE})" in said
+    assert f"video · films ({NOTICE})\n  > a red circle moves left\n" in said
     assert "completed 100 %" in said
     assert "1.00 s of audio" in said
 
@@ -234,4 +238,4 @@ def test_a_suite_that_is_not_there_is_said_with_the_cure(tmp_path, capsys, monke
 def test_the_picture_is_a_png_that_decoders_take():
     image = Image.open(io.BytesIO(picture()))
     image.load()
-    assert (image.size, image.mode, image.getpixel((112, 118))) == ((SIDE, SIDE), "RGB", (255, 214, 92))
+    assert (image.size, image.mode, image.getpixel((36, 36))) == ((SIDE, SIDE), "RGB", (220, 30, 30))

@@ -24,6 +24,7 @@ NOTICE = (
     "made for one or two coloured shapes that move on a plain background, in clips of 17 frames of 64x64; "
     "the thing that is named first is further to the upper left"
 )
+EXAMPLE = "a red circle moves right and a blue star spins on a white background"
 DATA = (
     "Clips rendered by tessera_video.starter.data and sentences that describe them: 6 colours, 4 shapes, 9 motions, "
     "3 backgrounds; 35 of the 210 triples of colour, shape and motion are held out. No other source."
@@ -60,6 +61,7 @@ def save(run: Run, codec: AutoencoderKLWan, pool: Pool, stage: DenoiserStage) ->
         parameters=sum(parameter.numel() for part in parts for parameter in part.parameters()),
         licence="apache-2.0",
         notice=NOTICE,
+        example=EXAMPLE,
         scheme="float16",
         sizes=[f"{data.SIDE}x{data.SIDE}"],
         fps=data.FRAMES_PER_SECOND,

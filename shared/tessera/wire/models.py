@@ -43,6 +43,8 @@ class Card(msgspec.Struct, frozen=True, kw_only=True):
     licence: str
     notice: str | None = None
     """What a user must know before judging an answer, e.g. that the weights are random."""
+    example: str | None = None
+    """A prompt that shows what the model was made for, where that is not everything: a demo asks it."""
     revision: str = ""
     sha256: dict[str, str] = {}
     """Checksum of every weight file, by name inside the directory."""
