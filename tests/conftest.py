@@ -8,8 +8,9 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -69,3 +70,14 @@ def redis_server() -> Iterator[RedisServer]:
     if server.process is not None and server.process.poll() is None:
         server.kill()
     shutil.rmtree(data, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def counted() -> Callable[[Any], dict[str, Any]]:
+    """A `usage` of OpenAI's SDK without what depends on earlier requests: which tokens were cached."""
+
+    def of(usage: Any) -> dict[str, Any]:
+        found: dict[str, Any] = usage.model_dump(exclude={"prompt_tokens_details"})
+        return found
+
+    return of

@@ -31,6 +31,7 @@ from tessera.errors import (
 )
 from tessera.telemetry import request_id_var
 from tessera.web.errors import envelope
+from tessera.web.tenant import TENANT_HEADER
 from tessera.wire.models import Task
 from tessera_gateway.events import WholeEvents
 from tessera_gateway.limits import Body
@@ -118,7 +119,9 @@ class Proxy:
         }
         gone = asyncio.create_task(_disconnect(request.receive))
         try:
-            answer = await _unless(gone, self._first_answer(path, task, body, headers))
+            # Only our own services are told whose request it is.
+            ours = {TENANT_HEADER: request.scope["tessera.owner"]}  # type: ignore[typeddict-item]
+            answer = await _unless(gone, self._first_answer(path, task, body, headers, ours))
         except BaseException:
             gone.cancel()
             raise
@@ -129,14 +132,16 @@ class Proxy:
         answer.response.close()
         self._count_in_flight(answer.upstream, -1)
 
-    async def _first_answer(self, path: str, task: Task, body: Body, headers: dict[str, str]) -> Answer:
+    async def _first_answer(
+        self, path: str, task: Task, body: Body, headers: dict[str, str], ours: dict[str, str]
+    ) -> Answer:
         waiting = deque(await self.upstreams.candidates(body.model, task))
         resends = 0
         reason = ""
         while waiting:
             upstream = waiting.popleft()
             try:
-                return await self._ask(upstream, path, body, headers)
+                return await self._ask(upstream, path, body, {**headers, **(ours if upstream.ours else {})})
             except _UnreachableError as error:
                 reason = f"{upstream.name}: {error}"
                 upstream.lost(str(error))

@@ -55,7 +55,10 @@ class SequenceEngineSettings(Section, frozen=True, kw_only=True):
         says("What compiles grammars. `auto`: xgrammar, and llguidance for what it would not hold."),
     ] = "auto"
     grammar_timeout_s: Annotated[PositiveFloat, says("Seconds that compiling a request's grammar may take.")] = 10.0
-    prefix_cache: Annotated[bool, says("Whether requests share the KV pages of equal beginnings.")] = True
+    prefix_cache: Annotated[
+        Literal["off", "shared", "tenant"],
+        says("Who shares the KV pages of equal beginnings: nobody, all requests, or those of one API key."),
+    ] = "shared"
     max_batch_tokens: Annotated[Positive, says("Token budget of one step, prefill chunks and decodes together.")] = 512
     max_running: Annotated[Positive, says("Requests that may hold pages at once.")] = 32
     max_waiting: Annotated[Positive, says("Requests that may queue; more are answered 429 with Retry-After.")] = 256

@@ -177,7 +177,7 @@ def page_bytes(directory) -> int:
 
 def test_without_the_prefix_cache_the_tokens_are_the_same_and_nothing_is_kept(tiny_models):
     directory = tiny_models("llama")
-    engine = engine_for(directory, kv_cache_bytes=1 << 20, prefix_cache=False)
+    engine = engine_for(directory, kv_cache_bytes=1 << 20, prefix_cache="off")
     for index, prompt in enumerate(TURNS):
         message = Generate(request_id=str(index), token_ids=prompt, sampling=Sampling(max_tokens=NEW_TOKENS))
         engine.submit(message)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import itertools
 import logging
-import math
 import time
 from collections.abc import Iterable
 from typing import Literal
@@ -24,7 +23,7 @@ from tessera.engine.process import failed
 from tessera.engine.runner import Runner
 from tessera.engine.sampler import Sampled, sample
 from tessera.engine.scheduler import Scheduler
-from tessera.engine.sequence_input import check_tokens, media_ids
+from tessera.engine.sequence_input import check_tokens, media_ids, request_of
 from tessera.engine.sequence_request import SequenceRequest
 from tessera.engine.speculation import NGrams, Speculation
 from tessera.errors import DeadlineError, InternalError, InvalidRequestError
@@ -60,10 +59,11 @@ class SequenceEngine:
         self.runner = runner
         self.grammars = grammars
         self._ready = ready
+        self._isolated = settings.prefix_cache == "tenant"
         cache = PrefixCache(
             PageAllocator(runner.pages, runner.page_size),
             host_slots=runner.host_pages,
-            enabled=settings.prefix_cache,
+            enabled=settings.prefix_cache != "off",
         )
         self.speculation = (
             Speculation(NGrams(), most=settings.speculation_tokens, max_rows=settings.max_batch_tokens)
@@ -100,16 +100,8 @@ class SequenceEngine:
         if not isinstance(message, Generate | Embed):
             raise InvalidRequestError(f"this engine does not serve {type(message).__name__}")
         check_tokens(message, self.runner.vocabulary)
-        sampling = message.sampling if isinstance(message, Generate) else None
-        request = SequenceRequest(
-            message.request_id,
-            list(message.token_ids),
-            sampling,
-            priority=message.priority,
-            tenant=message.tenant,
-            salt=message.cache_salt,
-            deadline=math.inf if message.deadline_s is None else time.monotonic() + message.deadline_s,
-        )
+        request = request_of(message, isolated=self._isolated)
+        sampling = request.sampling
         media = message.media if isinstance(message, Generate) else {}
         if media and self.runner.encoder is None:
             raise InvalidRequestError("images are not supported with this model", param="messages")

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import math
+import time
 
+from tessera.engine.sequence_request import SequenceRequest
 from tessera.errors import InvalidRequestError
 from tessera.wire.engine import Array, Embed, Generate
 
@@ -23,6 +26,24 @@ def check_tokens(message: Generate | Embed, vocabulary: int) -> None:
             raise InvalidRequestError(
                 f"token {wrong[0]} is outside the model's vocabulary of {vocabulary}", param=param
             )
+
+
+def request_of(message: Generate | Embed, *, isolated: bool) -> SequenceRequest:
+    """A message as the scheduler has it.
+
+    Args:
+        message: checked.
+        isolated: whether tenants share no cached prefixes, whatever their salts.
+    """
+    return SequenceRequest(
+        message.request_id,
+        list(message.token_ids),
+        message.sampling if isinstance(message, Generate) else None,
+        priority=message.priority,
+        tenant=message.tenant,
+        salt=f"{message.tenant}\0{message.cache_salt}" if isolated else message.cache_salt,
+        deadline=math.inf if message.deadline_s is None else time.monotonic() + message.deadline_s,
+    )
 
 
 def media_ids(media: dict[str, Array], positions: list[int]) -> dict[int, int]:

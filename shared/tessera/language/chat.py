@@ -16,8 +16,9 @@ from tessera.errors import InvalidRequestError
 from tessera.language.answers import Answer
 from tessera.language.constraints import constraint, opens_thought
 from tessera.language.dialects import Dialect
-from tessera.language.generation import Generator, Limits, Piece, Prompt, output_limit, sampling_of, stops_of
+from tessera.language.generation import Generator, Limits, Piece, Prompt, Terms, output_limit, sampling_of, stops_of
 from tessera.language.tokenizer import Tokenizer
+from tessera.language.usage import Spent, usage
 from tessera.web.sse import event
 from tessera.wire.chat import (
     ChatChoice,
@@ -63,12 +64,12 @@ class ChatCompletions:
         """The whole answer."""
         prompt, sampling = await self._prepare(request)
         answers = self._answers(request, prompt)
-        completed = 0
+        spent = Spent(prompt)
         async with contextlib.aclosing(self._run(request, prompt, sampling)) as pieces:
             async for piece in pieces:
+                spent.take(piece)
                 answers[piece.choice].take(piece)
                 answers[piece.choice].scores += token_logprobs(piece, self.generator.tokenizer)
-                completed += len(piece.token_ids)
         choices = [
             ChatChoice(
                 index=index,
@@ -83,7 +84,7 @@ class ChatCompletions:
             created=int(time.time()),
             model=self.model,
             choices=choices,
-            usage=usage(prompt, completed),
+            usage=usage([spent]),
         )
 
     async def stream(self, request: ChatCompletionRequest) -> AsyncGenerator[bytes]:
@@ -100,11 +101,11 @@ class ChatCompletions:
             body = ChatCompletionChunk(id=identity, created=created, model=self.model, choices=choices, usage=field)
             return event(body)
 
-        completed = 0
+        spent = Spent(prompt)
         begun: set[int] = set()
         async with contextlib.aclosing(self._run(request, prompt, sampling)) as pieces:
             async for piece in pieces:
-                completed += len(piece.token_ids)
+                spent.take(piece)
                 if piece.choice not in begun:
                     begun.add(piece.choice)
                     first = Delta(role="assistant", content=UNSET if request.offered else "")
@@ -119,7 +120,7 @@ class ChatCompletions:
                 if piece.finish_reason is not None:
                     yield chunk([ChatChunkChoice(index=piece.choice, delta=Delta(), finish_reason=answer.reason())])
         if with_usage:
-            yield chunk([], usage(prompt, completed))
+            yield chunk([], usage([spent]))
 
     async def _prepare(self, request: ChatCompletionRequest) -> tuple[Prompt, Sampling]:
         check_choices(request, self.limits)
@@ -141,17 +142,13 @@ class ChatCompletions:
 
     def _run(self, request: ChatCompletionRequest, prompt: Prompt, sampling: Sampling) -> AsyncGenerator[Piece]:
         shown = self.dialect.markers(tools=bool(request.offered))
-        return self.generator.run(prompt, sampling, choices=request.n, stops=stops_of(request), shown=shown)
+        return self.generator.run(
+            prompt, sampling, choices=request.n, stops=stops_of(request), shown=shown, terms=Terms.of(request)
+        )
 
     def _answers(self, request: ChatCompletionRequest, prompt: Prompt) -> list[Answer]:
         opened = opens_thought(self.dialect, prompt.text)
         return [Answer(self.dialect.reader(request.offered, opened=opened)) for _ in range(request.n)]
-
-
-def usage(prompt: Prompt, completed: int) -> Usage:
-    """Counted tokens of one prompt and all its choices."""
-    length = len(prompt.token_ids)
-    return Usage(prompt_tokens=length, completion_tokens=completed, total_tokens=length + completed)
 
 
 def token_logprobs(piece: Piece, tokenizer: Tokenizer) -> list[TokenLogprob]:

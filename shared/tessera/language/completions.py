@@ -12,10 +12,21 @@ from msgspec import UNSET
 
 from tessera.errors import InvalidRequestError
 from tessera.language.chat import check_choices
-from tessera.language.generation import Finish, Generator, Limits, Piece, Prompt, output_limit, sampling_of, stops_of
+from tessera.language.generation import (
+    Finish,
+    Generator,
+    Limits,
+    Piece,
+    Prompt,
+    Terms,
+    output_limit,
+    sampling_of,
+    stops_of,
+)
 from tessera.language.structured import grammar_of
 from tessera.language.together import AT_ONCE, together
 from tessera.language.tokenizer import Tokenizer
+from tessera.language.usage import Spent, usage
 from tessera.web.sse import event
 from tessera.wire.chat import Completion, CompletionChoice, CompletionLogprobs, CompletionRequest, Usage
 from tessera.wire.engine import Sampling
@@ -64,12 +75,14 @@ class Completions:
         calls = [partial(self._collect, request, prompt, sampling) for prompt, sampling in prompts]
         results = await together(calls, at_once=max(1, AT_ONCE // request.n))
         choices = []
+        spent = [Spent(prompt) for prompt, _ in prompts]
         for row, pieces_by_choice in enumerate(results):
             for choice, pieces in enumerate(pieces_by_choice):
                 prefix = self._echo(request, prompts[row][0])
                 choices.append(self._choice(request, row * request.n + choice, pieces, prefix))
-        completed = sum(len(p.token_ids) for result in results for pieces in result for p in pieces)
-        return self._completion(choices, self._usage(prompts, completed))
+                for piece in pieces:
+                    spent[row].take(piece)
+        return self._completion(choices, usage(spent))
 
     async def stream(self, request: CompletionRequest) -> AsyncGenerator[bytes]:
         """The answer as server-sent events; the caller appends `[DONE]`."""
@@ -84,19 +97,19 @@ class Completions:
             field = used if with_usage else UNSET
             return event(Completion(id=identity, created=created, model=self.model, choices=choices, usage=field))
 
-        completed = 0
+        spent = Spent(prompt)
         offsets = [0] * request.n
         begun: set[int] = set()
         async with contextlib.aclosing(self._run(request, prompt, sampling)) as pieces:
             async for piece in pieces:
-                completed += len(piece.token_ids)
+                spent.take(piece)
                 prefix = "" if piece.choice in begun else self._echo(request, prompt)
                 begun.add(piece.choice)
                 if piece.text or prefix or piece.finish_reason is not None:
                     yield chunk([self._choice(request, piece.choice, [piece], prefix, offsets[piece.choice])])
                 offsets[piece.choice] += len(prefix) + len(piece.text)
         if with_usage:
-            yield chunk([], self._usage(prompts, completed))
+            yield chunk([], usage([spent]))
 
     async def _prompts(self, request: CompletionRequest) -> list[tuple[Prompt, Sampling]]:
         check_choices(request, self.limits)
@@ -122,7 +135,7 @@ class Completions:
         return found
 
     def _run(self, request: CompletionRequest, prompt: Prompt, sampling: Sampling) -> AsyncGenerator[Piece]:
-        return self.generator.run(prompt, sampling, choices=request.n, stops=stops_of(request))
+        return self.generator.run(prompt, sampling, choices=request.n, stops=stops_of(request), terms=Terms.of(request))
 
     def _echo(self, request: CompletionRequest, prompt: Prompt) -> str:
         return self.generator.tokenizer.decode(prompt.token_ids) if request.echo else ""
@@ -154,7 +167,3 @@ class Completions:
         return Completion(
             id=f"cmpl-{uuid.uuid4().hex}", created=int(time.time()), model=self.model, choices=choices, usage=used
         )
-
-    def _usage(self, prompts: list[tuple[Prompt, Sampling]], completed: int) -> Usage:
-        length = sum(len(prompt.token_ids) for prompt, _ in prompts)
-        return Usage(prompt_tokens=length, completion_tokens=completed, total_tokens=length + completed)

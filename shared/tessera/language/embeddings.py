@@ -16,6 +16,7 @@ from tessera.language.completions import token_lists
 from tessera.language.generation import Limits
 from tessera.language.together import together
 from tessera.language.tokenizer import Tokenizer
+from tessera.web.tenant import tenant_var
 from tessera.wire.chat import Embedding, EmbeddingList, EmbeddingRequest, Usage
 from tessera.wire.engine import Embed, Embedded
 
@@ -43,7 +44,7 @@ class Embeddings:
                     f"`input` {index} has {len(ids)} tokens; the model takes {self.limits.context_length}",
                     param="input",
                 )
-        vectors = await together([partial(self._embed, ids) for ids in inputs])
+        vectors = await together([partial(self._embed, ids, request) for ids in inputs])
         data = [
             Embedding(index=index, embedding=_written(_shortened(vector, request.dimensions), request.encoding_format))
             for index, vector in enumerate(vectors)
@@ -51,8 +52,14 @@ class Embeddings:
         count = sum(len(ids) for ids in inputs)
         return EmbeddingList(data=data, model=self.model, usage=Usage(prompt_tokens=count, total_tokens=count))
 
-    async def _embed(self, ids: list[int]) -> array.array[float]:
-        message = Embed(request_id=uuid.uuid4().hex, token_ids=ids)
+    async def _embed(self, ids: list[int], request: EmbeddingRequest) -> array.array[float]:
+        message = Embed(
+            request_id=uuid.uuid4().hex,
+            token_ids=ids,
+            priority=request.priority,
+            tenant=tenant_var.get(),
+            deadline_s=request.deadline_s,
+        )
         async with contextlib.aclosing(self.engine.request(message)) as answers:
             async for answer in answers:
                 assert isinstance(answer, Embedded)

@@ -20,6 +20,7 @@ from tessera.engine.client import EngineClient
 from tessera.errors import ContextLengthError, InvalidRequestError
 from tessera.language.stops import StopFinder
 from tessera.language.tokenizer import Detokenizer, Tokenizer
+from tessera.web.tenant import tenant_var
 from tessera.wire.chat import SamplingRequest
 from tessera.wire.engine import Array, Generate, Grammar, Sampling, Tokens, TokenScore
 
@@ -37,14 +38,32 @@ class Limits:
 
 
 @dataclass(frozen=True)
+class Terms:
+    """What a request asks of the engine beside its tokens."""
+
+    priority: int = 0
+    cache_salt: str = ""
+    deadline_s: float | None = None
+
+    @classmethod
+    def of(cls, request: SamplingRequest) -> Terms:
+        """Those of a request."""
+        return cls(request.priority, request.cache_salt or "", request.deadline_s)
+
+
+@dataclass(frozen=True)
 class Piece:
-    """What one choice gained: text (maybe empty), the tokens behind it with their scores, and how it ended."""
+    """What one choice gained: text (maybe empty), the tokens behind it with their scores, and how it ended.
+
+    `cached_tokens` of the prompt were not computed; said with a choice's first piece.
+    """
 
     choice: int
     text: str
     token_ids: list[int]
     scores: list[TokenScore]
     finish_reason: Finish | None
+    cached_tokens: int | None = None
 
 
 @dataclass(frozen=True)
@@ -136,15 +155,23 @@ class Generator:
         self.tokenizer = tokenizer
 
     async def run(
-        self, prompt: Prompt, sampling: Sampling, *, choices: int, stops: list[str], shown: tuple[str, ...] = ()
+        self,
+        prompt: Prompt,
+        sampling: Sampling,
+        *,
+        choices: int,
+        stops: list[str],
+        shown: tuple[str, ...] = (),
+        terms: Terms | None = None,
     ) -> AsyncGenerator[Piece]:
         """Pieces of all choices as they come. Closing the iterator cancels what still runs.
 
         With a seed, choice i uses seed + i, so that choices differ and each can be had again. `shown`: control tokens
         that are part of the text.
         """
+        terms = terms or Terms()
         if choices == 1:
-            async with contextlib.aclosing(self._choice(0, prompt, sampling, stops, shown)) as pieces:
+            async with contextlib.aclosing(self._choice(0, prompt, sampling, stops, shown, terms)) as pieces:
                 async for piece in pieces:
                     yield piece
             return
@@ -154,7 +181,7 @@ class Generator:
         async def feed(choice: int) -> None:
             own = msgspec.structs.replace(sampling, seed=base + choice)
             try:
-                async with contextlib.aclosing(self._choice(choice, prompt, own, stops, shown)) as pieces:
+                async with contextlib.aclosing(self._choice(choice, prompt, own, stops, shown, terms)) as pieces:
                     async for piece in pieces:
                         merged.put_nowait(piece)
                 merged.put_nowait(None)
@@ -178,10 +205,23 @@ class Generator:
             await asyncio.gather(*feeders, return_exceptions=True)
 
     async def _choice(
-        self, choice: int, prompt: Prompt, sampling: Sampling, stops: list[str], shown_tokens: tuple[str, ...]
+        self,
+        choice: int,
+        prompt: Prompt,
+        sampling: Sampling,
+        stops: list[str],
+        shown_tokens: tuple[str, ...],
+        terms: Terms,
     ) -> AsyncGenerator[Piece]:
         message = Generate(
-            request_id=uuid.uuid4().hex, token_ids=prompt.token_ids, sampling=sampling, media=prompt.media
+            request_id=uuid.uuid4().hex,
+            token_ids=prompt.token_ids,
+            sampling=sampling,
+            media=prompt.media,
+            priority=terms.priority,
+            tenant=tenant_var.get(),
+            cache_salt=terms.cache_salt,
+            deadline_s=terms.deadline_s,
         )
         detokenizer = Detokenizer(self.tokenizer, prompt.token_ids, shown_tokens)
         finder = StopFinder(stops)
@@ -198,6 +238,6 @@ class Generator:
                     text += finder.push(detokenizer.flush())
                     ended = "stop" if finder.found else ended
                     text += finder.flush()
-                yield Piece(choice, text, list(shown), answer.scores[: len(shown)], ended)
+                yield Piece(choice, text, list(shown), answer.scores[: len(shown)], ended, answer.cached_tokens)
                 if ended is not None:
                     return

@@ -1,4 +1,4 @@
-"""Request ids, access log and HTTP metrics: one ASGI middleware around every route.
+"""Request ids, tenants, access log and HTTP metrics: one ASGI middleware around every route.
 
 Does not know what is requested. Label values are route templates, never raw paths, so their number is bounded.
 """
@@ -15,6 +15,7 @@ from litestar.types import ASGIApp, Message, Receive, Scope, Send
 
 from tessera.telemetry import request_id_var
 from tessera.web.metrics import HTTPMetrics
+from tessera.web.tenant import tenant_from, tenant_var
 
 logger = logging.getLogger("tessera.access")
 
@@ -42,7 +43,7 @@ class ObservedApp:
             await self.app(scope, receive, send)
             return
         request_id = request_id_from(scope)
-        token = request_id_var.set(request_id)
+        token, tenant = request_id_var.set(request_id), tenant_var.set(tenant_from(scope))
         started = time.perf_counter()
         status = 500
 
@@ -66,3 +67,4 @@ class ObservedApp:
             if route not in _QUIET:
                 logger.info("%s %s %d %.0f ms", scope["method"], scope["path"], status, seconds * 1000)
             request_id_var.reset(token)
+            tenant_var.reset(tenant)

@@ -18,6 +18,8 @@ Probability = Annotated[float, Meta(gt=0, le=1)]
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
 Count = Annotated[int, Meta(ge=1)]
 Seed = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
+Priority = Annotated[int, Meta(ge=0, le=100)]
+Deadline = Annotated[float, Meta(gt=0, le=86_400)]
 Stop = Annotated[str, Meta(min_length=1, max_length=256)]
 Stops = Annotated[list[Stop], Meta(max_length=16)]
 Bias = Annotated[float, Meta(ge=-100, le=100)]
@@ -99,6 +101,12 @@ class SamplingRequest(Request, frozen=True, kw_only=True):
     min_p: Annotated[float, Meta(ge=0, le=1)] = 0.0
     repetition_penalty: Annotated[float, Meta(ge=0.01, le=10)] = 1.0
     ignore_eos: bool = False
+    priority: Priority = 0
+    """Lower is served first. None is above 0, so nobody overtakes those who ask for nothing."""
+    cache_salt: Annotated[str, Meta(min_length=1, max_length=128)] | None = None
+    """Only requests with the same salt share cached prefixes."""
+    deadline_s: Deadline | None = None
+    """Seconds after which the answer is of no use and its work is stopped."""
 
 
 class ChatCompletionRequest(SamplingRequest, frozen=True, kw_only=True):
@@ -153,6 +161,9 @@ class EmbeddingRequest(Request, frozen=True, kw_only=True):
     encoding_format: Literal["float", "base64"] = "float"
     dimensions: Count | None = None
     user: str | None = None
+    # beyond OpenAI
+    priority: Priority = 0
+    deadline_s: Deadline | None = None
 
 
 class TokenizeRequest(Request, frozen=True, kw_only=True):
@@ -168,12 +179,20 @@ class TokenizeRequest(Request, frozen=True, kw_only=True):
     return_token_strs: bool = False
 
 
+class PromptTokensDetails(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of the prompt's tokens."""
+
+    cached_tokens: int
+    """Those that were not computed, because an earlier request had the same beginning."""
+
+
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
     """Counted tokens."""
 
     prompt_tokens: int
     completion_tokens: int = 0
     total_tokens: int
+    prompt_tokens_details: PromptTokensDetails | UnsetType = UNSET
 
 
 class TopLogprob(msgspec.Struct, frozen=True):

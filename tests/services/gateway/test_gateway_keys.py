@@ -11,6 +11,7 @@ import openai
 import pytest
 
 from tessera.errors import AuthenticationError, SettingsError
+from tessera.settings import GatewaySettings, Settings, TextSettings, UpstreamSettings
 from tessera_gateway.keys import Keys
 
 HASHED = "sha256:" + hashlib.sha256(b"second-key").hexdigest()
@@ -106,3 +107,24 @@ def test_without_keys_everybody_is_anonymous():
 def test_a_damaged_key_setting_is_refused_by_its_place(entry):
     with pytest.raises(SettingsError, match=r"api_keys\[1\]"):
         Keys(["good", entry])
+
+
+def test_only_our_own_services_are_told_whose_request_it_is(gateway_of, upstream):
+    ours, foreign = upstream("ours"), upstream("theirs", name="foreign")
+    settings = Settings(
+        text=TextSettings(url=ours.url),
+        gateway=GatewaySettings(
+            services=["text"],
+            upstreams=[UpstreamSettings(name="foreign", url=foreign.url)],
+            api_keys=["first-key"],
+        ),
+    )
+    running = gateway_of(settings).knows("ours", "theirs")
+    for model in ("ours", "theirs"):
+        body = {"model": model, "messages": [{"role": "user", "content": "Hi"}]}
+        headers = {"authorization": "Bearer first-key", "x-tessera-tenant": "somebody-else"}
+        httpx.post(f"{running.url}/v1/chat/completions", json=body, headers=headers).raise_for_status()
+    ((_, told, _),) = ours.requests
+    assert told["x-tessera-tenant"] == hashlib.sha256(b"first-key").hexdigest()[:16]
+    ((_, told, _),) = foreign.requests
+    assert "x-tessera-tenant" not in told
