@@ -11,6 +11,9 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from tessera.starters.recipe import Evaluation
+from tessera_text.starter.smollm2_judge import RECIPE, knows
+
 MODEL = "smollm2-135m-instruct"
 GGUF_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 MAX_TOKENS = 24
@@ -151,3 +154,12 @@ def test_the_converted_directory_is_what_transformers_makes_of_the_gguf_file(
         assert tokenizer(text)["input_ids"] == their_tokenizer(text)["input_ids"], text
     template = gguf.GGUFReader(directory / GGUF_FILE).fields["tokenizer.chat_template"].contents()
     assert tokenizer.chat_template == template
+
+
+def test_its_recipe_judges_what_it_knows(directory: Path) -> None:
+    said: list[str] = []
+    (measure,) = RECIPE.evaluate(directory, Evaluation(seed=0, samples=12, device="cpu", report=said.append))
+    assert (measure.samples, measure.passed) == (12, True)
+    assert measure.value == 100 - 100 * (len(said) - 1) / 12, "every wrong answer is shown"
+    assert knows("It is called H₂O.", "h2o|h₂o")
+    assert not knows("The price of a spider", "ice")

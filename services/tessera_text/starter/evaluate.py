@@ -9,21 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, cast
 
 import numpy as np
 import torch
 
-from tessera.device import choose
-from tessera.engine.sequence import SequenceEngine
-from tessera.hub.cards import read_card
-from tessera.language.template import ChatTemplate
-from tessera.language.tokenizer import Tokenizer
 from tessera.models.sequence_runner import SequenceRunner
-from tessera.settings import SequenceEngineSettings
 from tessera.starters.recipe import Evaluation, Measure
-from tessera.wire.engine import Generate, Ready, Sampling, Tokens
 from tessera_text.starter import data
+from tessera_text.starter.asking import Asked
 from tessera_text.starter.data import Question
 from tessera_text.starter.judge import is_right
 
@@ -62,28 +55,11 @@ def held_out(seed: int, samples: int) -> list[Question]:
 
 
 def answer(directory: Path, texts: Sequence[str], device: str = "cpu") -> Answers:
-    """Ask the model in `directory` through the engine that serves it, greedily, each text as one user's message."""
-    settings = SequenceEngineSettings(
-        max_waiting=len(texts) + 1, max_running=128, max_batch_tokens=2048, kv_cache_bytes=64 << 20
-    )
-    place = choose(cast("Literal['auto', 'cpu', 'cuda']", device))
-    runner = SequenceRunner(directory, place, page_size=settings.page_size, kv_cache_bytes=settings.kv_cache_bytes)
-    ready = Ready(device=place.name, cards=[read_card(directory)], directories=[str(directory)], report={})
-    engine = SequenceEngine(runner, settings, ready)
-    template, tokenizer = ChatTemplate.of(directory), Tokenizer(directory)
-    assert template is not None
-    counts_LE = _count_choices(runner)
-    for index, text in enumerate(texts):
-        rendered = template.render([{"role": "user", "content": text}])
-        ids = tokenizer.encode(rendered, add_special_tokens=False)
-        sampling = Sampling(max_tokens=MOST_TOKENS, temperature=0.0, stop_ids=tokenizer.stop_ids)
-        engine.submit(Generate(request_id=str(index), token_ids=ids, sampling=sampling))
-    tokens: list[list[int]] = [[] for _ in texts]
-    while engine.has_work():
-        for event in engine.step():
-            assert isinstance(event, Tokens), event
-            tokens[int(event.request_id)].extend(event.token_ids)
-    return Answers([tokenizer.decode(ids) for ids in tokens], counts_LE / counts_LE.sum(dim=1, keepdim=True))
+    """What the model in `directory` answers, and how its experts were chosen meanwhile."""
+    asked = Asked(directory, device)
+    counts_LE = _count_choices(asked.runner)
+    answers = asked.answers(texts, max_tokens=MOST_TOKENS)
+    return Answers(answers, counts_LE / counts_LE.sum(dim=1, keepdim=True))
 
 
 def _count_choices(runner: SequenceRunner) -> torch.Tensor:

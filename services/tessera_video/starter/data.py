@@ -217,7 +217,7 @@ def _distance(
         sloping = 0.5 * np.sqrt(3.0) * np.abs(x) - 0.5 * y
         return np.asarray(np.maximum(sloping, y) - 0.62 * radius)
     tip = REACH * radius
-    hollow = 0.45 * tip
+    hollow = 0.382 * tip  # the pentagram's
     fifth = 2.0 * np.pi / 5.0
     around = np.abs((np.arctan2(x, -y) + 0.5 * fifth) % fifth - 0.5 * fifth)
     far = np.hypot(x, y)

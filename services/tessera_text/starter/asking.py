@@ -1,0 +1,61 @@
+"""Asks a language model in a directory through the engine that serves, without its processes. Judges nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal, cast
+
+from tessera.device import choose
+from tessera.engine.sequence import SequenceEngine
+from tessera.hub.cards import read_card
+from tessera.language.template import ChatTemplate
+from tessera.language.tokenizer import Tokenizer
+from tessera.models.sequence_runner import SequenceRunner
+from tessera.settings import SequenceEngineSettings
+from tessera.wire.engine import Generate, Ready, Sampling, Tokens
+
+
+class Asked:
+    """A model that was loaded to be asked.
+
+    Args:
+        directory: of the model; it has a chat template.
+        device: `auto`, `cpu` or `cuda`.
+    """
+
+    def __init__(self, directory: Path, device: str) -> None:
+        self._directory = directory
+        self._settings = SequenceEngineSettings(max_running=128, max_batch_tokens=2048, kv_cache_bytes=64 << 20)
+        self._place = choose(cast("Literal['auto', 'cpu', 'cuda']", device))
+        self.runner = SequenceRunner(
+            directory,
+            self._place,
+            page_size=self._settings.page_size,
+            kv_cache_bytes=self._settings.kv_cache_bytes,
+        )
+
+    def answers(self, texts: Sequence[str], *, max_tokens: int) -> list[str]:
+        """The greedy answer to each text as one user's message."""
+        ready = Ready(
+            device=self._place.name, cards=[read_card(self._directory)], directories=[str(self._directory)], report={}
+        )
+        settings = SequenceEngineSettings(
+            max_running=self._settings.max_running,
+            max_batch_tokens=self._settings.max_batch_tokens,
+            max_waiting=len(texts) + 1,
+        )
+        engine = SequenceEngine(self.runner, settings, ready)
+        template, tokenizer = ChatTemplate.of(self._directory), Tokenizer(self._directory)
+        assert template is not None
+        for index, text in enumerate(texts):
+            rendered = template.render([{"role": "user", "content": text}])
+            ids = tokenizer.encode(rendered, add_special_tokens=False)
+            sampling = Sampling(max_tokens=max_tokens, temperature=0.0, stop_ids=tokenizer.stop_ids)
+            engine.submit(Generate(request_id=str(index), token_ids=ids, sampling=sampling))
+        tokens: list[list[int]] = [[] for _ in texts]
+        while engine.has_work():
+            for event in engine.step():
+                assert isinstance(event, Tokens), event
+                tokens[int(event.request_id)].extend(event.token_ids)
+        return [tokenizer.decode(ids) for ids in tokens]
