@@ -30,7 +30,7 @@ format: $(VENV)/dev.stamp
 	@$(BIN)/ruff check --fix .
 
 $(VENV)/all.stamp: $(BIN)/python $(INPUTS)
-	@echo "installing the suite into $(VENV), once: about 2.6 GB"
+	@echo "installing the suite into $(VENV), once: about 1.6 GB"
 	@started=$$(date +%s); $(INSTALL) '.[all]' && echo "installed in $$(($$(date +%s) - started)) s"
 	@touch $@
 

@@ -1,7 +1,7 @@
 # ruff: noqa: INP001 - a program of its own, in a folder that is no package
 """Print what an image has to install before our own code, so that a change of code reuses the layer.
 
-Usage: requirements.py pyproject.toml [extra]. Expands extras that name other extras of ours. Does not know versions
+Usage: requirements.py pyproject.toml [extra,…]. Expands extras that name other extras of ours. Does not know versions
 beyond those bounds: pip reads them from the constraints.
 """
 
@@ -13,14 +13,15 @@ import tomllib
 from pathlib import Path
 
 
-def requirements(project: dict[str, object], extra: str) -> list[str]:
-    """Requirements of the base, and of an extra when it is not empty."""
+def requirements(project: dict[str, object], wanted: str) -> list[str]:
+    """Requirements of the base, and of the extras that `wanted` names, parted by commas."""
     extras = project["optional-dependencies"]
     assert isinstance(extras, dict)
-    if extra and extra not in extras:
-        raise SystemExit(f"there is no extra {extra!r}; there are {', '.join(extras)}")
+    waiting = [extra for extra in wanted.split(",") if extra]
+    for extra in waiting:
+        if extra not in extras:
+            raise SystemExit(f"there is no extra {extra!r}; there are {', '.join(extras)}")
     found = list(project["dependencies"])  # type: ignore[call-overload]
-    waiting = [extra] if extra else []
     while waiting:
         for line in extras[waiting.pop()]:
             own = re.fullmatch(rf"{project['name']}\[(?P<names>[\w, -]+)\]", line)

@@ -52,7 +52,7 @@ class SequenceEngineSettings(Section, frozen=True, kw_only=True):
     speculation_tokens: Annotated[Positive, says("Most tokens guessed for one request in one step.")] = 8
     grammar_backend: Annotated[
         Literal["auto", "xgrammar", "llguidance"],
-        says("What compiles grammars. `auto`: xgrammar, and llguidance for what it would not hold."),
+        says("What compiles grammars. `auto`: xgrammar where it is installed (the extra `gpu`), else llguidance."),
     ] = "auto"
     grammar_timeout_s: Annotated[PositiveFloat, says("Seconds that compiling a request's grammar may take.")] = 10.0
     prefix_cache: Annotated[

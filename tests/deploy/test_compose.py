@@ -116,7 +116,7 @@ def test_the_build_context_has_everything_that_is_copied_and_no_more() -> None:
     assert all((ROOT / path).exists() for path in copied)
 
 
-@pytest.mark.parametrize("extra", ["", "text", "vision", "video", "speech"])
+@pytest.mark.parametrize("extra", ["", "text", "vision", "video", "speech", "text,gpu"])
 def test_images_install_what_their_extra_needs_and_the_gateway_no_torch(extra: str) -> None:
     done = subprocess.run(
         [sys.executable, str(COMPOSE / "requirements.py"), "pyproject.toml", extra],
@@ -127,9 +127,10 @@ def test_images_install_what_their_extra_needs_and_the_gateway_no_torch(extra: s
     )
     lines = done.stdout.split("\n")
     assert any(line.startswith("torch>") for line in lines) == bool(extra)
+    assert any(line.startswith("xgrammar") for line in lines) == extra.endswith("gpu")
     assert not any(line.startswith("tessera") for line in lines)
-    if extra:
-        declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"][extra]
+    for name in filter(None, extra.split(",")):
+        declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"][name]
         assert {line for line in declared if not line.startswith("tessera[")} <= set(lines)
 
 

@@ -15,12 +15,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-from tessera.engine.grammar.backends import compiler_for
+from tessera.engine.grammar import backends
+from tessera.engine.grammar.backends import check_backend, compiler_for
 from tessera.engine.grammar.matcher import AfterThinking, allowed, packed
 from tessera.engine.grammar.queue import Grammars
 from tessera.engine.grammar.schemas import UnsupportedSchemaError, narrowed
 from tessera.engine.grammar.vocabulary import Vocabulary
-from tessera.errors import InvalidRequestError, OverloadedError
+from tessera.errors import InvalidRequestError, OverloadedError, StartError
 from tessera.wire.engine import Grammar, Thinking
 
 MERGED = ["ab", "the", '{"', '":', '",', " 1", "true", "]}", '"}']
@@ -474,3 +475,12 @@ def test_a_model_without_an_end_has_no_grammars():
     grammars = Grammars(Slow, vocabulary=SIZE, stop_ids=[], timeout_s=1)
     with pytest.raises(InvalidRequestError, match="no token that ends"):
         grammars.start("a", grammar("regex", "x"))
+
+
+def test_without_xgrammar_the_other_library_compiles_everything(byte_model, monkeypatch):
+    monkeypatch.setattr(backends, "find_spec", lambda _: None)
+    made = compiler_for("auto", byte_model, SIZE)
+    assert type(made).__name__ == "LlguidanceCompiler"
+    check_backend("auto")
+    with pytest.raises(StartError, match=r'pip install "tessera\[gpu\]"'):
+        check_backend("xgrammar")

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from tessera.device import choose
-from tessera.engine.grammar.backends import compiler_for
+from tessera.engine.grammar.backends import check_backend, compiler_for
 from tessera.engine.grammar.queue import Grammars
 from tessera.engine.sequence import SequenceEngine
 from tessera.hub import store
@@ -37,6 +37,7 @@ def start_sequence_engine(
     found = store.ensure(model, models_dir, logger.info)
     store.check(found)
     checked = time.perf_counter()
+    check_backend(settings.grammar_backend)
     device = choose(settings.device, dtype=settings.dtype, threads=settings.threads)
     runner = SequenceRunner(
         found.path,

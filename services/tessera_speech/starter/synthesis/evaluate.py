@@ -32,7 +32,7 @@ from tessera_speech.starter.synthesis.pitch import revoiced
 from tessera_speech.starter.synthesis.teacher import Floats, Teacher, decoder_weights
 from tessera_speech.starter.synthesis.voices import PERIODS, STRETCHES, teacher_speech
 
-SAMPLES = 50
+SAMPLES = 100
 MOST_TIMES = 1.25
 """Our word error, at most so many times the teacher voice's."""
 MOST_REAL_TIME = 0.3

@@ -95,13 +95,15 @@ def _card(model: VitsModel) -> Card:
         tasks=["speech"],
         source="recipe:tessera starters train english-voices",
         parameters=sum(parameter.numel() for parameter in model.parameters()),
-        licence="apache-2.0",
-        notice="two voices of even pitch; reads any English, words that are spelled unlike others sometimes wrongly",
+        licence="mit",
+        notice="two voices of even pitch; reads any English, words that are spelled unlike others sometimes wrongly; "
+        "its decoder descends from Piper's lessac, whose recordings are licensed for research",
         revision="1",
         scheme="float16",
         voices=VOICES,
         sample_rate=RATE,
         data="Generated sentences (words by frequency from wordfreq, CC BY-SA; parts of speech from lemminflect), read "
-        "by Piper's voice en_US-joe-medium (MIT; recordings in the public domain, CC0). The decoder began as that "
-        "voice's; the second voice is the first at twice the pulses and 1.15 times the formants.",
+        "by Piper's voice en_US-joe-medium (MIT; its recordings are CC0). The decoder began as that voice's, which "
+        "Piper fine-tuned from en_US-lessac-medium (MIT; recordings of the Blizzard Challenge 2013, licensed for "
+        "research). The second voice is the first at twice the pulses and 1.15 times the formants.",
     )

@@ -1,9 +1,13 @@
-"""Which library compiles a model's grammars. Both are imported only when a grammar is asked for."""
+"""Which library compiles a model's grammars. Both are imported only when a grammar is asked for.
+
+llguidance comes with the suite. xgrammar, whose masks take microseconds, comes with the extra `gpu`.
+"""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
@@ -11,16 +15,34 @@ from tessera.engine.grammar.matcher import Matcher
 from tessera.engine.grammar.queue import Compiler
 from tessera.engine.grammar.schemas import UnsupportedSchemaError
 from tessera.engine.grammar.vocabulary import Vocabulary
+from tessera.errors import StartError
 from tessera.wire.engine import Grammar
 
 Backend = Literal["auto", "xgrammar", "llguidance"]
+
+
+def check_backend(backend: Backend) -> None:
+    """Refuse a backend that is not there.
+
+    Raises:
+        StartError: says what installs it.
+    """
+    if backend == "xgrammar" and not _has_xgrammar():
+        raise StartError(
+            'grammar_backend is "xgrammar", which is not installed: pip install "tessera[gpu]", or set it to "auto"'
+        )
+
+
+def _has_xgrammar() -> bool:
+    return find_spec("xgrammar") is not None
 
 
 def compiler_for(backend: Backend, directory: Path, vocabulary: int) -> Compiler:
     """The compiler of a model's grammars.
 
     Args:
-        backend: `auto` is xgrammar, and llguidance for what xgrammar would not hold, or not in good time.
+        backend: `auto` is xgrammar where it is installed, and llguidance for what xgrammar would not hold, or not in
+            good time; llguidance for everything where it is not.
         directory: the model's, with its `tokenizer.json`.
         vocabulary: number of token ids the model knows.
     """
@@ -31,7 +53,7 @@ def compiler_for(backend: Backend, directory: Path, vocabulary: int) -> Compiler
 
         return LlguidanceCompiler(directory, words)
 
-    if backend == "llguidance":
+    if backend == "llguidance" or not _has_xgrammar():
         return llguidance()
     from tessera.engine.grammar.xgrammar_backend import XgrammarCompiler  # noqa: PLC0415
 
