@@ -16,7 +16,7 @@ def create_app(settings: Settings) -> Litestar:
     """Make the app; its engine starts and ends with it."""
     registry = CollectorRegistry()
     host: EngineHost[TextTools] = EngineHost(
-        "text", "tessera_text.worker", registry, lambda ready, engine: build_tools(ready, engine, settings.text)
+        "text", "tessera_text.worker", registry, lambda *loaded: build_tools(*loaded, settings.text)
     )
 
     return build_app(

@@ -14,6 +14,7 @@ from tessera.language.dialects import Dialect
 from tessera.language.embeddings import Embeddings
 from tessera.language.generation import Generator, Limits, Prompt
 from tessera.language.literals import Literals
+from tessera.language.metrics import GenerationMetrics
 from tessera.language.service import context_of, directory_of
 from tessera.language.template import ChatTemplate
 from tessera.language.tokenizer import Tokenizer
@@ -33,7 +34,7 @@ class TextTools:
     embeddings: Embeddings
 
 
-def build_tools(ready: Ready, engine: EngineClient, settings: TextSettings) -> TextTools:
+def build_tools(ready: Ready, engine: EngineClient, metrics: GenerationMetrics, settings: TextSettings) -> TextTools:
     """The tools for the model that the engine has loaded."""
     card, directory = ready.cards[0], directory_of(ready)
     tokenizer = Tokenizer(directory)
@@ -43,7 +44,7 @@ def build_tools(ready: Ready, engine: EngineClient, settings: TextSettings) -> T
         max_output_tokens=settings.max_output_tokens,
         max_choices=settings.max_choices,
     )
-    generator = Generator(engine, tokenizer)
+    generator = Generator(engine, tokenizer, card.id, metrics)
     dialect = Dialect.of(
         template.source if template else "",
         tokenizer.control,

@@ -25,7 +25,7 @@ def create_app(settings: Settings) -> Litestar:
         "vision",
         "tessera_vision.worker",
         registry,
-        lambda ready, engine: build_tools(ready, engine, settings.vision, pool),
+        lambda *loaded: build_tools(*loaded, settings.vision, pool),
     )
 
     @asynccontextmanager

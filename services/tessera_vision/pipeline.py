@@ -22,6 +22,7 @@ from tessera.language.chat import ChatCompletions
 from tessera.language.conversation import rendered, written
 from tessera.language.dialects import Dialect
 from tessera.language.generation import Generator, Limits, Prompt
+from tessera.language.metrics import GenerationMetrics
 from tessera.language.service import context_of, directory_of
 from tessera.language.template import ChatTemplate
 from tessera.language.tokenizer import Tokenizer
@@ -44,11 +45,13 @@ class VisionTools:
     tokens: Tokens
 
 
-def build_tools(ready: Ready, engine: EngineClient, settings: VisionSettings, pool: ThreadPoolExecutor) -> VisionTools:
+def build_tools(
+    ready: Ready, engine: EngineClient, metrics: GenerationMetrics, settings: VisionSettings, pool: ThreadPoolExecutor
+) -> VisionTools:
     """The tools for the model that the engine has loaded."""
     card, directory = ready.cards[0], directory_of(ready)
     tokenizer = Tokenizer(directory)
-    generator = Generator(engine, tokenizer)
+    generator = Generator(engine, tokenizer, card.id, metrics)
     preprocessor = Preprocessor(directory, settings, tokenizer)
     limits = Limits(
         context_length=context_of(card),

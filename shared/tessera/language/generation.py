@@ -18,6 +18,7 @@ import msgspec
 
 from tessera.engine.client import EngineClient
 from tessera.errors import ContextLengthError, InvalidRequestError
+from tessera.language.metrics import GenerationMetrics, Watch
 from tessera.language.stops import StopFinder
 from tessera.language.tokenizer import Detokenizer, Tokenizer
 from tessera.web.tenant import tenant_var
@@ -148,11 +149,20 @@ def stops_of(request: SamplingRequest) -> list[str]:
 
 
 class Generator:
-    """Runs prompts on an engine and turns its tokens into text."""
+    """Runs prompts on an engine and turns its tokens into text.
 
-    def __init__(self, engine: EngineClient, tokenizer: Tokenizer) -> None:
+    Args:
+        engine: that has the model.
+        tokenizer: the model's.
+        model: its name in metrics.
+        metrics: told how long everything takes.
+    """
+
+    def __init__(self, engine: EngineClient, tokenizer: Tokenizer, model: str, metrics: GenerationMetrics) -> None:
         self.engine = engine
         self.tokenizer = tokenizer
+        self.model = model
+        self.metrics = metrics
 
     async def run(
         self,
@@ -226,18 +236,21 @@ class Generator:
         detokenizer = Detokenizer(self.tokenizer, prompt.token_ids, shown_tokens)
         finder = StopFinder(stops)
         async with contextlib.aclosing(self.engine.request(message)) as answers:
-            async for answer in answers:
-                assert isinstance(answer, Tokens)
-                ended = answer.finish_reason
-                # The token that ends an answer is no part of it.
-                shown = answer.token_ids[:-1] if ended == "stop" else answer.token_ids
-                text = "".join(finder.push(detokenizer.push(token)) for token in shown if not finder.found)
-                if finder.found:
-                    ended = "stop"
-                elif ended is not None:
-                    text += finder.push(detokenizer.flush())
-                    ended = "stop" if finder.found else ended
-                    text += finder.flush()
-                yield Piece(choice, text, list(shown), answer.scores[: len(shown)], ended, answer.cached_tokens)
-                if ended is not None:
-                    return
+            with Watch(self.metrics, self.model, len(prompt.token_ids)) as watch:
+                async for answer in answers:
+                    assert isinstance(answer, Tokens)
+                    watch.took(len(answer.token_ids))
+                    ended = answer.finish_reason
+                    # The token that ends an answer is no part of it.
+                    shown = answer.token_ids[:-1] if ended == "stop" else answer.token_ids
+                    text = "".join(finder.push(detokenizer.push(token)) for token in shown if not finder.found)
+                    if finder.found:
+                        ended = "stop"
+                    elif ended is not None:
+                        text += finder.push(detokenizer.flush())
+                        ended = "stop" if finder.found else ended
+                        text += finder.flush()
+                    watch.reason = ended
+                    yield Piece(choice, text, list(shown), answer.scores[: len(shown)], ended, answer.cached_tokens)
+                    if ended is not None:
+                        return

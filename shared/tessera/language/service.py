@@ -18,12 +18,14 @@ from prometheus_client import CollectorRegistry
 
 from tessera.engine.client import EngineClient, python_module
 from tessera.errors import TesseraError, UnavailableError
+from tessera.language.metrics import GenerationMetrics
 from tessera.web.metrics import NamedGauges
 from tessera.web.models import find_model, model_of
 from tessera.wire.engine import Ready
 from tessera.wire.models import Card, ModelList
 
 Tools = TypeVar("Tools")
+Build = Callable[[Ready, EngineClient, GenerationMetrics], Tools]
 
 logger = logging.getLogger(__name__)
 
@@ -34,14 +36,13 @@ class EngineHost(Generic[Tools]):
     Args:
         name: the service; the engine is `<name> engine` in logs and errors.
         module: what runs as the engine process.
-        registry: where the engine's gauges are shown.
+        registry: where the engine's gauges and the times of generation are shown.
         build: makes the tools from what the engine has loaded. Called once per loaded model, off the hot path.
     """
 
-    def __init__(
-        self, name: str, module: str, registry: CollectorRegistry, build: Callable[[Ready, EngineClient], Tools]
-    ) -> None:
+    def __init__(self, name: str, module: str, registry: CollectorRegistry, build: Build[Tools]) -> None:
         gauges = NamedGauges(registry, f"tessera_{name}_engine")
+        self._metrics = GenerationMetrics(registry)
         self.engine = EngineClient(python_module(module), name=f"{name} engine", on_gauges=gauges.update)
         self._build = build
         self._tools: Tools | None = None
@@ -87,7 +88,7 @@ class EngineHost(Generic[Tools]):
             ready = self.engine.ready
             if ready is not None and not _same(ready, self._ready):
                 self._tools = self._ready = None  # it has come back with another model
-                self._tools = await asyncio.to_thread(self._build, ready, self.engine)
+                self._tools = await asyncio.to_thread(self._build, ready, self.engine, self._metrics)
                 self._ready = ready
             return self._tools
 
