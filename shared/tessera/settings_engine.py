@@ -32,6 +32,10 @@ class SequenceEngineSettings(Section, frozen=True, kw_only=True):
     dtype: Annotated[
         Literal["auto", "float32", "bfloat16", "float16"], says("`auto`: bfloat16 on CUDA, float32 on a CPU.")
     ] = "auto"
+    load: Annotated[
+        Literal["weights", "dummy"],
+        says("`dummy` takes random values of the model's shapes, and needs no weight file: for measuring speed."),
+    ] = "weights"
     weights: Annotated[
         Literal["stored", "int8"],
         says("How linear layers are multiplied: as they are stored, or (on a CPU) in 8 bits, which is faster."),

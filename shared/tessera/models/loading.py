@@ -69,8 +69,14 @@ def load_pretrained(
     return model.eval().requires_grad_(False).to(device)
 
 
-def load_decoder(directory: Path, *, device: torch.device, dtype: torch.dtype) -> PreTrainedModel:
+def load_decoder(directory: Path, *, device: torch.device, dtype: torch.dtype, dummy: bool = False) -> PreTrainedModel:
     """A causal language model, or the one inside a vision-language model, running on our attention.
+
+    Args:
+        directory: of the model.
+        device: where it runs.
+        dtype: of its weights.
+        dummy: whether its weights are random, made on the device; then only the configuration is read.
 
     Raises:
         ModelLoadError: see `load_pretrained`; or its decoder has layers that do not go through `AttentionInterface`.
@@ -86,10 +92,30 @@ def load_decoder(directory: Path, *, device: torch.device, dtype: torch.dtype) -
         auto_class: Any = AutoModelForImageTextToText
     else:
         implementation, auto_class = attention.NAME, AutoModelForCausalLM
+    if dummy:
+        return make_dummy(auto_class, config, device=device, dtype=dtype, attn_implementation=implementation)
     model: PreTrainedModel = load_pretrained(
         auto_class, directory, device=device, dtype=dtype, attn_implementation=implementation
     )
     return model
+
+
+def make_dummy(
+    auto_class: Any, config: Any, *, device: torch.device, dtype: torch.dtype, **kwargs: Any
+) -> PreTrainedModel:
+    """A model of a configuration's shapes with the same random values every time.
+
+    Raises:
+        ModelLoadError: an architecture this Transformers does not know.
+    """
+    devices = [device] if device.type == "cuda" else []
+    try:
+        with torch.random.fork_rng(devices=devices), device:
+            torch.manual_seed(0)
+            model: PreTrainedModel = auto_class.from_config(config, dtype=dtype, trust_remote_code=False, **kwargs)
+    except (ValueError, KeyError, ImportError) as error:
+        raise ModelLoadError(f"cannot make a model of this configuration: {error}") from error
+    return model.eval().requires_grad_(False).to(device)
 
 
 def require_attention_only(model: PreTrainedModel, layers: attention.Probe, directory: Path) -> None:

@@ -58,11 +58,12 @@ class SequenceRunner:
         host_cache_bytes: int = 0,
         fused: bool = True,
         weights: Literal["stored", "int8"] = "stored",
+        dummy: bool = False,
     ) -> None:
         started = time.perf_counter()
         self.device = device
         self.page_size = page_size
-        self.model = load_decoder(directory, device=device.place, dtype=device.dtype)
+        self.model = load_decoder(directory, device=device.place, dtype=device.dtype, dummy=dummy)
         loaded = time.perf_counter()
         layers = attention.probe(self.model)
         require_attention_only(self.model, layers, directory)

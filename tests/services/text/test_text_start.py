@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 
 import httpx
@@ -32,3 +33,14 @@ def test_a_model_that_cannot_be_loaded_is_said_in_ready_and_in_each_answer(start
         assert answer.status_code == 503
         assert words in answer.json()["error"]["message"]
         assert httpx.get(f"{service.url}/health").status_code == 200
+
+
+def test_a_configuration_alone_is_enough_for_dummy_weights(start_service, tiny_text_model, tmp_path):
+    directory = tmp_path / "shapes"
+    shutil.copytree(tiny_text_model, directory, ignore=shutil.ignore_patterns("*.safetensors"))
+    with start_service("text", text__model=str(directory), text__engine__load="dummy") as service:
+        (model,) = httpx.get(f"{service.url}/v1/models").json()["data"]
+        assert "random weights" in model["card"]["notice"]
+        body = {"model": "shapes", "prompt": "abc", "max_tokens": 12, "ignore_eos": True}
+        answer = httpx.post(f"{service.url}/v1/completions", json=body, timeout=60).json()
+        assert answer["usage"]["completion_tokens"] == 12
