@@ -130,16 +130,22 @@ def layout_is_held_out(items: Sequence[Item]) -> bool:
     return zlib.crc32(repr(sorted(shown, key=repr)).encode()) % 10 == 0
 
 
+USUAL_WORDS, MANY_WORDS = (0.64, 0.28, 0.08), (0.25, 0.5, 0.25)
+"""Probabilities of none, one and two words on a scene. Reading is what an encoder needs most examples for."""
+
+
 class Sampler:
     """Draws scenes of one split.
 
     Args:
         split: which scenes.
         digits: the value of each handwritten sample, [`DIGIT_SAMPLES`].
+        words: probabilities of none, one and two words.
     """
 
-    def __init__(self, split: Split, digits: Sequence[int]) -> None:
+    def __init__(self, split: Split, digits: Sequence[int], words: tuple[float, float, float] = USUAL_WORDS) -> None:
         self.split = split
+        self._words = words
         trained = split == "train"
         chosen = range(TRAINED_DIGITS) if trained else range(TRAINED_DIGITS, DIGIT_SAMPLES)
         self._digits: list[list[int]] = [[index for index in chosen if digits[index] == value] for value in range(10)]
@@ -157,7 +163,7 @@ class Sampler:
     def _draw(self, rng: np.random.Generator) -> Scene:
         dark = rng.random() < 0.25
         colors = [color for color in COLORS if not (dark and color == "black")]
-        words = int(rng.choice(3, p=(0.64, 0.28, 0.08)))
+        words = int(rng.choice(3, p=self._words))
         digits = int(rng.choice(3, p=(0.68, 0.24, 0.08)))
         fewest = 1 if self.split == "unseen" or words + digits == 0 else 0
         shapes = int(rng.integers(fewest, 1 + (MOST_ITEMS if words + digits == 0 else 3)))

@@ -22,7 +22,7 @@ from tessera.starters.optimize import autocast, generator, set_learning_rate
 from tessera.starters.run import Run
 from tessera.wire.models import Card
 from tessera_vision.starter.conversations import Pack, converse, pack
-from tessera_vision.starter.data import Sampler, Scene
+from tessera_vision.starter.data import MANY_WORDS, Sampler, Scene
 from tessera_vision.starter.drawing import Painter, seen
 from tessera_vision.starter.model import CONTEXT, HIDDEN, TEMPLATE, build_model, build_processor
 from tessera_vision.starter.says import Says
@@ -45,6 +45,8 @@ COMPARING = 400
 """Step from which on there are twice as many comparisons: they need what the other tasks teach first."""
 LOOKING = 0.3
 """Weight of looking where the answer is: two heads of the third layer are taught it, which saves thousands of steps."""
+SEEING = 0.5
+"""Weight of what the encoder is taught beside answers, while it learns those."""
 LOOKING_LAYER, LOOKING_HEADS = 2, 2
 
 
@@ -54,7 +56,7 @@ class Plan:
 
     word_steps: int = 900
     sight_steps: int = 900
-    answer_steps: int = 900
+    answer_steps: int = 2400
     words: int = 32
     """Scenes of a step of the first stage."""
     pictures: int = 64
@@ -185,7 +187,7 @@ class Answers(_Stage):
             patches, cells = look(self.model, pixels)
             sight, right = self._heads(patches, cells, classes)
             loss, shown = answer_loss(self.model, cells, packs)
-        self._update(loss + 0.25 * sight, min(1.0, (index + 1) / WARMUP, 0.01 + 1.3 * (1 - index / self.steps)))
+        self._update(loss + SEEING * sight, min(1.0, (index + 1) / WARMUP, 0.01 + 1.3 * (1 - index / self.steps)))
         return {**shown, **{name: right[name] for name in ("kind", "color", "size", "word")}}
 
 
@@ -196,6 +198,7 @@ class Source:
         self.painter = painter
         self.sampler = sampler
         self._tokenizer = tokenizer
+        self._wordy = Sampler("train", painter.values, MANY_WORDS)
 
     def packs(self, rng: np.random.Generator, scenes: list[Scene], *, single: int, several: int) -> list[Pack]:
         """Conversations: `single` about each scene, `several` about two or three of them."""
@@ -206,7 +209,7 @@ class Source:
         self, rng: np.random.Generator, count: int, device: torch.device
     ) -> tuple[torch.Tensor, dict[str, torch.Tensor], list[Scene]]:
         """Pixels [count, 3, 72, 72] in -1..1, the classes of everything on them, and their scenes."""
-        scenes = [self.sampler.scene(rng) for _ in range(count)]
+        scenes = [self._wordy.scene(rng) for _ in range(count)]
         drawn = [self.painter.draw(scene, rng) for scene in scenes]
         pixels = torch.from_numpy(np.stack([seen(drawing.pixels) for drawing in drawn])).to(device)
         classes = [targets(scene, drawing) for scene, drawing in zip(scenes, drawn, strict=True)]
