@@ -50,9 +50,14 @@ class SequenceEngineSettings(Section, frozen=True, kw_only=True):
         bool, says("Whether layers that read the same input (q, k, v; gate, up) are computed at once.")
     ] = True
     speculation: Annotated[
-        Literal["off", "ngram"],
-        says("`ngram` guesses next tokens from what the request has; one step confirms several. Changes no answer."),
+        Literal["off", "ngram", "draft"],
+        says(
+            "Guess next tokens, of which one step confirms several; changes no answer. `ngram`: from what the request "
+            "has. `draft`: by the model `draft_model`."
+        ),
     ] = "off"
+    draft_model: Annotated[str, says("A smaller model with the same tokens; named as `model` is.")] = ""
+    draft_cache_bytes: Annotated[Positive, says("Memory for the draft model's KV pages.")] = 128 * 1024 * 1024
     speculation_tokens: Annotated[Positive, says("Most tokens guessed for one request in one step.")] = 8
     grammar_backend: Annotated[
         Literal["auto", "xgrammar", "llguidance"],

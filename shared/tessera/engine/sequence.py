@@ -25,7 +25,7 @@ from tessera.engine.sampler import Sampled, sample
 from tessera.engine.scheduler import Scheduler
 from tessera.engine.sequence_input import check_tokens, media_ids, request_of
 from tessera.engine.sequence_request import SequenceRequest
-from tessera.engine.speculation import NGrams, Speculation
+from tessera.engine.speculation import Guesser, NGrams, Speculation
 from tessera.errors import DeadlineError, InternalError, InvalidRequestError
 from tessera.models.sequence_runner import StepOutput
 from tessera.settings_engine import SequenceEngineSettings
@@ -54,7 +54,12 @@ class SequenceEngine:
     """Continuous batching of sequence requests over one model."""
 
     def __init__(
-        self, runner: Runner, settings: SequenceEngineSettings, ready: Ready, grammars: Grammars | None = None
+        self,
+        runner: Runner,
+        settings: SequenceEngineSettings,
+        ready: Ready,
+        grammars: Grammars | None = None,
+        guesser: Guesser | None = None,
     ) -> None:
         self.runner = runner
         self.grammars = grammars
@@ -65,9 +70,10 @@ class SequenceEngine:
             host_slots=runner.host_pages,
             enabled=settings.prefix_cache != "off",
         )
+        guesser = NGrams() if settings.speculation == "ngram" else guesser
         self.speculation = (
-            Speculation(NGrams(), most=settings.speculation_tokens, max_rows=settings.max_batch_tokens)
-            if settings.speculation == "ngram"
+            Speculation(guesser, most=settings.speculation_tokens, max_rows=settings.max_batch_tokens)
+            if guesser is not None
             else None
         )
         self.scheduler = Scheduler(

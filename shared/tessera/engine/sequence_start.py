@@ -8,12 +8,14 @@ from pathlib import Path
 
 import msgspec
 
-from tessera.device import choose
+from tessera.device import Device, choose
+from tessera.engine.draft import DraftModel
 from tessera.engine.grammar.backends import check_backend, compiler_for
 from tessera.engine.grammar.queue import Grammars
 from tessera.engine.sequence import SequenceEngine
+from tessera.errors import ModelLoadError
 from tessera.hub import store
-from tessera.language.tokenizer import stop_ids_of
+from tessera.language.tokenizer import stop_ids_of, vocabulary_of
 from tessera.models.sequence_runner import SequenceRunner
 from tessera.settings_engine import SequenceEngineSettings
 from tessera.wire.engine import Ready
@@ -70,4 +72,34 @@ def start_sequence_engine(
         timeout_s=settings.grammar_timeout_s,
     )
     ready = Ready(device=device.name, cards=[card], directories=[str(found.path)], report=report)
-    return SequenceEngine(runner, settings, ready, grammars)
+    return SequenceEngine(runner, settings, ready, grammars, _draft(runner, directory, settings, models_dir, device))
+
+
+def _draft(
+    target: SequenceRunner, directory: Path, settings: SequenceEngineSettings, models_dir: Path, device: Device
+) -> DraftModel | None:
+    """The draft model, if one is asked for.
+
+    Raises:
+        ModelLoadError: none is named, or it has other tokens than the target.
+    """
+    if settings.speculation != "draft":
+        return None
+    if not settings.draft_model:
+        raise ModelLoadError('speculation is "draft", but no `draft_model` is named; name one or take "ngram"')
+    found = store.ensure(settings.draft_model, models_dir, logger.info)
+    store.check(found)
+    if vocabulary_of(found.path) != vocabulary_of(directory):
+        raise ModelLoadError(
+            f"the draft model {settings.draft_model!r} has other tokens than the model it is to guess for; take a "
+            "smaller model of the same family"
+        )
+    runner = SequenceRunner(
+        found.path,
+        device,
+        page_size=settings.page_size,
+        kv_cache_bytes=settings.draft_cache_bytes,
+        fused=settings.fuse_projections,
+        weights=settings.weights,
+    )
+    return DraftModel(runner, max_tokens=settings.max_batch_tokens, vocabulary=target.vocabulary)

@@ -10,6 +10,7 @@ Does not know tensors of the target model: `NGrams` needs none, and a draft mode
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -22,6 +23,8 @@ RETRY_AFTER = 16
 STEP_MEMORY = 0.9
 """Weight of the past in the running means of what steps take."""
 CONFIRMED_MEMORY = 0.9
+LOOK_AGAIN = 64
+"""Steps in which guessing would not pay, after which it is tried once more: load and texts change."""
 
 
 class Guesser(Protocol):
@@ -103,6 +106,9 @@ class Speculation:
         self._paces: dict[SequenceRequest, _Pace] = {}
         self._seconds: dict[int, float] = {}
         """Running mean of what a decode step takes, by its positions rounded up to a power of two."""
+        self._guessing = 0.0
+        """Running mean of the seconds that guessing takes."""
+        self._refused = 0
         self._share = 0.5
         """Running mean of the share of guesses that are confirmed."""
 
@@ -124,7 +130,10 @@ class Speculation:
                 room -= most
         if not wanted or not self._pays(len(requests), sum(wanted.values())):
             return {}
-        return self.guesser.guess(wanted)
+        began = time.perf_counter()
+        found = self.guesser.guess(wanted)
+        self._guessing = STEP_MEMORY * self._guessing + (1 - STEP_MEMORY) * (time.perf_counter() - began)
+        return found
 
     def learn(self, request: SequenceRequest, guessed: int, confirmed: int) -> None:
         """Note how a guess went: longer next time when all of it was right, shorter when nothing was."""
@@ -157,7 +166,12 @@ class Speculation:
         plain, longer = self._seconds.get(_bucket(rows)), self._seconds.get(_bucket(rows + guessed))
         if plain is None or longer is None:
             return True
-        return (rows + guessed * self._share) / longer > rows / plain
+        pays = (rows + guessed * self._share) / (longer + self._guessing) > rows / plain
+        self._refused = 0 if pays else self._refused + 1
+        if self._refused == LOOK_AGAIN:
+            self._refused = 0
+            return True
+        return pays
 
 
 def _bucket(rows: int) -> int:

@@ -195,6 +195,19 @@ def stop_ids_of(directory: Path) -> list[int]:
     return []
 
 
+def vocabulary_of(directory: Path) -> dict[str, int]:
+    """All tokens of a model directory with their ids.
+
+    Raises:
+        ModelLoadError: its tokenizer cannot be read.
+    """
+    try:
+        found: dict[str, int] = FastTokenizer.from_file(str(directory / "tokenizer.json")).get_vocab()
+    except Exception as error:  # the library raises nothing narrower
+        raise ModelLoadError(f"cannot read {directory / 'tokenizer.json'}: {error}") from error
+    return found
+
+
 def _read_json(path: Path) -> dict[str, Any]:
     """A configuration file's values; none when there is no such file."""
     if not path.is_file():
