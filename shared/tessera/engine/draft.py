@@ -111,7 +111,9 @@ class DraftModel:
         shadow = self._shadows.get(request)
         if shadow is None:
             assert request.sampling is not None
-            own = SequenceRequest(request.request_id, [], msgspec.structs.replace(request.sampling, logprobs=None))
+            own = SequenceRequest(
+                request.request_id, [], msgspec.structs.replace(request.sampling, logprobs=None, prompt_logprobs=None)
+            )
             own.prompt_length = request.prompt_length
             shadow = self._shadows[request] = _Shadow(own, 0)
         own, tokens = shadow.own, request.token_ids

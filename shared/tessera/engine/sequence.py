@@ -20,6 +20,7 @@ from tessera.cache.prefix import PrefixCache
 from tessera.engine.batch import Batch, Chunk
 from tessera.engine.grammar.queue import Grammars
 from tessera.engine.process import failed
+from tessera.engine.prompt_scores import score_prompts
 from tessera.engine.runner import Runner
 from tessera.engine.sampler import Sampled, sample
 from tessera.engine.scheduler import Scheduler
@@ -195,6 +196,7 @@ class SequenceEngine:
             output = self.runner.run(batch)
             if self.speculation is not None and all(chunk.completes and chunk.known == 1 for chunk in batch.chunks):
                 self.speculation.timed(batch.tokens, time.perf_counter() - began)
+            score_prompts(batch, output.prompt_logits_SV)
             sampled = self._sample(batch, output)
         except (RuntimeError, ValueError, IndexError) as error:
             if "CUDA error" in str(error):  # the device's context is lost: only a new process helps
@@ -305,6 +307,7 @@ class SequenceEngine:
             scores=[sampled.score] if sampled.score is not None else [],
             finish_reason=reason,
             cached_tokens=request.cached_tokens if request.output_length == 1 else None,
+            prompt_scores=request.prompt_scores if request.output_length == 1 else [],
         )
 
     def _embeddings(self, batch: Batch, output: StepOutput) -> list[FromEngine]:

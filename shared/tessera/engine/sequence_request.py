@@ -12,7 +12,7 @@ from typing import Any
 
 from tessera.cache.radix import Cursor, Node
 from tessera.engine.grammar.matcher import Matcher
-from tessera.wire.engine import Sampling
+from tessera.wire.engine import Sampling, TokenScore
 
 _arrivals = itertools.count()
 
@@ -55,6 +55,9 @@ class SequenceRequest:
     cursor: Cursor | None = None
     claim: tuple[Node, tuple[int, ...]] | None = None
 
+    prompt_scores: list[TokenScore] = field(default_factory=list)
+    """Of the prompt's tokens behind the first, as far as they are computed, when they are asked for."""
+
     # set by the sampler
     generator: Any = None
 
@@ -84,8 +87,16 @@ class SequenceRequest:
 
     @property
     def reuses(self) -> bool:
-        """Whether it may take what others computed. An embedding needs the hidden states of all its positions."""
-        return self.sampling is not None
+        """Whether it may take what others computed: not when something is needed of all its positions."""
+        return self.sampling is not None and self.sampling.prompt_logprobs is None
+
+    def scored(self, start: int, count: int) -> range:
+        """Those of positions `start` … `start + count - 1` whose logits score a token of its prompt."""
+        if self.sampling is None or self.sampling.prompt_logprobs is None:
+            return range(0)
+        # After a preemption some are computed again that are scored already.
+        first = max(start, len(self.prompt_scores))
+        return range(first, max(first, min(start + count, self.prompt_length - 1)))
 
     @property
     def remaining(self) -> int:

@@ -28,12 +28,14 @@ from tessera.wire.chat import (
     ChatCompletionRequest,
     ChoiceLogprobs,
     Delta,
+    PromptLogprob,
+    PromptLogprobs,
     SamplingRequest,
     TokenLogprob,
     TopLogprob,
     Usage,
 )
-from tessera.wire.engine import Sampling
+from tessera.wire.engine import Sampling, TokenScore
 
 Prompter = Callable[[ChatCompletionRequest], Awaitable[Prompt]]
 
@@ -48,6 +50,10 @@ def check_choices(request: SamplingRequest, limits: Limits) -> None:
         raise InvalidRequestError(f"`n` is {request.n}; this server allows at most {limits.max_choices}", param="n")
     if request.stream_options is not None and not request.stream:
         raise InvalidRequestError("`stream_options` is only allowed with `stream: true`", param="stream_options")
+    if request.prompt_logprobs is not None and request.stream:
+        raise InvalidRequestError(
+            "`prompt_logprobs` come with a whole answer: leave out `stream`", param="prompt_logprobs"
+        )
 
 
 class ChatCompletions:
@@ -65,9 +71,11 @@ class ChatCompletions:
         prompt, sampling = await self._prepare(request)
         answers = self._answers(request, prompt)
         spent = Spent(prompt)
+        prompt_scores: list[TokenScore] = []
         async with contextlib.aclosing(self._run(request, prompt, sampling)) as pieces:
             async for piece in pieces:
                 spent.take(piece)
+                prompt_scores = piece.prompt_scores or prompt_scores
                 answers[piece.choice].take(piece)
                 answers[piece.choice].scores += token_logprobs(piece, self.generator.tokenizer)
         choices = [
@@ -85,6 +93,9 @@ class ChatCompletions:
             model=self.model,
             choices=choices,
             usage=usage([spent]),
+            prompt_logprobs=prompt_logprobs(prompt, prompt_scores, self.generator.tokenizer)
+            if request.prompt_logprobs is not None
+            else UNSET,
         )
 
     async def stream(self, request: ChatCompletionRequest) -> AsyncGenerator[bytes]:
@@ -138,7 +149,14 @@ class ChatCompletions:
         logprobs = (request.top_logprobs or 0) if request.logprobs else None
         tokenizer = self.generator.tokenizer
         grammar = constraint(request, self.dialect, tokenizer, prompt.text)
-        return prompt, sampling_of(request, tokenizer, max_tokens=limit, logprobs=logprobs, grammar=grammar)
+        return prompt, sampling_of(
+            request,
+            tokenizer,
+            max_tokens=limit,
+            logprobs=logprobs,
+            grammar=grammar,
+            prompt_logprobs=request.prompt_logprobs,
+        )
 
     def _run(self, request: ChatCompletionRequest, prompt: Prompt, sampling: Sampling) -> AsyncGenerator[Piece]:
         shown = self.dialect.markers(tools=bool(request.offered))
@@ -149,6 +167,19 @@ class ChatCompletions:
     def _answers(self, request: ChatCompletionRequest, prompt: Prompt) -> list[Answer]:
         opened = opens_thought(self.dialect, prompt.text)
         return [Answer(self.dialect.reader(request.offered, opened=opened)) for _ in range(request.n)]
+
+
+def prompt_logprobs(prompt: Prompt, scores: list[TokenScore], tokenizer: Tokenizer) -> PromptLogprobs:
+    """Scores of a prompt's tokens behind the first, as vLLM shows them."""
+    found: PromptLogprobs = [None]
+    for token, score in zip(prompt.token_ids[1:], scores, strict=True):
+        likeliest = {
+            str(other): PromptLogprob(value, rank, tokenizer.token_text(other))
+            for rank, (other, value) in enumerate(score.top, start=1)
+        }
+        own = PromptLogprob(score.logprob, score.rank, tokenizer.token_text(token))
+        found.append(likeliest | {str(token): own})
+    return found
 
 
 def token_logprobs(piece: Piece, tokenizer: Tokenizer) -> list[TokenLogprob]:

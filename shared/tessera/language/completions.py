@@ -8,10 +8,10 @@ import uuid
 from collections.abc import AsyncGenerator
 from functools import partial
 
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
 from tessera.errors import InvalidRequestError
-from tessera.language.chat import check_choices
+from tessera.language.chat import check_choices, prompt_logprobs
 from tessera.language.generation import (
     Finish,
     Generator,
@@ -25,11 +25,11 @@ from tessera.language.generation import (
 )
 from tessera.language.structured import grammar_of
 from tessera.language.together import AT_ONCE, together
-from tessera.language.tokenizer import Tokenizer
+from tessera.language.tokenizer import Detokenizer, Tokenizer
 from tessera.language.usage import Spent, usage
 from tessera.web.sse import event
-from tessera.wire.chat import Completion, CompletionChoice, CompletionLogprobs, CompletionRequest, Usage
-from tessera.wire.engine import Sampling
+from tessera.wire.chat import Completion, CompletionChoice, CompletionLogprobs, CompletionRequest, PromptLogprobs, Usage
+from tessera.wire.engine import Sampling, TokenScore
 
 MAX_PROMPTS = 256
 
@@ -78,8 +78,8 @@ class Completions:
         spent = [Spent(prompt) for prompt, _ in prompts]
         for row, pieces_by_choice in enumerate(results):
             for choice, pieces in enumerate(pieces_by_choice):
-                prefix = self._echo(request, prompts[row][0])
-                choices.append(self._choice(request, row * request.n + choice, pieces, prefix))
+                prompt = prompts[row][0]
+                choices.append(self._choice(request, row * request.n + choice, pieces, prompt))
                 for piece in pieces:
                     spent[row].take(piece)
         return self._completion(choices, usage(spent))
@@ -103,27 +103,33 @@ class Completions:
         async with contextlib.aclosing(self._run(request, prompt, sampling)) as pieces:
             async for piece in pieces:
                 spent.take(piece)
-                prefix = "" if piece.choice in begun else self._echo(request, prompt)
+                echoed = request.echo and piece.choice not in begun
                 begun.add(piece.choice)
-                if piece.text or prefix or piece.finish_reason is not None:
-                    yield chunk([self._choice(request, piece.choice, [piece], prefix, offsets[piece.choice])])
-                offsets[piece.choice] += len(prefix) + len(piece.text)
+                # A token whose text is held back still has its score.
+                if piece.text or piece.scores or echoed or piece.finish_reason is not None:
+                    made = self._choice(
+                        request, piece.choice, [piece], prompt if echoed else None, offsets[piece.choice]
+                    )
+                    offsets[piece.choice] += len(made.text)
+                    yield chunk([made])
         if with_usage:
             yield chunk([], usage([spent]))
 
     async def _prompts(self, request: CompletionRequest) -> list[tuple[Prompt, Sampling]]:
         check_choices(request, self.limits)
-        if request.echo and request.logprobs is not None:
-            raise InvalidRequestError(
-                "`logprobs` are those of generated tokens: leave out `echo`, which would ask for the prompt's",
-                param="logprobs",
-            )
         tokenizer = self.generator.tokenizer
         grammar = grammar_of(request)
         found = []
         for ids in await token_lists(request.prompt, tokenizer, self.limits, param="prompt"):
             limit = output_limit(request.max_tokens, len(ids), self.limits, param="max_tokens", prompt_param="prompt")
-            sampling = sampling_of(request, tokenizer, max_tokens=limit, logprobs=request.logprobs, grammar=grammar)
+            sampling = sampling_of(
+                request,
+                tokenizer,
+                max_tokens=limit,
+                logprobs=request.logprobs,
+                grammar=grammar,
+                prompt_logprobs=_prompt_logprobs(request),
+            )
             found.append((Prompt(ids, {}), sampling))
         return found
 
@@ -137,33 +143,55 @@ class Completions:
     def _run(self, request: CompletionRequest, prompt: Prompt, sampling: Sampling) -> AsyncGenerator[Piece]:
         return self.generator.run(prompt, sampling, choices=request.n, stops=stops_of(request), terms=Terms.of(request))
 
-    def _echo(self, request: CompletionRequest, prompt: Prompt) -> str:
-        return self.generator.tokenizer.decode(prompt.token_ids) if request.echo else ""
-
     def _choice(
-        self, request: CompletionRequest, index: int, pieces: list[Piece], prefix: str, offset: int = 0
+        self, request: CompletionRequest, index: int, pieces: list[Piece], prompt: Prompt | None, offset: int = 0
     ) -> CompletionChoice:
+        """A choice, or its next pieces; `prompt` where it begins."""
         finish: Finish | None = pieces[-1].finish_reason
-        text = prefix + "".join(piece.text for piece in pieces)
-        logprobs = self._logprobs(pieces, offset + len(prefix)) if request.logprobs is not None else None
-        return CompletionChoice(index=index, text=text, logprobs=logprobs, finish_reason=finish)
-
-    def _logprobs(self, pieces: list[Piece], offset: int) -> CompletionLogprobs:
         tokenizer = self.generator.tokenizer
-        tokens: list[str] = []
-        values: list[float] = []
-        top: list[dict[str, float]] = []
-        offsets: list[int] = []
+        echo = tokenizer.decode(prompt.token_ids) if request.echo and prompt is not None else ""
+        scores = pieces[0].prompt_scores
+        logprobs = None
+        if request.logprobs is not None:
+            logprobs = CompletionLogprobs(tokens=[], token_logprobs=[], top_logprobs=[], text_offset=[])
+            if echo and prompt is not None:
+                self._score_prompt(logprobs, prompt, scores)
+            self._score(logprobs, pieces, offset + len(echo))
+        shown: PromptLogprobs | UnsetType = UNSET
+        if request.prompt_logprobs is not None and prompt is not None:
+            shown = prompt_logprobs(prompt, scores, tokenizer)
+        text = echo + "".join(piece.text for piece in pieces)
+        return CompletionChoice(index=index, text=text, logprobs=logprobs, finish_reason=finish, prompt_logprobs=shown)
+
+    def _score_prompt(self, logprobs: CompletionLogprobs, prompt: Prompt, scores: list[TokenScore]) -> None:
+        detokenizer, offset = Detokenizer(self.generator.tokenizer, []), 0
+        for token, score in zip(prompt.token_ids, [None, *scores], strict=True):
+            self._add(logprobs, token, score, offset)
+            offset += len(detokenizer.push(token))
+
+    def _score(self, logprobs: CompletionLogprobs, pieces: list[Piece], offset: int) -> None:
         for piece in pieces:
             for token, score in zip(piece.token_ids, piece.scores, strict=False):
-                tokens.append(tokenizer.token_text(token))
-                values.append(score.logprob)
-                top.append({tokenizer.token_text(other): value for other, value in score.top})
-                offsets.append(offset)
+                self._add(logprobs, token, score, offset)
             offset += len(piece.text)
-        return CompletionLogprobs(tokens=tokens, token_logprobs=values, top_logprobs=top, text_offset=offsets)
+
+    def _add(self, logprobs: CompletionLogprobs, token: int, score: TokenScore | None, offset: int) -> None:
+        tokenizer = self.generator.tokenizer
+        logprobs.tokens.append(tokenizer.token_text(token))
+        logprobs.token_logprobs.append(None if score is None else score.logprob)
+        assert logprobs.top_logprobs is not None
+        top = None if score is None else {tokenizer.token_text(other): value for other, value in score.top}
+        logprobs.top_logprobs.append(top)
+        logprobs.text_offset.append(offset)
 
     def _completion(self, choices: list[CompletionChoice], used: Usage) -> Completion:
         return Completion(
             id=f"cmpl-{uuid.uuid4().hex}", created=int(time.time()), model=self.model, choices=choices, usage=used
         )
+
+
+def _prompt_logprobs(request: CompletionRequest) -> int | None:
+    """How many likeliest tokens to report of the prompt: as asked, or for `echo` with `logprobs`, as OpenAI has it."""
+    asked = [request.prompt_logprobs, request.logprobs if request.echo else None]
+    given = [count for count in asked if count is not None]
+    return max(given) if given else None

@@ -11,7 +11,7 @@ import random
 import re
 import uuid
 from collections.abc import AsyncGenerator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import msgspec
@@ -56,7 +56,8 @@ class Terms:
 class Piece:
     """What one choice gained: text (maybe empty), the tokens behind it with their scores, and how it ended.
 
-    `cached_tokens` of the prompt were not computed; said with a choice's first piece.
+    `cached_tokens` of the prompt were not computed, and `prompt_scores` are those of its tokens behind the first, when
+    they were asked for: both are said with a choice's first piece.
     """
 
     choice: int
@@ -65,6 +66,7 @@ class Piece:
     scores: list[TokenScore]
     finish_reason: Finish | None
     cached_tokens: int | None = None
+    prompt_scores: list[TokenScore] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -83,6 +85,7 @@ def sampling_of(
     max_tokens: int,
     logprobs: int | None,
     grammar: Grammar | None = None,
+    prompt_logprobs: int | None = None,
 ) -> Sampling:
     """The engine's sampling parameters for a request, `n` and stop strings aside.
 
@@ -109,6 +112,7 @@ def sampling_of(
         seed=request.seed,
         stop_ids=[] if request.ignore_eos else tokenizer.stop_ids,
         logprobs=logprobs,
+        prompt_logprobs=prompt_logprobs,
         grammar=grammar,
     )
 
@@ -251,6 +255,14 @@ class Generator:
                         ended = "stop" if finder.found else ended
                         text += finder.flush()
                     watch.reason = ended
-                    yield Piece(choice, text, list(shown), answer.scores[: len(shown)], ended, answer.cached_tokens)
+                    yield Piece(
+                        choice,
+                        text,
+                        list(shown),
+                        answer.scores[: len(shown)],
+                        ended,
+                        answer.cached_tokens,
+                        answer.prompt_scores,
+                    )
                     if ended is not None:
                         return

@@ -39,10 +39,12 @@ class StepOutput:
         logits_RV: next-token logits of each chunk that completes a request to be sampled, in batch order; one row more
             for each guessed token.
         hidden_TD: last hidden states of all tokens when a chunk's request is an embedding, else None.
+        prompt_logits_SV: logits that score tokens of prompts, for `SequenceRequest.scored` of each chunk in turn.
     """
 
     logits_RV: torch.Tensor
     hidden_TD: torch.Tensor | None
+    prompt_logits_SV: torch.Tensor | None = None
 
 
 class SequenceRunner:
@@ -120,18 +122,23 @@ class SequenceRunner:
             for chunk in chunks
             for p in range(chunk.start, chunk.start + chunk.count)
         ]
-        ends = itertools.accumulate(chunk.count for chunk in chunks)
+        ends = list(itertools.accumulate(chunk.count for chunk in chunks))
         sampled = [
             row
             for end, chunk in zip(ends, chunks, strict=True)
             if chunk.completes and _samples(chunk.request)
             for row in range(end - 1 - len(chunk.guess), end)
         ]
+        scored = [
+            end - chunk.count + position - chunk.start
+            for end, chunk in zip(ends, chunks, strict=True)
+            for position in chunk.request.scored(chunk.start, chunk.count)
+        ]
         embeds = any(not _samples(chunk.request) for chunk in chunks)
         arguments: dict[str, Any] = {
             "position_ids": torch.tensor([positions], device=device),
             "use_cache": False,
-            "logits_to_keep": torch.tensor(sampled, dtype=torch.long, device=device),
+            "logits_to_keep": torch.tensor(sampled + scored, dtype=torch.long, device=device),
             "tessera_batch": attention.AttentionBatch(
                 torch.tensor(slots, dtype=torch.long, device=device), self._ragged(batch)
             ),
@@ -145,7 +152,12 @@ class SequenceRunner:
             arguments["input_ids"] = ids_1T
         with self.threads.step():
             output = self.model(**arguments)
-        return StepOutput(output.logits[0], output.hidden_states[-1][0] if embeds else None)
+        logits = output.logits[0]
+        return StepOutput(
+            logits[: len(sampled)],
+            output.hidden_states[-1][0] if embeds else None,
+            logits[len(sampled) :] if scored else None,
+        )
 
     def _move(self, transfers: list[Transfer]) -> None:
         """Move pages inside the device and between it and the host, in the order in which they are asked for."""

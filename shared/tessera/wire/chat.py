@@ -103,6 +103,8 @@ class SamplingRequest(Request, frozen=True, kw_only=True):
     ignore_eos: bool = False
     priority: Priority = 0
     """Lower is served first. None is above 0, so nobody overtakes those who ask for nothing."""
+    prompt_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
+    """How many likeliest tokens to report at each position of the prompt, beside the one that is there."""
     cache_salt: Annotated[str, Meta(min_length=1, max_length=128)] | None = None
     """Only requests with the same salt share cached prefixes."""
     deadline_s: Deadline | None = None
@@ -212,6 +214,19 @@ class TokenLogprob(msgspec.Struct, frozen=True):
     top_logprobs: list[TopLogprob]
 
 
+class PromptLogprob(msgspec.Struct, frozen=True):
+    """A token at a position of the prompt, as vLLM shows it."""
+
+    logprob: float
+    rank: int
+    """1 is the likeliest."""
+    decoded_token: str
+
+
+PromptLogprobs = list[dict[str, PromptLogprob] | None]
+"""By position, then by token id: the token that is there and the likeliest ones. The first position has none."""
+
+
 class ChoiceLogprobs(msgspec.Struct, frozen=True):
     """Log-probabilities of a choice's tokens."""
 
@@ -250,6 +265,7 @@ class ChatCompletion(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     choices: list[ChatChoice]
     usage: Usage
+    prompt_logprobs: PromptLogprobs | UnsetType = UNSET
     system_fingerprint: str | None = None
 
 
@@ -287,8 +303,9 @@ class CompletionLogprobs(msgspec.Struct, frozen=True, kw_only=True):
     """Log-probabilities in the older shape: four parallel lists."""
 
     tokens: list[str]
-    token_logprobs: list[float]
-    top_logprobs: list[dict[str, float]] | None
+    token_logprobs: list[float | None]
+    """None for the first token of an echoed prompt: nothing is before it."""
+    top_logprobs: list[dict[str, float] | None] | None
     text_offset: list[int]
 
 
@@ -299,6 +316,7 @@ class CompletionChoice(msgspec.Struct, frozen=True, kw_only=True):
     text: str
     logprobs: CompletionLogprobs | None = None
     finish_reason: FinishReason | None = None
+    prompt_logprobs: PromptLogprobs | UnsetType = UNSET
 
 
 class Completion(msgspec.Struct, frozen=True, kw_only=True):

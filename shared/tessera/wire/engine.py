@@ -71,6 +71,8 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True):
     stop_ids: list[int] = []
     logprobs: int | None = None
     """How many likeliest tokens to report beside the sampled one; None reports nothing."""
+    prompt_logprobs: int | None = None
+    """The same for the prompt's tokens, all but the first; then nothing of it is taken from the prefix cache."""
     grammar: Grammar | None = None
 
 
@@ -151,10 +153,14 @@ class Ready(Message, frozen=True, kw_only=True):
 
 
 class TokenScore(msgspec.Struct, frozen=True, array_like=True):
-    """A token's log-probability (natural) and those of the likeliest tokens at its position."""
+    """A token's log-probability (natural), those of the likeliest tokens at its position, and its place among all.
+
+    `rank` 1 is the likeliest; 0 where it was not asked for.
+    """
 
     logprob: float
     top: list[tuple[int, float]]
+    rank: int = 0
 
 
 class Tokens(Message, frozen=True, kw_only=True):
@@ -166,6 +172,8 @@ class Tokens(Message, frozen=True, kw_only=True):
     finish_reason: Literal["stop", "length"] | None = None
     cached_tokens: int | None = None
     """Prompt tokens that were not computed, because the prefix cache had them; said once, with the first tokens."""
+    prompt_scores: list[TokenScore] = []
+    """Of the prompt's second token and those behind it, when they were asked for; said once, with the first tokens."""
 
 
 class Embedded(Message, frozen=True, kw_only=True):

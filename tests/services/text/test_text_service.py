@@ -282,7 +282,7 @@ def test_health_metrics_and_the_api_description_are_there(text):
         ({"prompt": "x", "logit_bias": {"9" * 5000: 1}}, "logit_bias"),
         ({"prompt": "x", "logit_bias": {str(2**65): 1}}, "logit_bias"),
         ({"prompt": "x", "repetition_penalty": 1e-300}, "repetition_penalty"),
-        ({"prompt": "x", "echo": True, "logprobs": 1}, "logprobs"),
+        ({"prompt": "x", "prompt_logprobs": 1, "stream": True}, "prompt_logprobs"),
         ({"prompt": "x" * 1_000_000}, "prompt"),
     ],
 )
