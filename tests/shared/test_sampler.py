@@ -7,7 +7,9 @@ import math
 import pytest
 import torch
 
-from tessera.engine.sampler import _filter, sample
+from tessera.engine import filters
+from tessera.engine.noise import gumbel, key_of
+from tessera.engine.sampler import sample
 from tessera.engine.sequence_request import SequenceRequest
 from tessera.wire.engine import Sampling
 
@@ -87,7 +89,7 @@ def test_a_row_without_top_p_keeps_its_tail_beside_one_that_has_it():
     tail = torch.full((64,), -30.0)
     tail[0] = 0.0
     samplings = [Sampling(max_tokens=1, temperature=1.0), Sampling(max_tokens=1, temperature=1.0, top_p=0.5)]
-    plain, narrow = _filter(tail.repeat(2, 1), samplings)
+    plain, narrow = filters.whole(tail.repeat(2, 1), samplings)
     assert torch.isfinite(plain).all()
     assert not torch.isfinite(narrow).all()
 
@@ -122,3 +124,83 @@ def test_a_row_that_is_not_finite_is_told_and_leaves_the_others_alone(value):
     broken, fine = sample(logits, [request(temperature=1.0, seed=1), request()])
     assert broken.token_id is None
     assert fine.token_id == 0
+
+
+def logits_of(seed: int, rows: int, spread: float, vocabulary: int = 5000) -> torch.Tensor:
+    return spread * torch.randn(rows, vocabulary, generator=torch.Generator().manual_seed(seed))
+
+
+def kept(logits_RV: torch.Tensor) -> list[set[int]]:
+    return [set(torch.isfinite(row).nonzero()[:, 0].tolist()) for row in logits_RV]
+
+
+FILTERS = [
+    {"top_k": 7},
+    {"top_p": 0.3},
+    {"top_p": 0.95},
+    {"min_p": 0.02},
+    {"top_k": 200, "top_p": 0.8, "min_p": 0.001},
+    {"top_p": 0.9, "min_p": 0.01},
+]
+
+
+@pytest.mark.parametrize("changes", FILTERS)
+@pytest.mark.parametrize("spread", [1.0, 4.0])
+def test_the_few_likeliest_tokens_suffice_or_say_that_they_do_not(changes, spread):
+    logits_RV = logits_of(1, 12, spread)
+    samplings = [Sampling(max_tokens=1, **changes)] * 12
+    wanted = kept(filters.whole(logits_RV, samplings))
+    ids_RK, kept_RK, complete_R = filters.narrow(logits_RV, samplings)
+    for row, complete in enumerate(complete_R.tolist()):
+        found = {int(ids_RK[row, place]) for place in torch.isfinite(kept_RK[row]).nonzero()[:, 0]}
+        assert found == wanted[row] if complete else found < wanted[row]
+    if spread == 4.0:
+        assert complete_R.all()
+
+
+@pytest.mark.parametrize("changes", [*FILTERS, {"typical_p": 0.4}, {"top_k": 300, "top_p": 0.9, "typical_p": 0.7}, {}])
+def test_filters_keep_what_transformers_keeps(changes):
+    from transformers.generation import logits_process
+
+    logits_RV = logits_of(2, 6, 2.0, vocabulary=400)
+    wanted_RV = logits_RV
+    warpers = {
+        "top_k": logits_process.TopKLogitsWarper,
+        "top_p": logits_process.TopPLogitsWarper,
+        "min_p": logits_process.MinPLogitsWarper,
+        "typical_p": logits_process.TypicalLogitsWarper,
+    }
+    for name, make in warpers.items():
+        if name in changes:
+            wanted_RV = make(changes[name])(None, wanted_RV)
+    assert kept(filters.whole(logits_RV, [Sampling(max_tokens=1, **changes)] * 6)) == kept(wanted_RV)
+
+
+def test_a_row_draws_the_same_whichever_way_its_neighbours_go():
+    logits_RV = logits_of(3, 4, 1.0)  # too flat for the few likeliest tokens
+    logits_RV[1] *= 5
+    many = [
+        request(temperature=1.0, seed=1, top_p=0.9),
+        request(temperature=1.0, seed=2, top_p=0.9),
+        request(temperature=1.3, seed=3),
+        request(temperature=1.0, seed=4, typical_p=0.5),
+    ]
+    together = [one.token_id for one in sample(logits_RV, many)]
+    alone = [sample(logits_RV[row : row + 1], [one])[0].token_id for row, one in enumerate(many)]
+    assert together == alone
+
+
+def test_noise_is_gumbel_noise_without_echoes_between_places_tokens_and_seeds():
+    requests = [request(tokens=(0,) * 3, seed=seed) for seed in range(40)]
+    later = [request(tokens=(0,), seed=seed) for seed in range(40)]
+    for one in later:
+        one.token_ids += [0]
+    ids_1V = torch.arange(2000)[None]
+    noise = gumbel([key_of(one) for one in requests], ids_1V)
+    other = gumbel([key_of(one) for one in later], ids_1V)
+    uniform = torch.exp(-torch.exp(-noise.double())).flatten().sort().values
+    expected = (torch.arange(len(uniform)) + 0.5) / len(uniform)
+    assert (uniform - expected).abs().max() < 1.95 / math.sqrt(len(uniform))  # Kolmogorov-Smirnov at p = 0.001
+    for one, two in ((noise, other), (noise[1:], noise[:-1]), (noise[:, 1:], noise[:, :-1])):
+        correlation = torch.corrcoef(torch.stack([one.flatten(), two.flatten()]))[0, 1]
+        assert abs(correlation) < 4 / math.sqrt(one.numel())

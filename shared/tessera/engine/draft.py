@@ -11,10 +11,8 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from typing import Any
 
 import msgspec
-import torch
 
 from tessera.cache.pages import PageAllocator
 from tessera.engine.batch import Batch, Chunk
@@ -123,7 +121,7 @@ class DraftModel:
         own.computed = min(own.computed, same, len(tokens) - 1)
         own.token_ids[same:] = tokens[same:]
         shadow.known = len(tokens)
-        own.generator = _copy(request.generator)
+        own.noise_seed = request.noise_seed
         return own
 
     def _has_room(self, shadow: SequenceRequest, positions: int) -> bool:
@@ -134,12 +132,3 @@ class DraftModel:
                 return False
             shadow.pages += self.allocator.allocate(missing)
         return True
-
-
-def _copy(generator: Any) -> Any:
-    """A generator that goes on as `generator` would."""
-    if generator is None:
-        return None
-    copied = torch.Generator()
-    copied.set_state(generator.get_state())
-    return copied

@@ -1,7 +1,7 @@
-"""Picking tokens from logits: penalties, bias, grammars, temperature, top-k, top-p, min-p; one random stream a request.
+"""Picking tokens from logits: penalties, bias, grammars, temperature, filters; noise of each request's own.
 
 Rows are independent: the same request with the same seed gets the same token whatever shares its batch, because its
-noise comes from its own generator and the pick is an argmax (Gumbel's trick) over its own row.
+noise follows from seed, place and token, and the pick is an argmax (Gumbel's trick) over its own row.
 """
 
 from __future__ import annotations
@@ -10,7 +10,9 @@ from dataclasses import dataclass
 
 import torch
 
+from tessera.engine import filters
 from tessera.engine.grammar.matcher import allowed
+from tessera.engine.noise import gumbel, key_of
 from tessera.engine.sequence_request import SequenceRequest
 from tessera.wire.engine import Sampling, TokenScore
 
@@ -97,45 +99,24 @@ def _mask(logits_RV: torch.Tensor, requests: list[SequenceRequest]) -> torch.Ten
 
 
 def _draw(logits_RV: torch.Tensor, requests: list[SequenceRequest]) -> torch.Tensor:
-    """Sample rows that are not greedy. Filters follow each other: top-k, then top-p, then min-p."""
+    """Sample rows that are not greedy, [rows]."""
     samplings = [_sampling(request) for request in requests]
-    device, vocabulary = logits_RV.device, logits_RV.shape[-1]
-    temperature_R1 = torch.tensor([s.temperature for s in samplings], device=device)[:, None]
+    keys = [key_of(request) for request in requests]
+    temperature_R1 = torch.tensor([s.temperature for s in samplings], device=logits_RV.device)[:, None]
     logits_RV = logits_RV / temperature_R1
-    if any(s.top_k or s.top_p < 1 or s.min_p > 0 for s in samplings):
-        logits_RV = _filter(logits_RV, samplings)
-    noise_RV = torch.stack([_exponential(request, vocabulary, device) for request in requests])
-    return (torch.softmax(logits_RV, dim=-1) / noise_RV).argmax(dim=-1)
-
-
-def _filter(logits_RV: torch.Tensor, samplings: list[Sampling]) -> torch.Tensor:
-    device, vocabulary = logits_RV.device, logits_RV.shape[-1]
-    k_R1 = torch.tensor([min(s.top_k or vocabulary, vocabulary) for s in samplings], device=device)[:, None]
-    # Rounded sums reach 1 before the last token: a row without top-p must not lose its tail to one that has it.
-    p_R1 = torch.tensor([s.top_p if s.top_p < 1 else float("inf") for s in samplings], device=device)[:, None]
-    min_R1 = torch.tensor([s.min_p for s in samplings], device=device)[:, None]
-    sorted_RV, order_RV = logits_RV.sort(dim=-1, descending=True)
-    rank_V = torch.arange(vocabulary, device=device)
-    sorted_RV = sorted_RV.masked_fill(rank_V >= k_R1, float("-inf"))
-    probability_RV = torch.softmax(sorted_RV, dim=-1)
-    before_RV = probability_RV.cumsum(dim=-1) - probability_RV
-    drop_RV = (before_RV >= p_R1) | (probability_RV < min_R1 * probability_RV[:, :1])
-    drop_RV[:, 0] = False
-    sorted_RV = sorted_RV.masked_fill(drop_RV, float("-inf"))
-    return torch.empty_like(logits_RV).scatter_(1, order_RV, sorted_RV)
-
-
-def _exponential(request: SequenceRequest, size: int, device: torch.device) -> torch.Tensor:
-    """The next exponential noise of a request's own stream. Drawn on the CPU, so that it is the same on any device."""
-    if request.generator is None:
-        request.generator = torch.Generator()
-        seed = _sampling(request).seed
-        if seed is None:
-            request.generator.seed()
-        else:
-            request.generator.manual_seed(seed & (2**63 - 1))
-    noise = torch.empty(size).exponential_(generator=request.generator)
-    return noise.clamp_min_(torch.finfo(torch.float32).tiny).to(device)
+    tokens_R = torch.empty(len(requests), dtype=torch.int64, device=logits_RV.device)
+    rest = [row for row, sampling in enumerate(samplings) if not filters.is_narrow(sampling)]
+    few = [row for row, sampling in enumerate(samplings) if filters.is_narrow(sampling)]
+    if few:
+        ids_FK, kept_FK, complete_F = filters.narrow(logits_RV[few], [samplings[row] for row in few])
+        chosen_F1 = (kept_FK + gumbel([keys[row] for row in few], ids_FK)).argmax(dim=-1, keepdim=True)
+        tokens_R[few] = ids_FK.gather(1, chosen_F1)[:, 0]
+        rest += [row for row, complete in zip(few, complete_F.tolist(), strict=True) if not complete]
+    if rest:
+        kept_WV = filters.whole(logits_RV[rest], [samplings[row] for row in rest])
+        ids_1V = torch.arange(logits_RV.shape[-1], device=logits_RV.device)[None]
+        tokens_R[rest] = (kept_WV + gumbel([keys[row] for row in rest], ids_1V)).argmax(dim=-1)
+    return tokens_R
 
 
 def _scores(raw_RV: torch.Tensor, tokens_R: torch.Tensor, requests: list[SequenceRequest]) -> list[TokenScore | None]:

@@ -59,7 +59,8 @@ class SequenceRequest:
     """Of the prompt's tokens behind the first, as far as they are computed, when they are asked for."""
 
     # set by the sampler
-    generator: Any = None
+    noise_seed: int | None = None
+    """What its noise is drawn with; see `tessera.engine.noise`."""
 
     # set by the engine
     matcher: Matcher | None = None

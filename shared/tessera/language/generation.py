@@ -105,6 +105,7 @@ def sampling_of(
         top_k=tokenizer.defaults.top_k if request.top_k is None else request.top_k,
         top_p=tokenizer.defaults.top_p if request.top_p is None else request.top_p,
         min_p=request.min_p,
+        typical_p=request.typical_p,
         presence_penalty=request.presence_penalty,
         frequency_penalty=request.frequency_penalty,
         repetition_penalty=request.repetition_penalty,

@@ -99,6 +99,7 @@ class SamplingRequest(Request, frozen=True, kw_only=True):
     structured_outputs: StructuredOutputs | None = None
     top_k: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
     min_p: Annotated[float, Meta(ge=0, le=1)] = 0.0
+    typical_p: Probability = 1.0
     repetition_penalty: Annotated[float, Meta(ge=0.01, le=10)] = 1.0
     ignore_eos: bool = False
     priority: Priority = 0

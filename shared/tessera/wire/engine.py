@@ -63,6 +63,7 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True):
     top_k: int = 0
     top_p: float = 1.0
     min_p: float = 0.0
+    typical_p: float = 1.0
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     repetition_penalty: float = 1.0
