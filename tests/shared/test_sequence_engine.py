@@ -31,6 +31,21 @@ SMALL = {
     "eos_token_id": 2,
 }
 EXPERTS = {"num_experts": 4, "num_local_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+LATENT = {
+    "head_dim": 8,
+    "q_lora_rank": 24,
+    "kv_lora_rank": 16,
+    "qk_nope_head_dim": 16,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 12,
+    "num_key_value_heads": 4,
+    "n_routed_experts": 4,
+    "n_shared_experts": 1,
+    "first_k_dense_replace": 1,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 32,
+}
+SHARED_EXPERT = {"n_routed_experts": 4, "n_shared_experts": 1, "first_k_dense_replace": 1}
 CLASSES = {
     "llama": {},
     "mistral": {"sliding_window": 8},
@@ -44,6 +59,24 @@ CLASSES = {
     "olmo2": {},
     "glm4": {},
     "gpt_oss": {**EXPERTS, "sliding_window": 8},
+    "deepseek_v3": {**LATENT, "n_group": 2, "topk_group": 1},
+}
+MORE_CLASSES = {
+    "deepseek_v2": {**LATENT, "n_group": 1, "topk_method": "greedy"},
+    "cohere2": {"sliding_window": 8},
+    "ernie4_5": {},
+    "exaone4": {"sliding_window": 8},
+    "glm4_moe": {**EXPERTS, **SHARED_EXPERT},
+    "gpt2": {"n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 512},
+    "granitemoe": EXPERTS,
+    "hunyuan_v1_dense": {},
+    "llama4_text": EXPERTS,
+    "minimax_m2": EXPERTS,
+    "olmo3": {"sliding_window": 8},
+    "phi": {},
+    "qwen2_moe": {**EXPERTS, "shared_expert_intermediate_size": 32},
+    "smollm3": {},
+    "starcoder2": {},
 }
 PROMPTS = [[5, 9, 33, 7, 50], [11] * 3 + list(range(20, 60)), [60, 3]]
 NEW_TOKENS = 12
@@ -57,7 +90,7 @@ def tiny_models(tmp_path_factory):
     def make(name: str):
         if name not in made:
             directory = tmp_path_factory.mktemp(name)
-            config = transformers.AutoConfig.for_model(name, **(SMALL | CLASSES[name]))
+            config = transformers.AutoConfig.for_model(name, **(SMALL | (CLASSES | MORE_CLASSES)[name]))
             torch.manual_seed(3)
             model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
             model.save_pretrained(directory)
@@ -103,7 +136,7 @@ def generate(directory, prompt: list[int]) -> list[int]:
     return out[0, len(prompt) :].tolist()
 
 
-@pytest.mark.parametrize("name", CLASSES)
+@pytest.mark.parametrize("name", [*CLASSES, *MORE_CLASSES])
 def test_greedy_tokens_equal_transformers(name, tiny_models):
     directory = tiny_models(name)
     engine = engine_for(directory, kv_cache_bytes=1 << 20)
@@ -111,6 +144,21 @@ def test_greedy_tokens_equal_transformers(name, tiny_models):
         engine.submit(Generate(request_id=str(index), token_ids=prompt, sampling=Sampling(max_tokens=NEW_TOKENS)))
     got = run(engine)
     assert got == {str(index): generate(directory, prompt) for index, prompt in enumerate(PROMPTS)}
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "words"),
+    [
+        ("mamba", {}, "only 0 of 2 layers attend .*MambaMixer"),
+        ("qwen3_next", EXPERTS | {"num_hidden_layers": 4}, "only 1 of 4 layers attend .*Qwen3NextGatedDeltaNet"),
+        ("nemotron", {}, "NemotronAttention do not pass keyword arguments"),
+    ],
+)
+def test_layers_that_cannot_be_run_are_refused_by_name(name, changes, words, tmp_path):
+    config = transformers.AutoConfig.for_model(name, **(SMALL | changes))
+    transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32).save_pretrained(tmp_path)
+    with pytest.raises(ModelLoadError, match=words):
+        engine_for(tmp_path, kv_cache_bytes=1 << 20)
 
 
 @pytest.mark.parametrize(
@@ -237,7 +285,7 @@ FUSED = {
     "mixtral": {"q_proj+k_proj+v_proj": 2},
     "qwen3_moe": {"q_proj+k_proj+v_proj": 2},
     "phi3": {},
-    "deepseek_v3": {"q_a_proj+kv_a_proj_with_mqa": 2, "gate_proj+up_proj": 3},
+    "deepseek_v3": {"q_a_proj+kv_a_proj_with_mqa": 2, "gate_proj+up_proj": 2},
 }
 """Where it is not q, k, v and gate, up in both layers."""
 

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from transformers import AttentionInterface, PreTrainedModel
 
+from tessera.errors import ModelLoadError
 from tessera_kernels.kv_store import kv_store
 from tessera_kernels.paged_attention import Ragged, paged_attention
 
@@ -51,7 +52,7 @@ def attention(
     _attention_mask: torch.Tensor | None,
     *,
     scaling: float,
-    tessera_batch: AttentionBatch | Probe,
+    tessera_batch: AttentionBatch | Probe | None = None,
     sliding_window: int | None = None,
     softcap: float | None = None,
     s_aux: torch.Tensor | None = None,
@@ -61,7 +62,15 @@ def attention(
 
     Returns:
         [1, tokens, query heads, value dim] and None for the weights.
+
+    Raises:
+        ModelLoadError: the model does not pass its keyword arguments on to its attention; `probe` finds out.
     """
+    if tessera_batch is None:
+        raise ModelLoadError(
+            f"the layers {type(module).__name__} do not pass keyword arguments on to their attention, so they cannot "
+            "be run in batches of ours"
+        )
     if isinstance(tessera_batch, Probe):
         heads, dim = key_1HTD.shape[1], key_1HTD.shape[3]
         tessera_batch.found.append((module, heads, dim, value_1HTE.shape[3]))

@@ -122,11 +122,21 @@ def require_attention_only(model: PreTrainedModel, layers: attention.Probe, dire
     """Refuse decoders with recurrent or linear-attention layers, which have no KV pages.
 
     Raises:
-        ModelLoadError: names the number of layers found.
+        ModelLoadError: names them.
     """
     expected = model.config.get_text_config().num_hidden_layers
-    if len(layers.found) != expected:
-        raise ModelLoadError(
-            f"{directory}: only {len(layers.found)} of {expected} layers attend through AttentionInterface; models "
-            "with linear-attention or recurrent layers are not supported"
-        )
+    if len(layers.found) == expected:
+        return
+    there = {getattr(module, "layer_idx", None) for module, *_ in layers.found}
+    others = sorted(
+        {
+            type(module).__name__
+            for module in model.modules()
+            if getattr(module, "layer_idx", None) not in {None, *there}
+        }
+    )
+    kinds = f" (the others are {', '.join(others)})" if others else ""
+    raise ModelLoadError(
+        f"{directory}: only {len(layers.found)} of {expected} layers attend through AttentionInterface{kinds}; models "
+        "with linear-attention or recurrent layers are not supported"
+    )
