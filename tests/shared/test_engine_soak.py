@@ -106,6 +106,7 @@ def test_thousands_of_requests_leak_no_page_and_each_is_answered_to_its_end(dire
     gauges = engine.gauges()
     assert gauges["preemptions"] > 0
     assert gauges["prefix_hit_tokens_host"] > 0
+    assert all(gauges[f"step_{stage}_seconds"] > 0 for stage in ("schedule", "forward", "sample"))
     engine.scheduler.check_integrity()
     assert engine.integrity_faults == 0
     assert engine.scheduler.cache.available == runner.pages

@@ -24,9 +24,11 @@ from tessera.engine.prompt_scores import score_prompts
 from tessera.engine.runner import Runner
 from tessera.engine.sampler import Sampled, sample
 from tessera.engine.scheduler import Scheduler
+from tessera.engine.sequence_gauges import gauges_of
 from tessera.engine.sequence_input import check_tokens, media_ids, request_of
 from tessera.engine.sequence_request import SequenceRequest
 from tessera.engine.speculation import Guesser, NGrams, Speculation
+from tessera.engine.stages import Stages
 from tessera.errors import DeadlineError, InternalError, InvalidRequestError
 from tessera.models.sequence_runner import StepOutput
 from tessera.settings_engine import SequenceEngineSettings
@@ -94,6 +96,9 @@ class SequenceEngine:
         self.sampled_tokens = 0
         self.steps = 0
         self.integrity_faults = 0
+        self.batch_tokens = 0
+        """Positions of the last step."""
+        self.stages = Stages("schedule", "encode", "forward", "sample")
         self._check_at = 0.0
 
     def ready(self) -> Ready:
@@ -176,7 +181,8 @@ class SequenceEngine:
         request, media = self.unseen.pop(next(iter(self.unseen)))
         assert self.runner.encoder is not None
         try:
-            request.media = self.runner.encoder.encode(request.token_ids, media)
+            with self.stages.time("encode"):
+                request.media = self.runner.encoder.encode(request.token_ids, media)
             request.identify_media(media_ids(media, list(request.media.positions)))
             self.scheduler.submit(request)
         except Exception as error:
@@ -187,17 +193,19 @@ class SequenceEngine:
         return []
 
     def _compute(self) -> list[FromEngine]:
-        batch = self.scheduler.schedule()
+        with self.stages.time("schedule"):
+            batch = self.scheduler.schedule()
         if not batch.chunks:
             assert not self.scheduler.has_work(), "requests wait that can never be computed"
             return []
         try:
-            began = time.perf_counter()
-            output = self.runner.run(batch)
+            with self.stages.time("forward"):
+                output = self.runner.run(batch)
             if self.speculation is not None and all(chunk.completes and chunk.known == 1 for chunk in batch.chunks):
-                self.speculation.timed(batch.tokens, time.perf_counter() - began)
-            score_prompts(batch, output.prompt_logits_SV)
-            sampled = self._sample(batch, output)
+                self.speculation.timed(batch.tokens, self.stages.last["forward"])
+            with self.stages.time("sample"):
+                score_prompts(batch, output.prompt_logits_SV)
+                sampled = self._sample(batch, output)
         except (RuntimeError, ValueError, IndexError) as error:
             if "CUDA error" in str(error):  # the device's context is lost: only a new process helps
                 raise
@@ -208,6 +216,7 @@ class SequenceEngine:
             return answers
         self.steps += 1
         self.computed_tokens += batch.tokens
+        self.batch_tokens = batch.tokens
         answers = self._embeddings(batch, output)
         answers += sampled
         if not self.scheduler.has_work():
@@ -260,31 +269,8 @@ class SequenceEngine:
             self.scheduler.forget_cache()
 
     def gauges(self) -> dict[str, float]:
-        """Queue, cache and counters."""
-        cache = self.scheduler.cache
-        allocator = cache.allocator
-        return {
-            "requests_running": len(self.scheduler.running),
-            "requests_waiting": len(self.scheduler.waiting) + len(self.unseen) + len(self.unwritten),
-            "grammars_compiled": self.grammars.compiled if self.grammars is not None else 0,
-            "kv_pages_total": allocator.pages,
-            "kv_pages_used": allocator.used - cache.idle,
-            "kv_pages_cached": cache.cached_pages,
-            "kv_pages_idle": cache.idle,
-            "host_pages_total": cache.host.slots,
-            "host_pages_used": cache.host.used,
-            "prefix_hit_tokens_device": cache.hit_tokens["device"],
-            "prefix_hit_tokens_host": cache.hit_tokens["host"],
-            "prefix_asked_tokens": cache.asked_tokens,
-            "evicted_pages": cache.evicted_pages,
-            "integrity_faults": self.integrity_faults,
-            "preemptions": self.scheduler.preemptions,
-            "computed_tokens": self.computed_tokens,
-            "sampled_tokens": self.sampled_tokens,
-            "steps": self.steps,
-            "guessed_tokens": self.speculation.guessed if self.speculation is not None else 0,
-            "confirmed_tokens": self.speculation.confirmed if self.speculation is not None else 0,
-        }
+        """Queue, cache and counters; see `tessera.engine.sequence_gauges`."""
+        return gauges_of(self)
 
     def _take(self, request: SequenceRequest, sampled: Sampled) -> FromEngine:
         assert request.sampling is not None
