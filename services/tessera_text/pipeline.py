@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from tessera.engine.client import EngineClient
-from tessera.errors import InvalidRequestError
+from tessera.errors import InvalidRequestError, ModelLoadError
 from tessera.language.chat import ChatCompletions
 from tessera.language.completions import Completions
 from tessera.language.conversation import rendered, written
@@ -32,6 +34,8 @@ class TextTools:
     tokens: Tokens
     completions: Completions
     embeddings: Embeddings
+    pinned: Sequence[list[int]]
+    """Beginnings of prompts that stay in the prefix cache."""
 
 
 def build_tools(ready: Ready, engine: EngineClient, metrics: GenerationMetrics, settings: TextSettings) -> TextTools:
@@ -71,7 +75,25 @@ def build_tools(ready: Ready, engine: EngineClient, metrics: GenerationMetrics, 
         Tokens(tokenizer, prompter, limits),
         Completions(card.id, generator, limits),
         Embeddings(card.id, engine, tokenizer, limits),
+        [beginning(prompt, template, tokenizer) for prompt in settings.pinned_prompts],
     )
+
+
+def beginning(system: str, template: ChatTemplate | None, tokenizer: Tokenizer) -> list[int]:
+    """The tokens with which every conversation under a system prompt begins.
+
+    Raises:
+        ModelLoadError: the model has no chat template, so no conversations.
+    """
+    if template is None:
+        raise ModelLoadError("`pinned_prompts` are system prompts, but the model has no chat template")
+    literals = Literals(tokenizer)
+    found = []
+    for word in ("one", "2"):
+        messages = [{"role": "system", "content": literals.hide(system)}, {"role": "user", "content": word}]
+        found.append(tokenizer.encode_pieces_now(literals.pieces(template.render(messages))))
+    same = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(*found, strict=False))
+    return [token for token, _ in same]
 
 
 def as_template_message(message: Message, index: int, literals: Literals, template: ChatTemplate) -> dict[str, Any]:

@@ -97,6 +97,9 @@ class TextSettings(Section, frozen=True, kw_only=True):
     )
     max_output_tokens: Annotated[Positive, says("Most tokens one answer may have.")] = 4096
     max_choices: Annotated[Positive, says("Largest `n`.")] = 16
+    pinned_prompts: Annotated[
+        list[str], says("System prompts that are computed at the start and stay in the prefix cache.")
+    ] = msgspec.field(default_factory=list)
     tool_parser: Annotated[ToolParser, says("How the model writes tool calls. `auto`: as its template shows.")] = "auto"
     reasoning_parser: Annotated[
         ReasoningParser, says("How the model writes thoughts. `auto`: as its template shows.")

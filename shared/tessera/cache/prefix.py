@@ -177,6 +177,11 @@ class PrefixCache:
             node = node.parent
         self._remove(node)
 
+    @property
+    def pinned(self) -> int:
+        """Device pages that are pinned."""
+        return sum(node.pins > 0 for node in self._node_of.values())
+
     def pin(self, nodes: Iterable[Node]) -> None:
         """Keep pages although nobody uses them, until `unpin`. Pin a whole path from its root on."""
         for node in nodes:

@@ -15,7 +15,7 @@ from tessera.engine.batch import Batch, Chunk
 from tessera.engine.sequence_request import SequenceRequest
 from tessera.engine.speculation import Speculation
 from tessera.engine.waiting import Waiting
-from tessera.errors import ContextLengthError, OverloadedError
+from tessera.errors import ContextLengthError, InvalidRequestError, OverloadedError
 
 DECODE_COST = 2.0
 """A sampled token counts as so many prompt tokens in a tenant's share (as in Sheng et al. 2024)."""
@@ -62,7 +62,10 @@ class Scheduler:
         Raises:
             OverloadedError: the queue is full.
             ContextLengthError: it could never fit, even alone.
+            InvalidRequestError: it asks for pages to be kept, and there is no cache, or they are too many.
         """
+        if request.pin:
+            self._check_pin(request)
         asked = len(request.token_ids) + (request.sampling.max_tokens if request.sampling else 0)
         if asked > self.context_length:
             raise ContextLengthError(
@@ -74,6 +77,17 @@ class Scheduler:
             raise OverloadedError(
                 f"{len(self.waiting) + ahead} requests are waiting, which is the limit; try again later",
                 retry_after=1.0,
+            )
+
+    def _check_pin(self, request: SequenceRequest) -> None:
+        pages, most = self.allocator.pages_for(request.prompt_length), self.allocator.pages // 2
+        if not self.cache.enabled:
+            raise InvalidRequestError("nothing can be pinned: `prefix_cache` is off", param="prefix_cache")
+        if pages + self.cache.pinned > most:
+            raise InvalidRequestError(
+                f"{pages} pages of a prompt are to be pinned beside {self.cache.pinned}; half of the cache, {most} "
+                "pages, is the limit: make `kv_cache_bytes` larger or the pinned prompts shorter",
+                param="pinned_prompts",
             )
 
     def submit(self, request: SequenceRequest) -> None:
@@ -188,6 +202,11 @@ class Scheduler:
             self._unclaim(request)
             if request.remaining > 1:
                 self._claim(request)
+
+    def pin(self, request: SequenceRequest) -> None:
+        """Keep the whole pages of a request's computed prompt in the cache, whoever needs pages."""
+        prompt = request.cache_ids[: request.prompt_length]
+        self.cache.pin(self.cache.match(prompt, request.salt, len(prompt)).nodes)
 
     def forget_cache(self) -> None:
         """Drop everything that the prefix cache has; what runs goes on."""

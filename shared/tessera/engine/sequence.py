@@ -278,6 +278,8 @@ class SequenceEngine:
         if sampled.token_id is None or (matcher is not None and not matcher.accept(sampled.token_id)):
             stuck = matcher is not None and request.output_length
             return self._fail(request, InternalError(STUCK if stuck else NOT_FINITE), spoiled=True)
+        if request.pin and request.output_length == 0:
+            self.scheduler.pin(request)
         request.append(sampled.token_id)
         self.sampled_tokens += 1
         reason: Literal["stop", "length"] | None = None

@@ -20,6 +20,7 @@ def gauges_of(engine: SequenceEngine) -> dict[str, float]:
         "kv_pages_used": allocator.used - cache.idle,
         "kv_pages_cached": cache.cached_pages,
         "kv_pages_idle": cache.idle,
+        "kv_pages_pinned": cache.pinned,
         "host_pages_total": cache.host.slots,
         "host_pages_used": cache.host.used,
         "prefix_hit_tokens_device": cache.hit_tokens["device"],

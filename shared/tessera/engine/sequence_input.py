@@ -42,6 +42,7 @@ def request_of(message: Generate | Embed, *, isolated: bool) -> SequenceRequest:
         priority=message.priority,
         tenant=message.tenant,
         salt=f"{message.tenant}\0{message.cache_salt}" if isolated else message.cache_salt,
+        pin=isinstance(message, Generate) and message.pin,
         deadline=math.inf if message.deadline_s is None else time.monotonic() + message.deadline_s,
     )
 

@@ -34,6 +34,8 @@ class SequenceRequest:
     """Whose share it counts for."""
     salt: str = ""
     """Only requests with the same salt share cached prefixes."""
+    pin: bool = False
+    """Whether the pages of its prompt stay in the prefix cache for good."""
     deadline: float = math.inf
     """Seconds of the monotonic clock after which nobody waits for the answer."""
 

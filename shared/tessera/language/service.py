@@ -7,11 +7,13 @@ after a restart with another model.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping
+import uuid
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from litestar import Litestar
 from prometheus_client import CollectorRegistry
@@ -21,10 +23,20 @@ from tessera.errors import TesseraError, UnavailableError
 from tessera.language.metrics import GenerationMetrics
 from tessera.web.metrics import NamedGauges
 from tessera.web.models import find_model, model_of
-from tessera.wire.engine import Ready
+from tessera.wire.engine import Generate, Ready, Sampling
 from tessera.wire.models import Card, ModelList
 
-Tools = TypeVar("Tools")
+
+class HasPinned(Protocol):
+    """What every service's tools have: prompts that stay in the prefix cache, as token ids."""
+
+    @property
+    def pinned(self) -> Sequence[list[int]]:
+        """See the class."""
+        ...
+
+
+Tools = TypeVar("Tools", bound=HasPinned)
 Build = Callable[[Ready, EngineClient, GenerationMetrics], Tools]
 
 logger = logging.getLogger(__name__)
@@ -47,6 +59,7 @@ class EngineHost(Generic[Tools]):
         self._build = build
         self._tools: Tools | None = None
         self._ready: Ready | None = None
+        self._pinned_for: Ready | None = None
         self._making = asyncio.Lock()
 
     @asynccontextmanager
@@ -90,7 +103,23 @@ class EngineHost(Generic[Tools]):
                 self._tools = self._ready = None  # it has come back with another model
                 self._tools = await asyncio.to_thread(self._build, ready, self.engine, self._metrics)
                 self._ready = ready
+            if ready is not None and self._tools is not None and ready is not self._pinned_for:
+                self._pinned_for = ready  # each process begins with an empty cache
+                await self._pin(self._tools.pinned)
             return self._tools
+
+    async def _pin(self, prompts: Sequence[list[int]]) -> None:
+        """Have the engine compute prompts and keep them.
+
+        Raises:
+            TesseraError: it cannot; then the service is not ready.
+        """
+        for token_ids in prompts:
+            sampling = Sampling(max_tokens=1)
+            message = Generate(request_id=uuid.uuid4().hex, token_ids=token_ids, sampling=sampling, pin=True)
+            async with contextlib.aclosing(self.engine.request(message)) as answers:
+                async for _ in answers:
+                    pass
 
     def models(self) -> ModelList:
         """What `/v1/models` answers: empty until the engine has loaded."""

@@ -70,9 +70,10 @@ class Tokenizer:
             ContextLengthError: as `encode_within`, for all pieces together.
         """
         self.check_length(sum(len(text) for text, _ in pieces), most, param=param)
-        return await asyncio.to_thread(self._encode_pieces, pieces)
+        return await asyncio.to_thread(self.encode_pieces_now, pieces)
 
-    def _encode_pieces(self, pieces: list[tuple[str, bool]]) -> list[int]:
+    def encode_pieces_now(self, pieces: list[tuple[str, bool]]) -> list[int]:
+        """As `encode_pieces`, at once and of any length."""
         ids: list[int] = []
         for text, literal in pieces:
             fast = self._plain if literal else self.fast

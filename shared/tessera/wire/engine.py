@@ -92,6 +92,8 @@ class Generate(Message, frozen=True, kw_only=True):
     """Only requests with the same salt share cached prefixes."""
     deadline_s: float | None = None
     """Seconds from now after which the answer is of no use."""
+    pin: bool = False
+    """Whether the pages of its prompt stay in the prefix cache for good. Only services ask for it."""
 
 
 class Embed(Message, frozen=True, kw_only=True):

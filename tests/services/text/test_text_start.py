@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
 import time
 
 import httpx
@@ -44,3 +46,43 @@ def test_a_configuration_alone_is_enough_for_dummy_weights(start_service, tiny_t
         body = {"model": "shapes", "prompt": "abc", "max_tokens": 12, "ignore_eos": True}
         answer = httpx.post(f"{service.url}/v1/completions", json=body, timeout=60).json()
         assert answer["usage"]["completion_tokens"] == 12
+
+
+SYSTEM = "You are a patient librarian who answers in verse. " * 3
+
+
+def test_pinned_system_prompts_are_known_before_the_first_request_and_after_an_engine_died(
+    start_service, tiny_text_model
+):
+    settings = {"text__model": str(tiny_text_model), "text__engine__threads": "1"}
+    settings |= {"text__pinned_prompts": SYSTEM, "text__engine__kv_cache_bytes": str(64 * 16 * 2 * 2 * 32 * 4)}
+
+    def cached(service, system: str) -> int:
+        messages = [{"role": "system", "content": system}, {"role": "user", "content": "Hello"}]
+        body = {"model": "tiny-text", "messages": messages, "max_tokens": 4}
+        answer = httpx.post(f"{service.url}/v1/chat/completions", json=body, timeout=60).json()
+        return answer["usage"]["prompt_tokens_details"]["cached_tokens"]
+
+    with start_service("text", **settings) as service:
+        for attempt in range(2):
+            for number in range(12):  # what is not pinned is soon gone
+                assert cached(service, f"{number} others. " * 20) < 16
+            assert cached(service, SYSTEM) >= len(SYSTEM) // 16 * 16
+            if attempt == 0:
+                os.kill(service.engine_pid(), signal.SIGKILL)
+                service.wait_ready()
+
+
+def test_pinned_prompts_that_would_fill_the_cache_are_refused_with_the_cure(start_service, tiny_text_model):
+    settings = {"text__model": str(tiny_text_model), "text__engine__threads": "1", "text__pinned_prompts": SYSTEM * 9}
+    settings["text__engine__kv_cache_bytes"] = str(64 * 16 * 2 * 2 * 32 * 4)
+    with start_service("text", wait=False, **settings) as service:
+        deadline = time.monotonic() + 60
+        while True:
+            try:
+                if service.parts() == {"engine": "failed"}:
+                    break
+            except OSError:
+                pass
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
