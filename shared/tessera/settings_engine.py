@@ -43,6 +43,10 @@ class SequenceEngineSettings(Section, frozen=True, kw_only=True):
     threads: Annotated[NonNegative, says("CPU threads of the engine. 0: all cores of the machine.")] = 0
     page_size: Annotated[Positive, says("Token slots in one page of KV cache.")] = 16
     kv_cache_bytes: Annotated[Positive, says("Memory for KV pages.")] = 512 * 1024 * 1024
+    kv_cache_dtype: Annotated[
+        Literal["auto", "int8", "fp8"],
+        says("What keys and values are kept as. `auto`: as computed. `int8` and `fp8` hold two to four times as many."),
+    ] = "auto"
     host_cache_bytes: Annotated[
         NonNegative, says("Memory on the host for KV pages of known prefixes that had to leave the device. 0: none.")
     ] = 0

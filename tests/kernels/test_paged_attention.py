@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from tessera_kernels.kv_store import kv_store
 from tessera_kernels.paged_attention import Ragged, cpu, paged_attention
+from tessera_kernels.paged_kv import LARGEST, PagedKV, dequantize, quantize, slot_bytes
 
 
 def independent(query_QD, keys_LHD, values_LHE, own, scaling, window, softcap, sinks):
@@ -52,6 +53,7 @@ def test_equals_the_definition(implementation, sequences, page_size, heads, dims
     # Large garbage in every slot that nobody wrote: it must never matter.
     key_cache = torch.full((total, page_size, kv_heads, dim), 1e4)
     value_cache = torch.full((total, page_size, kv_heads, value_dim), 1e4)
+    cache = PagedKV(key_cache, value_cache)
     table = torch.zeros(len(sequences), width, dtype=torch.int32)
     expected, queries = [], []
     sinks = torch.randn(query_heads, generator=generator) if with_sinks else None
@@ -62,7 +64,7 @@ def test_equals_the_definition(implementation, sequences, page_size, heads, dims
         keys = torch.randn(context, kv_heads, dim, generator=generator)
         values = torch.randn(context, kv_heads, value_dim, generator=generator)
         slots = torch.tensor([pages[p // page_size] * page_size + p % page_size for p in range(context)])
-        kv_store(keys, values, key_cache, value_cache, slots)
+        kv_store(keys, values, cache, slots)
         query = torch.randn(count, query_heads, dim, generator=generator)
         queries.append(query)
         for index in range(count):
@@ -74,8 +76,7 @@ def test_equals_the_definition(implementation, sequences, page_size, heads, dims
             patch.setattr(cpu, "suited", lambda *_: False)
         got = paged_attention(
             torch.cat(queries),
-            key_cache,
-            value_cache,
+            cache,
             ragged,
             scaling=scaling,
             sliding_window=window,
@@ -93,9 +94,13 @@ def test_an_overflow_in_what_is_seen_is_not_hidden(implementation, monkeypatch):
         keys, values = torch.randn(1, 4, 1, 8), torch.randn(1, 4, 1, 8)
         values[0, 1, 0, 3] = bad
         ragged = Ragged(torch.zeros(1, 1, dtype=torch.int32), torch.tensor([3]), [1])
-        assert not torch.isfinite(paged_attention(torch.randn(1, 1, 8), keys, values, ragged, scaling=1.0)).all()
+        assert not torch.isfinite(
+            paged_attention(torch.randn(1, 1, 8), PagedKV(keys, values), ragged, scaling=1.0)
+        ).all()
         keys[0, 1, 0, 3] = float("nan")
-        assert not torch.isfinite(paged_attention(torch.randn(1, 1, 8), keys, values, ragged, scaling=1.0)).any()
+        assert not torch.isfinite(
+            paged_attention(torch.randn(1, 1, 8), PagedKV(keys, values), ragged, scaling=1.0)
+        ).any()
 
 
 def test_what_others_left_in_unused_slots_is_never_seen():
@@ -105,7 +110,7 @@ def test_what_others_left_in_unused_slots_is_never_seen():
     keys[2, 1:], values[2, 1:] = float("nan"), float("inf")
     # One sequence of five positions in pages 1 and 2, one of two in page 1; unused table entries point at page 0.
     ragged = Ragged(torch.tensor([[1, 2], [1, 0]], dtype=torch.int32), torch.tensor([5, 2]), [1, 1])
-    out = paged_attention(torch.randn(2, 2, 8, generator=generator), keys, values, ragged, scaling=1.0)
+    out = paged_attention(torch.randn(2, 2, 8, generator=generator), PagedKV(keys, values), ragged, scaling=1.0)
     assert torch.isfinite(out).all()
 
 
@@ -113,19 +118,69 @@ def test_head_counts_that_do_not_fit_are_refused():
     cache = torch.zeros(1, 4, 2, 8)
     ragged = Ragged(torch.zeros(1, 1, dtype=torch.int32), torch.tensor([1]), [1])
     with pytest.raises(ValueError, match="multiple of kv heads"):
-        paged_attention(torch.zeros(1, 3, 8), cache, cache, ragged, scaling=1.0)
+        paged_attention(torch.zeros(1, 3, 8), PagedKV(cache, cache), ragged, scaling=1.0)
 
 
 def test_counts_that_do_not_add_up_are_refused():
     cache = torch.zeros(1, 4, 2, 8)
     ragged = Ragged(torch.zeros(1, 1, dtype=torch.int32), torch.tensor([1]), [2])
     with pytest.raises(ValueError, match="add up to 2"):
-        paged_attention(torch.zeros(1, 2, 8), cache, cache, ragged, scaling=1.0)
+        paged_attention(torch.zeros(1, 2, 8), PagedKV(cache, cache), ragged, scaling=1.0)
 
 
 def test_storing_checks_shapes_and_slot_dtype():
     cache = torch.zeros(1, 4, 2, 8)
     with pytest.raises(ValueError, match="do not fit caches"):
-        kv_store(torch.zeros(1, 1, 8), torch.zeros(1, 2, 8), cache, cache, torch.zeros(1, dtype=torch.int64))
+        kv_store(torch.zeros(1, 1, 8), torch.zeros(1, 2, 8), PagedKV(cache, cache), torch.zeros(1, dtype=torch.int64))
     with pytest.raises(ValueError, match="int64"):
-        kv_store(torch.zeros(1, 2, 8), torch.zeros(1, 2, 8), cache, cache, torch.zeros(1, dtype=torch.int32))
+        kv_store(torch.zeros(1, 2, 8), torch.zeros(1, 2, 8), PagedKV(cache, cache), torch.zeros(1, dtype=torch.int32))
+
+
+@pytest.mark.parametrize("dtype", list(LARGEST))
+@settings(max_examples=30, deadline=None)
+@given(shape=st.tuples(*[st.integers(1, 5)] * 2, st.integers(1, 70)), size=st.floats(-12, 12), seed=st.integers(0, 99))
+def test_quantized_numbers_are_within_half_a_step(dtype, shape, size, seed):
+    values = torch.randn(shape, generator=torch.Generator().manual_seed(seed)) * 10.0**size
+    values[0, 0] = 0
+    numbers, scale = quantize(values, dtype)
+    assert (numbers.dtype, scale.shape) == (dtype, shape[:2])
+    largest = values.abs().amax(-1, keepdim=True)
+    # float8 has three bits behind the first; below the smallest normal number steps are even.
+    step = largest / 127 if dtype == torch.int8 else torch.maximum(values.abs() / 8, largest / 448 * 2**-9)
+    assert ((dequantize(numbers, scale, torch.float32) - values).abs() <= 0.5001 * step + 1e-37).all()
+
+
+@pytest.mark.parametrize("dtype", list(LARGEST))
+@pytest.mark.parametrize("implementation", ["any", "reference"])
+def test_a_quantized_cache_is_near_the_exact_one_and_smaller(dtype, implementation, monkeypatch):
+    if implementation == "reference":
+        monkeypatch.setattr(cpu, "suited", lambda *_: False)
+    generator = torch.Generator().manual_seed(3)
+    keys, values = (torch.randn(90, 2, 32, generator=generator) for _ in range(2))
+    exact, quantized = (
+        PagedKV.zeros(8, 16, 2, (32, 32), dtype=kind, device=torch.device("cpu")) for kind in (torch.float32, dtype)
+    )
+    for cache in (exact, quantized):
+        kv_store(keys, values, cache, torch.arange(90))
+    assert slot_bytes(2, (32, 32), dtype) * 128 == sum(tensor.nbytes for tensor in quantized.tensors)
+    assert (
+        3.5 * sum(tensor.nbytes for tensor in quantized.tensors) < sum(tensor.nbytes for tensor in exact.tensors) * 1.2
+    )
+    table = torch.arange(6, dtype=torch.int32)[None].repeat(3, 1)
+    ragged = Ragged(table, torch.tensor([90, 41, 60]), [1, 1, 20])
+    query = torch.randn(22, 4, 32, generator=generator)
+    wanted = paged_attention(query, exact, ragged, scaling=32**-0.5)
+    got = paged_attention(query, quantized, ragged, scaling=32**-0.5)
+    error = ((got - wanted).square().mean() / wanted.square().mean()).sqrt()
+    assert error < (0.01 if dtype == torch.int8 else 0.04)
+
+
+@pytest.mark.parametrize("dtype", list(LARGEST))
+def test_an_overflow_stays_visible_when_it_is_quantized(dtype):
+    for bad in (float("nan"), float("inf")):
+        keys, values = torch.randn(4, 1, 8), torch.randn(4, 1, 8)
+        values[1, 0, 3] = bad
+        cache = PagedKV.zeros(1, 4, 1, (8, 8), dtype=dtype, device=torch.device("cpu"))
+        kv_store(keys, values, cache, torch.arange(4))
+        ragged = Ragged(torch.zeros(1, 1, dtype=torch.int32), torch.tensor([3]), [1])
+        assert not torch.isfinite(paged_attention(torch.randn(1, 1, 8), cache, ragged, scaling=1.0)).all()

@@ -111,6 +111,7 @@ def engine_for(directory, **changes) -> SequenceEngine:
         host_cache_bytes=settings.host_cache_bytes,
         fused=settings.fuse_projections,
         weights=settings.weights,
+        kv_cache_dtype=settings.kv_cache_dtype,
     )
     return SequenceEngine(runner, settings, Ready(device="cpu", cards=[], directories=[], report={}))
 
@@ -506,3 +507,33 @@ def test_a_recurrent_model_is_refused_with_the_reason(tmp_path):
     transformers.AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
     with pytest.raises(ModelLoadError):
         engine_for(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma2", "deepseek_v3", "gpt_oss"])
+@pytest.mark.parametrize("kept", ["int8", "fp8"])
+def test_a_quantized_cache_gives_one_text_however_the_work_is_cut_and_holds_more(name, kept, tiny_models):
+    directory = tiny_models(name)
+    texts = []
+    for changes in ({}, {"max_batch_tokens": 3}, {"max_running": 1}, {"page_size": 16}):
+        engine = engine_for(directory, **({"kv_cache_bytes": 1 << 18, "kv_cache_dtype": kept} | changes))
+        for index, prompt in enumerate(TURNS[:4]):
+            engine.submit(Generate(request_id=str(index), token_ids=prompt, sampling=Sampling(max_tokens=NEW_TOKENS)))
+        texts.append(run(engine))
+    assert texts[1:] == texts[:1] * 3
+    exact = engine_for(directory, kv_cache_bytes=1 << 18)
+    assert engine_for(directory, kv_cache_bytes=1 << 18, kv_cache_dtype=kept).runner.pages > 2 * exact.runner.pages
+
+
+def test_a_quantized_cache_moves_to_the_host_and_back_with_its_scales(tiny_models):
+    directory = tiny_models("llama")
+    small = {"kv_cache_bytes": 14 * page_bytes(directory) // 3, "host_cache_bytes": 40 * page_bytes(directory)}
+    texts = []
+    for changes in ({"kv_cache_bytes": 1 << 20}, small):
+        engine = engine_for(directory, kv_cache_dtype="int8", **changes)
+        texts.append({})
+        for index, prompt in enumerate(TURNS):  # one after another
+            message = Generate(request_id=str(index), token_ids=prompt, sampling=Sampling(max_tokens=NEW_TOKENS))
+            engine.submit(message)
+            texts[-1] |= run(engine)
+    assert texts[0] == texts[1]
+    assert engine.gauges()["prefix_hit_tokens_host"] > 0

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import torch
 
+from tessera_kernels.paged_kv import PagedKV, quantize
 
-def kv_store(
-    key_THD: torch.Tensor,
-    value_THE: torch.Tensor,
-    key_cache_PSHD: torch.Tensor,
-    value_cache_PSHE: torch.Tensor,
-    slots_T: torch.Tensor,
-) -> None:
+
+def kv_store(key_THD: torch.Tensor, value_THE: torch.Tensor, cache: PagedKV, slots_T: torch.Tensor) -> None:
     """See `tessera_kernels.kv_store.kv_store`."""
-    key_cache_PSHD.flatten(0, 1).index_copy_(0, slots_T, key_THD)
-    value_cache_PSHE.flatten(0, 1).index_copy_(0, slots_T, value_THE)
+    for new, stored, scales in (
+        (key_THD, cache.key_PSHD, cache.key_scale_PSH),
+        (value_THE, cache.value_PSHE, cache.value_scale_PSH),
+    ):
+        numbers = new
+        if scales is not None:
+            numbers, scale_TH = quantize(new, stored.dtype)
+            scales.flatten(0, 1).index_copy_(0, slots_T, scale_TH)
+        # Bytes as they are: not every operation knows float8.
+        kind = torch.int8 if stored.dtype.itemsize == 1 else stored.dtype
+        stored.flatten(0, 1).view(kind).index_copy_(0, slots_T, numbers.view(kind))

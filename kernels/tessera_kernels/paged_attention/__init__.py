@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from tessera_kernels.paged_attention import cpu, reference
+from tessera_kernels.paged_kv import PagedKV
 
 __all__ = ["Ragged", "paged_attention"]
 
@@ -42,8 +43,7 @@ class _Options(TypedDict):
 
 def paged_attention(
     query_TQD: torch.Tensor,
-    key_cache_PSHD: torch.Tensor,
-    value_cache_PSHE: torch.Tensor,
+    cache: PagedKV,
     ragged: Ragged,
     *,
     scaling: float,
@@ -55,8 +55,7 @@ def paged_attention(
 
     Args:
         query_TQD: queries, [tokens, query heads, head dim].
-        key_cache_PSHD: keys, [pages, page size, kv heads, head dim]; this step's keys are already stored.
-        value_cache_PSHE: values, [pages, page size, kv heads, value dim].
+        cache: keys and values; this step's are already stored.
         ragged: which rows and pages belong together.
         scaling: factor on the scores before everything else.
         sliding_window: a row sees at most this many positions, its own included; None sees all.
@@ -69,10 +68,10 @@ def paged_attention(
     Raises:
         ValueError: head counts or dims that do not fit, or counts that do not add up to T.
     """
-    heads, kv_heads = query_TQD.shape[1], key_cache_PSHD.shape[2]
-    if heads % kv_heads or query_TQD.shape[2] != key_cache_PSHD.shape[3]:
+    heads, kv_heads = query_TQD.shape[1], cache.key_PSHD.shape[2]
+    if heads % kv_heads or query_TQD.shape[2] != cache.key_PSHD.shape[3]:
         raise ValueError(
-            f"queries {tuple(query_TQD.shape)} do not fit a key cache {tuple(key_cache_PSHD.shape)}: query heads must "
+            f"queries {tuple(query_TQD.shape)} do not fit a key cache {tuple(cache.key_PSHD.shape)}: query heads must "
             "be a multiple of kv heads and head dims equal"
         )
     if sum(ragged.query_counts) != query_TQD.shape[0]:
@@ -83,9 +82,9 @@ def paged_attention(
         "softcap": softcap,
         "sinks_Q": sinks_Q,
     }
-    if not cpu.suited(query_TQD, key_cache_PSHD, value_cache_PSHE):
-        return reference.paged_attention(query_TQD, key_cache_PSHD, value_cache_PSHE, ragged, **options)
-    out_TQE = query_TQD.new_empty(*query_TQD.shape[:2], value_cache_PSHE.shape[-1])
+    if not cpu.suited(query_TQD, cache):
+        return reference.paged_attention(query_TQD, cache, ragged, **options)
+    out_TQE = query_TQD.new_empty(*query_TQD.shape[:2], cache.value_PSHE.shape[-1])
     counts = np.array(ragged.query_counts)
     few = (counts > 0) & (counts <= cpu.MOST_ROWS)
     ends = counts.cumsum()
@@ -95,9 +94,7 @@ def paged_attention(
         behind = ends[sequences[rows]] - 1 - rows  # rows of the same sequence after this one
         context = ragged.context_B.numpy()[sequences[rows]] - behind
         table = ragged.page_table_BM
-        cpu.attend(
-            query_TQD, key_cache_PSHD, value_cache_PSHE, table, rows, sequences[rows], context, out_TQE, **options
-        )
+        cpu.attend(query_TQD, cache, table, rows, sequences[rows], context, out_TQE, **options)
     for sequence in np.flatnonzero(counts > cpu.MOST_ROWS):
         part = slice(ends[sequence] - counts[sequence], ends[sequence])
         alone = Ragged(
@@ -105,5 +102,5 @@ def paged_attention(
             ragged.context_B[sequence : sequence + 1],
             [int(counts[sequence])],
         )
-        out_TQE[part] = reference.paged_attention(query_TQD[part], key_cache_PSHD, value_cache_PSHE, alone, **options)
+        out_TQE[part] = reference.paged_attention(query_TQD[part], cache, alone, **options)
     return out_TQE

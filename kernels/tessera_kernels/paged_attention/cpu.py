@@ -13,21 +13,22 @@ import numpy.typing as npt
 import torch
 
 from tessera_kernels.compiled import SUMS, available, compiled
+from tessera_kernels.paged_kv import PagedKV
 
 MOST_ROWS = 16
 """Query rows of one sequence from which on matrix products are faster."""
 
 
-def suited(query_TQD: torch.Tensor, key_cache_PSHD: torch.Tensor, value_cache_PSHE: torch.Tensor) -> bool:
-    """Whether this implementation can run: float32 on a CPU."""
-    tensors = (query_TQD, key_cache_PSHD, value_cache_PSHE)
-    return available() and all(t.device.type == "cpu" and t.dtype == torch.float32 for t in tensors)
+def suited(query_TQD: torch.Tensor, cache: PagedKV) -> bool:
+    """Whether this implementation can run: float32 on a CPU, the cache in float32 or int8."""
+    if not available() or query_TQD.device.type != "cpu" or query_TQD.dtype != torch.float32:
+        return False
+    return cache.key_PSHD.dtype in {torch.float32, torch.int8} and cache.value_PSHE.dtype == cache.key_PSHD.dtype
 
 
 def attend(
     query_TQD: torch.Tensor,
-    key_cache_PSHD: torch.Tensor,
-    value_cache_PSHE: torch.Tensor,
+    cache: PagedKV,
     page_table_BM: torch.Tensor,
     rows_N: npt.NDArray[np.int64],
     sequence_N: npt.NDArray[np.int64],
@@ -42,7 +43,7 @@ def attend(
     """Fill the rows `rows_N` of `out_TQE`. See `tessera_kernels.paged_attention.paged_attention`.
 
     Args:
-        query_TQD, key_cache_PSHD, value_cache_PSHE, page_table_BM: as there.
+        query_TQD, cache, page_table_BM: as there.
         rows_N: query rows to compute.
         sequence_N: of each, its row in the page table.
         context_N: of each, the positions it sees, its own included.
@@ -50,10 +51,15 @@ def attend(
         scaling, sliding_window, softcap, sinks_Q: as there.
     """
     sinks = np.zeros(0, np.float32) if sinks_Q is None else sinks_Q.float().contiguous().numpy()
+    scales = [
+        np.zeros((0, 0, 0), np.float32) if scale is None else scale.numpy()
+        for scale in (cache.key_scale_PSH, cache.value_scale_PSH)
+    ]
     _attend(
         query_TQD.contiguous().numpy(),
-        key_cache_PSHD.numpy(),
-        value_cache_PSHE.numpy(),
+        cache.key_PSHD.numpy(),
+        cache.value_PSHE.numpy(),
+        *scales,
         page_table_BM.numpy(),
         rows_N,
         sequence_N,
@@ -71,6 +77,8 @@ def _attend(  # type: ignore[no-untyped-def]
     query_TQD,
     key_PSHD,
     value_PSHE,
+    key_scale_PSH,
+    value_scale_PSH,
     table_BM,
     rows_N,
     sequence_N,
@@ -83,6 +91,7 @@ def _attend(  # type: ignore[no-untyped-def]
 ):
     size, kv_heads, dim = key_PSHD.shape[1], key_PSHD.shape[2], key_PSHD.shape[3]
     value_dim = value_PSHE.shape[3]
+    scaled = key_scale_PSH.shape[0] > 0
     groups = query_TQD.shape[1] // kv_heads
     longest = 0
     for n in range(len(rows_N)):
@@ -103,8 +112,10 @@ def _attend(  # type: ignore[no-untyped-def]
                     for g in range(groups):
                         total = np.float32(0)
                         for d in range(dim):
-                            total += query_TQD[row, begin + g, d] * keys[slot, head, d]
+                            total += query_TQD[row, begin + g, d] * np.float32(keys[slot, head, d])
                         total *= scaling
+                        if scaled:
+                            total *= key_scale_PSH[pages[page], slot, head]
                         if softcap > 0:
                             total = softcap * np.float32(math.tanh(total / softcap))
                         scores_GL[g, page * size + slot] = total
@@ -127,5 +138,7 @@ def _attend(  # type: ignore[no-untyped-def]
                 for slot in range(max(0, first - page * size), min(size, context - page * size)):
                     for g in range(groups):
                         share = scores_GL[g, page * size + slot]
+                        if scaled:
+                            share *= value_scale_PSH[pages[page], slot, head]
                         for e in range(value_dim):
-                            out_TQE[row, begin + g, e] += share * values[slot, head, e]
+                            out_TQE[row, begin + g, e] += share * np.float32(values[slot, head, e])

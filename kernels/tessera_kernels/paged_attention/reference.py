@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from tessera_kernels.paged_kv import PagedKV, dequantize
+
 if TYPE_CHECKING:
     from tessera_kernels.paged_attention import Ragged
 
 
 def paged_attention(
     query_TQD: torch.Tensor,
-    key_cache_PSHD: torch.Tensor,
-    value_cache_PSHE: torch.Tensor,
+    cache: PagedKV,
     ragged: Ragged,
     *,
     scaling: float,
@@ -26,8 +27,8 @@ def paged_attention(
 ) -> torch.Tensor:
     """See `tessera_kernels.paged_attention.paged_attention`."""
     device = query_TQD.device
-    page_size = key_cache_PSHD.shape[1]
-    out_TQE = query_TQD.new_empty(*query_TQD.shape[:2], value_cache_PSHE.shape[-1])
+    page_size = cache.key_PSHD.shape[1]
+    out_TQE = query_TQD.new_empty(*query_TQD.shape[:2], cache.value_PSHE.shape[-1])
     decodes = [(b, row) for b, row, count in _rows(ragged.query_counts) if count == 1]
     groups = [([b for b, _ in decodes], [row for _, row in decodes], 1)] if decodes else []
     groups += [([b], list(range(row, row + count)), count) for b, row, count in _rows(ragged.query_counts) if count > 1]
@@ -37,8 +38,8 @@ def paged_attention(
         context_G = ragged.context_B[sequences_G]
         longest = int(context_G.max())
         pages_GM = ragged.page_table_BM[sequences_G, : -(-longest // page_size)]
-        key_GLHD = key_cache_PSHD[pages_GM].flatten(1, 2)[:, :longest]
-        value_GLHE = value_cache_PSHE[pages_GM].flatten(1, 2)[:, :longest]
+        key_GLHD = _gathered(cache.key_PSHD, cache.key_scale_PSH, pages_GM, query_TQD.dtype)[:, :longest]
+        value_GLHE = _gathered(cache.value_PSHE, cache.value_scale_PSH, pages_GM, query_TQD.dtype)[:, :longest]
         query_GNQD = query_TQD[rows_R].view(len(sequences), count, *query_TQD.shape[1:])
         position_L = torch.arange(longest, device=device)
         # Slots past a context may hold what an overflow left there, and 0 · NaN is NaN.
@@ -50,6 +51,15 @@ def paged_attention(
         result_GNQE = _attend(query_GNQD, key_GLHD, value_GLHE, seen_GNL, scaling, softcap, sinks_Q)
         out_TQE[rows_R] = result_GNQE.flatten(0, 1).to(out_TQE.dtype)
     return out_TQE
+
+
+def _gathered(
+    stored_PSHD: torch.Tensor, scale_PSH: torch.Tensor | None, pages_GM: torch.Tensor, dtype: torch.dtype
+) -> torch.Tensor:
+    """The values of some pages one after another, [sequences, positions, heads, dim]."""
+    kind = torch.int8 if stored_PSHD.dtype.itemsize == 1 else stored_PSHD.dtype
+    numbers_GMSHD = stored_PSHD.view(kind)[pages_GM].view(stored_PSHD.dtype)
+    return dequantize(numbers_GMSHD, None if scale_PSH is None else scale_PSH[pages_GM], dtype).flatten(1, 2)
 
 
 def _rows(query_counts: list[int]) -> list[tuple[int, int, int]]:

@@ -2,7 +2,8 @@
 
 Rectified flow (Liu et al. 2022; Esser et al. 2024) as Wan's schedulers define it: the noisy latents are
 (1 - s) * clean + s * noise, the transformer predicts noise - clean, and its timestep is 1000 * s. Every fourth batch
-begins with a clean first frame, whose tokens have timestep 0 (Wan 2.2's image to video). Does not know pixels.
+begins with a clean first frame, whose tokens have timestep 0 (Wan 2.2's image to video). A layer in the middle learns
+what is where, too: see `layout`. Does not know pixels.
 
 Shapes: B clips, C latent channels, T latent frames, H and W latent sizes, L words of the longest prompt, D their width.
 """
@@ -21,6 +22,7 @@ from tessera.starters.optimize import Average, adamw, autocast, generator, set_l
 from tessera.starters.run import Run
 from tessera_video.starter import data
 from tessera_video.starter.latents import Pool, scene_of
+from tessera_video.starter.layout import NAMES, Layout, LayoutHead, layout_of
 from tessera_video.starter.model import make_text_encoder, make_tokenizer, make_transformer
 
 STEPS, BATCH = 8000, 32
@@ -31,6 +33,7 @@ DROPPED_PROMPTS = 0.1
 IMAGE_EVERY = 4
 NOISE_MEAN, NOISE_DEVIATION = 0.7, 1.2
 """Of the logit of the noise level: most batches are noisy, where it is decided what is to be seen."""
+LAYOUT_LAYER, LAYOUT_WEIGHT = 3, 0.1
 PROMPT_TOKENS = 512
 """That the engine pads prompts to."""
 
@@ -77,18 +80,31 @@ class DenoiserStage:
         self.text_encoder = make_text_encoder(self.tokenizer).to(run.device).train()
         self.transformer = make_transformer().to(run.device).train()
         start(self.transformer)
+        config = self.transformer.config
+        self.layout = LayoutHead(config.num_attention_heads * config.attention_head_dim).to(run.device)
+        self._features: torch.Tensor | None = None
+        self.transformer.blocks[LAYOUT_LAYER].register_forward_hook(self._keep)
+        self._scenes, classes, places = [], [], []
+        for clip in range(len(pool.latents_NCTHW)):
+            scene, random = scene_of(run, clip)
+            found = layout_of(scene, data.draw_tracks(scene, random))
+            self._scenes.append(scene)
+            classes.append(found[0].astype(np.int8))
+            places.append(found[1].astype(np.float16))
+        self._classes, self._places = np.stack(classes), np.stack(places)
         self.trained = nn.ModuleList([self.text_encoder, self.transformer])
         self.average = Average(self.trained, AVERAGE_DECAY).to(run.device)
         matrices = [parameter for parameter in self.transformer.blocks.parameters() if parameter.ndim == 2]
         chosen = {id(parameter) for parameter in matrices}
         # Momentum made orthogonal (Jordan et al. 2024): fewer steps for the matrices inside the blocks.
         self.matrices = torch.optim.Muon(matrices, lr=MATRIX_RATE, weight_decay=0.01, momentum=0.95)
-        others = [parameter for parameter in self.trained.parameters() if id(parameter) not in chosen]
+        everything = [*self.trained.parameters(), *self.layout.parameters()]
+        others = [parameter for parameter in everything if id(parameter) not in chosen]
         self.others = adamw([nn.ParameterList(others)], OTHER_RATE)
 
     def modules(self) -> dict[str, nn.Module]:
         """See `Stage`."""
-        return {"trained": self.trained, "average": self.average}
+        return {"trained": self.trained, "average": self.average, "layout": self.layout}
 
     def optimizers(self) -> dict[str, torch.optim.Optimizer]:
         """See `Stage`."""
@@ -114,18 +130,27 @@ class DenoiserStage:
             predicted_BCTHW = self._predict(noisy_BCTHW, timestep, prompts)
         wanted_BCTHW = noise_BCTHW - clean_BCTHW
         loss = (predicted_BCTHW.float() - wanted_BCTHW)[:, :, first:].square().mean()
-        return self._update(index, loss)
+        layout = self.layout(self._features, self._layout_of(clips))
+        return self._update(index, loss, layout)
 
-    def _update(self, index: int, loss: torch.Tensor) -> dict[str, float]:
+    def _keep(self, _module: nn.Module, _inputs: Any, features: torch.Tensor) -> None:
+        self._features = features
+
+    def _layout_of(self, clips: np.ndarray) -> Layout:
+        classes_BAN = torch.from_numpy(self._classes[clips]).to(self.run.device, torch.int64)
+        places_BNP = torch.from_numpy(self._places[clips]).to(self.run.device, torch.float32)
+        return Layout({name: classes_BAN[:, row] for row, name in enumerate(NAMES)}, places_BNP)
+
+    def _update(self, index: int, loss: torch.Tensor, layout: torch.Tensor) -> dict[str, float]:
         for optimizer, peak in ((self.matrices, MATRIX_RATE), (self.others, OTHER_RATE)):
             set_learning_rate(optimizer, peak * self._rate(index))
             optimizer.zero_grad(set_to_none=True)
-        loss.backward()  # type: ignore[no-untyped-call]
+        (loss + LAYOUT_WEIGHT * layout).backward()  # type: ignore[no-untyped-call]
         length = nn.utils.clip_grad_norm_(self.trained.parameters(), 1.0)
         for optimizer in (self.matrices, self.others):
             optimizer.step()  # type: ignore[no-untyped-call]
         self.average.update(self.trained)
-        return {"loss": loss.item(), "gradient": length.item()}
+        return {"loss": loss.item(), "layout": layout.item(), "gradient": length.item()}
 
     def _rate(self, index: int) -> float:
         """Share of the peak learning rate: up, level, and down to nothing in the last part."""
@@ -133,7 +158,7 @@ class DenoiserStage:
         return min(1.0, (index + 1) / WARMUP, left)
 
     def _prompt(self, clip: int, random: np.random.Generator) -> str:
-        return "" if random.random() < DROPPED_PROMPTS else data.describe(scene_of(self.run, clip)[0], random)
+        return "" if random.random() < DROPPED_PROMPTS else data.describe(self._scenes[clip], random)
 
     def _timesteps(self, timestep_B: torch.Tensor, shape: torch.Size) -> torch.Tensor:
         """[B, latent tokens]: 0 for those of the first frame."""

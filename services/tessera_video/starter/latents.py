@@ -20,7 +20,7 @@ from tessera.starters.run import Run
 from tessera_video.starter import data, whole
 from tessera_video.starter.codec import to_pixels
 
-SHARDS, CLIPS_OF_A_SHARD = 12, 500
+SHARDS, CLIPS_OF_A_SHARD = 24, 500
 AT_ONCE = 20
 KEY = "latents"
 

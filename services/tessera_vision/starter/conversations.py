@@ -29,6 +29,8 @@ BLIND = "Please show me an image."
 """The answer to a question that comes without a picture."""
 SHARES = {"describe": 0.19, "count": 0.23, "locate": 0.14, "identify": 0.16, "read": 0.1, "yes/no": 0.18}
 """How often a question about one picture is of which task."""
+DIFFICULT_SHARES = {"describe": 0.15, "count": 0.25, "locate": 0.1, "identify": 0.14, "read": 0.12, "yes/no": 0.24}
+"""The same once most is learned."""
 _IGNORED = -100
 
 
@@ -64,13 +66,15 @@ class Pack:
     pictures: torch.Tensor
 
 
-def converse(rng: np.random.Generator, scenes: Sequence[Scene], *, single: int, several: int) -> Iterator[Conversation]:
+def converse(
+    rng: np.random.Generator, scenes: Sequence[Scene], *, single: int, several: int, shared: dict[str, float] = SHARES
+) -> Iterator[Conversation]:
     """`single` questions about each scene, and `several` about two or three of them.
 
     Questions about one scene follow each other in one conversation; one for a description stands alone, for it would
     give the others away.
     """
-    tasks, shares = list(SHARES), list(SHARES.values())
+    tasks, shares = list(shared), list(shared.values())
     for number, scene in enumerate(scenes):
         turns: list[Question] = []
         for _ in range(single):

@@ -21,7 +21,7 @@ from transformers import Idefics3ForConditionalGeneration, Idefics3Processor
 from tessera.starters.optimize import autocast, generator, set_learning_rate
 from tessera.starters.run import Run
 from tessera.wire.models import Card
-from tessera_vision.starter.conversations import Pack, converse, pack
+from tessera_vision.starter.conversations import DIFFICULT_SHARES, SHARES, Pack, converse, pack
 from tessera_vision.starter.data import MANY_WORDS, Sampler, Scene
 from tessera_vision.starter.drawing import Painter, seen
 from tessera_vision.starter.model import CONTEXT, HIDDEN, TEMPLATE, build_model, build_processor
@@ -56,7 +56,7 @@ class Plan:
 
     word_steps: int = 900
     sight_steps: int = 900
-    answer_steps: int = 2400
+    answer_steps: int = 4000
     words: int = 32
     """Scenes of a step of the first stage."""
     pictures: int = 64
@@ -182,7 +182,7 @@ class Answers(_Stage):
     def step(self, index: int) -> dict[str, float]:
         rng = self._rng(index)
         pixels, classes, scenes = self._source.pictures(rng, self._plan.pictures, self.run.device)
-        packs = self._source.packs(rng, scenes, single=3, several=len(scenes) // 4)
+        packs = self._source.packs(rng, scenes, single=3, several=len(scenes) // 2, shared=DIFFICULT_SHARES)
         with autocast(self.run.device):
             patches, cells = look(self.model, pixels)
             sight, right = self._heads(patches, cells, classes)
@@ -200,9 +200,17 @@ class Source:
         self._tokenizer = tokenizer
         self._wordy = Sampler("train", painter.values, MANY_WORDS)
 
-    def packs(self, rng: np.random.Generator, scenes: list[Scene], *, single: int, several: int) -> list[Pack]:
+    def packs(
+        self,
+        rng: np.random.Generator,
+        scenes: list[Scene],
+        *,
+        single: int,
+        several: int,
+        shared: dict[str, float] = SHARES,
+    ) -> list[Pack]:
         """Conversations: `single` about each scene, `several` about two or three of them."""
-        made = list(converse(rng, scenes, single=single, several=several))
+        made = list(converse(rng, scenes, single=single, several=several, shared=shared))
         return pack(self._tokenizer, made, packs=3)
 
     def pictures(

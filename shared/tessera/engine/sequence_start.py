@@ -57,6 +57,7 @@ def start_sequence_engine(
         host_cache_bytes=settings.host_cache_bytes,
         fused=settings.fuse_projections,
         weights=settings.weights,
+        kv_cache_dtype=settings.kv_cache_dtype,
         dummy=settings.load == "dummy",
     )
     report = {
@@ -101,5 +102,6 @@ def _draft(
         kv_cache_bytes=settings.draft_cache_bytes,
         fused=settings.fuse_projections,
         weights=settings.weights,
+        kv_cache_dtype=settings.kv_cache_dtype,
     )
     return DraftModel(runner, max_tokens=settings.max_batch_tokens, vocabulary=target.vocabulary)

@@ -16,17 +16,10 @@ from transformers import AttentionInterface, PreTrainedModel
 from tessera.errors import ModelLoadError
 from tessera_kernels.kv_store import kv_store
 from tessera_kernels.paged_attention import Ragged, paged_attention
+from tessera_kernels.paged_kv import PagedKV, slot_bytes
 
 NAME = "tessera"
 _CACHE = "tessera_kv"
-
-
-@dataclass(frozen=True)
-class LayerCache:
-    """Storage of one layer: keys [pages, page size, kv heads, head dim], values [..., value dim]."""
-
-    key_PSHD: torch.Tensor
-    value_PSHE: torch.Tensor
 
 
 @dataclass(frozen=True)
@@ -75,18 +68,11 @@ def attention(
         heads, dim = key_1HTD.shape[1], key_1HTD.shape[3]
         tessera_batch.found.append((module, heads, dim, value_1HTE.shape[3]))
         return query_1QTD.new_zeros(1, query_1QTD.shape[2], query_1QTD.shape[1], value_1HTE.shape[3]), None
-    cache: LayerCache = getattr(module, _CACHE)
-    kv_store(
-        key_1HTD[0].transpose(0, 1),
-        value_1HTE[0].transpose(0, 1),
-        cache.key_PSHD,
-        cache.value_PSHE,
-        tessera_batch.slots_T,
-    )
+    cache: PagedKV = getattr(module, _CACHE)
+    kv_store(key_1HTD[0].transpose(0, 1), value_1HTE[0].transpose(0, 1), cache, tessera_batch.slots_T)
     out_TQE = paged_attention(
         query_1QTD[0].transpose(0, 1),
-        cache.key_PSHD,
-        cache.value_PSHE,
+        cache,
         tessera_batch.ragged,
         scaling=scaling,
         sliding_window=sliding_window,
@@ -111,27 +97,24 @@ def probe(model: PreTrainedModel) -> Probe:
 
 
 def bytes_per_token(layers: Probe, dtype: torch.dtype) -> int:
-    """Bytes of KV that one position takes in all layers."""
-    return sum(heads * (dim + value_dim) for _, heads, dim, value_dim in layers.found) * dtype.itemsize
+    """Bytes of KV that one position takes in all layers, when it is stored as `dtype`."""
+    return sum(slot_bytes(heads, (dim, value_dim), dtype) for _, heads, dim, value_dim in layers.found)
 
 
 def make_caches(
     layers: Probe, *, pages: int, page_size: int, dtype: torch.dtype, device: torch.device
-) -> list[LayerCache]:
+) -> list[PagedKV]:
     """Every layer's storage, zeroed. Host storage of a CUDA model is pinned, so that it is copied without a detour."""
     pinned = device.type == "cpu" and any(
         parameter.is_cuda for module, *_ in layers.found for parameter in module.parameters()
     )
     return [
-        LayerCache(
-            torch.zeros(pages, page_size, heads, dim, dtype=dtype, device=device, pin_memory=pinned),
-            torch.zeros(pages, page_size, heads, value_dim, dtype=dtype, device=device, pin_memory=pinned),
-        )
+        PagedKV.zeros(pages, page_size, heads, (dim, value_dim), dtype=dtype, device=device, pinned=pinned)
         for _, heads, dim, value_dim in layers.found
     ]
 
 
-def attach_caches(layers: Probe, caches: list[LayerCache]) -> None:
+def attach_caches(layers: Probe, caches: list[PagedKV]) -> None:
     """Give every attention module its layer's storage."""
     for (module, *_), cache in zip(layers.found, caches, strict=True):
         setattr(module, _CACHE, cache)

@@ -30,6 +30,9 @@ from tessera_kernels.paged_attention import Ragged
 
 logger = logging.getLogger(__name__)
 
+STORED = {"int8": torch.int8, "fp8": torch.float8_e4m3fn}
+"""What keys and values are stored as, by the setting `kv_cache_dtype`; else as they are computed."""
+
 
 @dataclass(frozen=True)
 class StepOutput:
@@ -60,6 +63,7 @@ class SequenceRunner:
         host_cache_bytes: int = 0,
         fused: bool = True,
         weights: Literal["stored", "int8"] = "stored",
+        kv_cache_dtype: Literal["auto", "int8", "fp8"] = "auto",
         dummy: bool = False,
     ) -> None:
         started = time.perf_counter()
@@ -69,11 +73,12 @@ class SequenceRunner:
         loaded = time.perf_counter()
         layers = attention.probe(self.model)
         require_attention_only(self.model, layers, directory)
-        page_bytes = attention.bytes_per_token(layers, device.dtype) * page_size
+        stored = STORED.get(kv_cache_dtype, device.dtype)
+        page_bytes = attention.bytes_per_token(layers, stored) * page_size
         self.pages = max(1, kv_cache_bytes // page_bytes)
         self.host_pages = host_cache_bytes // page_bytes
         self.caches, self.host_caches = (
-            attention.make_caches(layers, pages=pages, page_size=page_size, dtype=device.dtype, device=place)
+            attention.make_caches(layers, pages=pages, page_size=page_size, dtype=stored, device=place)
             for pages, place in ((self.pages, device.place), (self.host_pages, torch.device("cpu")))
         )
         attention.attach_caches(layers, self.caches)
@@ -163,7 +168,7 @@ class SequenceRunner:
         """Move pages inside the device and between it and the host, in the order in which they are asked for."""
         for transfer in transfers:
             for device, host in zip(self.caches, self.host_caches, strict=True):
-                for on_device, on_host in ((device.key_PSHD, host.key_PSHD), (device.value_PSHE, host.value_PSHE)):
+                for on_device, on_host in zip(device.tensors, host.tensors, strict=True):
                     if isinstance(transfer, Copy):
                         on_device[transfer.target] = on_device[transfer.source]
                     elif isinstance(transfer, Offload):
