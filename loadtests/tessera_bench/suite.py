@@ -27,11 +27,20 @@ class Suite:
         data: its data directory.
         only: as `tessera up --only`; None is everything.
         models: its models directory; None is this machine's.
+        settings: of `tessera.toml`, by their names with dots: `{"text.engine.weights": "int8"}`.
     """
 
-    def __init__(self, data: Path, *, only: str | None = None, models: Path | None = None) -> None:
+    def __init__(
+        self,
+        data: Path,
+        *,
+        only: str | None = None,
+        models: Path | None = None,
+        settings: dict[str, str] | None = None,
+    ) -> None:
         self.data = data
         self.only = only
+        self.settings = settings or {}
         self.ports = dict(zip(PARTS, _free_ports(len(PARTS)), strict=True))
         own = Path("~/.local/share/tessera/models").expanduser()
         self.models = models or own
@@ -51,6 +60,7 @@ class Suite:
         environment = {name: value for name, value in os.environ.items() if not name.startswith("TESSERA_")}
         environment |= {f"TESSERA_{part.upper()}__PORT": str(port) for part, port in self.ports.items()}
         environment |= {"TESSERA_SUITE__DATA": str(self.data), "TESSERA_SUITE__MODELS": str(self.models)}
+        environment |= {f"TESSERA_{name.replace('.', '__').upper()}": value for name, value in self.settings.items()}
         command = [sys.executable, "-m", "tessera.cli", "up", *(("--only", self.only) if self.only else ())]
         began = time.perf_counter()
         with (self.data / "terminal.txt").open("wb") as output:
