@@ -1,8 +1,8 @@
 """What faster ways of computing cost in quality: perplexity of one text, each way against the weights as stored.
 
-The text is Python's own language reference (`pydoc_data.topics`), which every Python carries, so it is the same on every
-machine. Its tokens are scored in pieces by the service itself, through `echo` with `logprobs`. Perplexity is e to the
-mean negative log-probability; what is read is the ratio.
+The text is Python's own language reference (`pydoc_data.topics`), which every Python carries, so it is the same
+everywhere. Its tokens are scored in pieces by the service itself, through `echo` with `logprobs`. Perplexity is e to
+the mean negative log-probability; what is read is the ratio.
 """
 
 from __future__ import annotations

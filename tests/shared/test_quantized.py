@@ -35,7 +35,7 @@ def test_it_is_within_the_rounding_of_both_sides(rows, inputs, outputs, bias):
 @settings(max_examples=30, deadline=None)
 @given(rows=st.integers(2, 64))
 def test_a_row_is_the_same_bits_alone_and_in_any_batch(rows):
-    quantized = Int8Linear(layer(96, 160, bias=True))
+    quantized = Int8Linear(layer(96, 160, bias=True), torch.tensor([1, 50]))
     x = torch.randn(rows, 96)
     together = quantized(x)
     assert all(torch.equal(quantized(x[row : row + 1])[0], together[row]) for row in range(rows))
@@ -64,3 +64,17 @@ def test_small_layers_stay_and_the_rest_takes_a_quarter_of_the_room():
     report = quantize_int8(model)
     assert (report.layers, type(model[2])) == (1, nn.Linear)
     assert report.bytes_after < report.bytes_before * 0.27
+
+
+def test_the_columns_that_are_large_when_it_is_calibrated_are_multiplied_in_float():
+    torch.manual_seed(2)
+    model = nn.Sequential(layer(256, 256, bias=True), layer(256, 128, bias=False))
+    x = torch.randn(50, 256)
+    x[:, [3, 77]] *= 200
+    wanted = model(x)
+    unreached = nn.ModuleDict({"used": model, "never": layer(256, 256, bias=False)})
+    quantize_int8(unreached, lambda: model(x))
+    assert {3, 77} <= set(model[0].weight.columns_M.tolist())
+    assert len(unreached["never"].weight.columns_M) == 0
+    error = (model(x) - wanted).square().mean().sqrt() / wanted.square().mean().sqrt()
+    assert error < 0.01

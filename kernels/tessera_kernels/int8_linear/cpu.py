@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 import torch
 
 from tessera_kernels.compiled import ELEMENTS, available, compiled
 from tessera_kernels.int8_linear.reference import LEVELS, SMALLEST
+
+if TYPE_CHECKING:
+    from tessera_kernels.int8_linear import Int8Weight
 
 HUGE = np.finfo(np.float32).max
 
@@ -16,44 +21,56 @@ def suited(x_TK: torch.Tensor) -> bool:
     return available() and x_TK.device.type == "cpu" and x_TK.dtype == torch.float32 and x_TK.is_contiguous()
 
 
-def int8_linear(
-    x_TK: torch.Tensor, weight_KN: torch.Tensor, scale_N: torch.Tensor, bias_N: torch.Tensor | None
-) -> torch.Tensor:
+def int8_linear(x_TK: torch.Tensor, weight: Int8Weight, bias_N: torch.Tensor | None) -> torch.Tensor:
     """See `tessera_kernels.int8_linear.int8_linear`."""
     quantized_TK = torch.empty(x_TK.shape, dtype=torch.int8)
     scale_T = np.empty(x_TK.shape[0], np.float32)
-    _quantize(x_TK.numpy(), np.float32(LEVELS), np.float32(SMALLEST), quantized_TK.numpy(), scale_T)
-    sums_TN = torch._int_mm(quantized_TK, weight_KN)
+    columns = weight.columns_M.numpy()
+    exact_TM = np.empty((x_TK.shape[0], len(columns)), np.float32)
+    _quantize(x_TK.numpy(), columns, np.float32(LEVELS), np.float32(SMALLEST), quantized_TK.numpy(), scale_T, exact_TM)
+    sums_TN = torch._int_mm(quantized_TK, weight.weight_KN)
     out_TN = torch.empty(sums_TN.shape, dtype=torch.float32)
     bias = np.zeros(0, np.float32) if bias_N is None else bias_N.numpy()
-    _scale(sums_TN.numpy(), scale_T, scale_N.numpy(), bias, out_TN.numpy())
+    _scale(sums_TN.numpy(), scale_T, weight.scale_N.numpy(), exact_TM, weight.float_MN.numpy(), bias, out_TN.numpy())
     return out_TN
 
 
 @compiled(ELEMENTS)
-def _quantize(x_TK, levels, smallest, quantized_TK, scale_T):  # type: ignore[no-untyped-def]
+def _quantize(x_TK, columns_M, levels, smallest, quantized_TK, scale_T, exact_TM):  # type: ignore[no-untyped-def]
     tokens, width = x_TK.shape
+    row_K = np.empty(width, np.float32)
     for t in range(tokens):
-        largest = smallest
-        bad = 0
         for k in range(width):
-            value = abs(x_TK[t, k])
+            row_K[k] = x_TK[t, k]
+        bad = 0
+        for m in range(len(columns_M)):
+            value = row_K[columns_M[m]]
+            exact_TM[t, m] = value
+            if not abs(value) <= HUGE:
+                bad += 1
+            row_K[columns_M[m]] = 0
+        largest = smallest
+        for k in range(width):
+            value = abs(row_K[k])
             if not value <= HUGE:
                 bad += 1
             largest = max(largest, value)
         factor = levels / largest
         for k in range(width):
-            quantized_TK[t, k] = np.int8(np.rint(x_TK[t, k] * factor))
+            quantized_TK[t, k] = np.int8(np.rint(row_K[k] * factor))
         scale_T[t] = largest / levels if bad == 0 else np.float32(np.nan)
 
 
 @compiled(ELEMENTS)
-def _scale(sums_TN, scale_T, scale_N, bias_N, out_TN):  # type: ignore[no-untyped-def]
+def _scale(sums_TN, scale_T, scale_N, exact_TM, float_MN, bias_N, out_TN):  # type: ignore[no-untyped-def]
     tokens, width = sums_TN.shape
     for t in range(tokens):
+        for n in range(width):
+            out_TN[t, n] = np.float32(sums_TN[t, n]) * scale_N[n] * scale_T[t]
+        for m in range(exact_TM.shape[1]):
+            value = exact_TM[t, m]
+            for n in range(width):
+                out_TN[t, n] += value * float_MN[m, n]
         if len(bias_N):
             for n in range(width):
-                out_TN[t, n] = np.float32(sums_TN[t, n]) * scale_N[n] * scale_T[t] + bias_N[n]
-        else:
-            for n in range(width):
-                out_TN[t, n] = np.float32(sums_TN[t, n]) * scale_N[n] * scale_T[t]
+                out_TN[t, n] += bias_N[n]

@@ -5,15 +5,20 @@ Does not know models: it replaces layers wherever they are.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import nn
 
-from tessera_kernels.int8_linear import int8_linear, quantize_weight
+from tessera_kernels.int8_linear import Int8Weight, int8_linear, quantize_weight
 
 MIN_WEIGHTS = 16_384
 """Smaller layers stay as they are: packing them would cost more than it saves (routers, gates)."""
+FLOAT_COLUMNS = 16
+"""Inputs of a layer that are multiplied in float: those with the largest values."""
+MOST_IN_FLOAT = 0.125
+"""Of a layer's inputs."""
 
 
 @dataclass(frozen=True)
@@ -30,37 +35,68 @@ class Int8Linear(nn.Module):
 
     Args:
         layer: whose weights are quantized; [outputs, inputs] in any float dtype.
+        columns_M: inputs that are multiplied in float; None is none.
     """
 
-    weight_KN: torch.Tensor
-    scale_N: torch.Tensor
     bias: torch.Tensor | None
 
-    def __init__(self, layer: nn.Linear) -> None:
+    def __init__(self, layer: nn.Linear, columns_M: torch.Tensor | None = None) -> None:
         super().__init__()
         self.in_features, self.out_features = layer.in_features, layer.out_features
-        weight_KN, scale_N = quantize_weight(layer.weight.detach())
-        self.register_buffer("weight_KN", weight_KN, persistent=False)
-        self.register_buffer("scale_N", scale_N, persistent=False)
+        self.weight: Int8Weight = quantize_weight(layer.weight.detach(), columns_M)
         bias = None if layer.bias is None else layer.bias.detach().float()
         self.register_buffer("bias", bias, persistent=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """[..., inputs] → [..., outputs], the dtype of `x`."""
-        out_TN = int8_linear(x.reshape(-1, self.in_features), self.weight_KN, self.scale_N, self.bias)
+        out_TN = int8_linear(x.reshape(-1, self.in_features), self.weight, self.bias)
         return out_TN.view(*x.shape[:-1], self.out_features)
 
 
-def quantize_int8(model: nn.Module) -> QuantizationReport:
-    """Replace the linear layers of a model on a CPU, in place. Their float weights are freed."""
-    layers = before = after = 0
-    for module in list(model.modules()):
-        for name, child in list(module.named_children()):
-            if type(child) is not nn.Linear or child.weight.numel() < MIN_WEIGHTS:
-                continue
-            replaced = Int8Linear(child)
-            setattr(module, name, replaced)
-            layers += 1
-            before += child.weight.numel() * child.weight.element_size()
-            after += replaced.weight_KN.numel() + 4 * replaced.scale_N.numel()
-    return QuantizationReport(layers, before, after)
+def quantize_int8(model: nn.Module, calibrate: Callable[[], object] = lambda: None) -> QuantizationReport:
+    """Replace the linear layers of a model on a CPU, in place. Their float weights are freed.
+
+    Args:
+        model: the one.
+        calibrate: runs it on some input, in which each layer's outlier columns are found. A layer that it does not
+            reach has none.
+    """
+    chosen = [
+        (module, name, child)
+        for module in model.modules()
+        for name, child in module.named_children()
+        if type(child) is nn.Linear and child.weight.numel() >= MIN_WEIGHTS
+    ]
+    largest = _largest_inputs([child for *_, child in chosen], calibrate)
+    before = after = 0
+    for module, name, child in chosen:
+        replaced = Int8Linear(child, _columns(largest.get(child)))
+        setattr(module, name, replaced)
+        before += child.weight.numel() * child.weight.element_size()
+        after += replaced.weight.nbytes
+    return QuantizationReport(len(chosen), before, after)
+
+
+def _columns(largest_K: torch.Tensor | None) -> torch.Tensor | None:
+    if largest_K is None:
+        return None
+    count = min(FLOAT_COLUMNS, int(MOST_IN_FLOAT * len(largest_K)))
+    return largest_K.topk(count).indices.sort().values
+
+
+def _largest_inputs(layers: list[nn.Linear], calibrate: Callable[[], object]) -> dict[nn.Linear, torch.Tensor]:
+    """The largest magnitude of each input of each layer that runs while `calibrate` does."""
+    found: dict[nn.Linear, torch.Tensor] = {}
+
+    def look(layer: nn.Module, inputs: tuple[torch.Tensor, ...]) -> None:
+        assert isinstance(layer, nn.Linear)
+        largest_K = inputs[0].reshape(-1, layer.in_features).float().abs().amax(dim=0)
+        found[layer] = torch.maximum(found[layer], largest_K) if layer in found else largest_K
+
+    hooks = [layer.register_forward_pre_hook(look) for layer in layers]
+    try:
+        calibrate()
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return found

@@ -30,6 +30,8 @@ from tessera_kernels.paged_attention import Ragged
 
 logger = logging.getLogger(__name__)
 
+CALIBRATED = 512
+"""Tokens that are run to find outlier inputs before weights are quantized."""
 STORED = {"int8": torch.int8, "fp8": torch.float8_e4m3fn}
 """What keys and values are stored as, by the setting `kv_cache_dtype`; else as they are computed."""
 
@@ -84,13 +86,13 @@ class SequenceRunner:
         attention.attach_caches(layers, self.caches)
         self.fusion = fuse(self.model) if fused else FusionReport({})
         logger.info("fused: %s", self.fusion)
-        if weights == "int8":
-            if device.place.type != "cpu":
-                raise ModelLoadError("`weights` is `int8`, which runs on a CPU alone; set it to `stored`")
-            logger.info("in 8 bits: %s", quantize_int8(self.model))
         self.encoder = Encoder.of(self.model)
         on_cpu = device.place.type == "cpu"
         self.threads = ThreadShare(torch.get_num_threads() if on_cpu else 1, torch.set_num_threads)
+        if weights == "int8":
+            if device.place.type != "cpu":
+                raise ModelLoadError("`weights` is `int8`, which runs on a CPU alone; set it to `stored`")
+            logger.info("in 8 bits: %s", quantize_int8(self.model, self._calibrate))
         cached = time.perf_counter()
         self._warm_up()
         self.report = {
@@ -108,6 +110,14 @@ class SequenceRunner:
     def vocabulary(self) -> int:
         """Number of token ids the model knows."""
         return int(self.model.config.get_text_config().vocab_size)
+
+    def _calibrate(self) -> None:
+        """Run random tokens: which inputs of a layer are large is the model's own, hardly the text's."""
+        count = min(CALIBRATED, self.pages * self.page_size, self.context_length)
+        tokens = torch.randint(self.vocabulary, (count,), generator=torch.Generator().manual_seed(0)).tolist()
+        scored = Sampling(max_tokens=1, prompt_logprobs=0)  # so that the last layer sees them all
+        request = SequenceRequest("calibration", tokens, scored, pages=list(range(self.pages)))
+        self.run(Batch([Chunk(request, 0, count)]))
 
     def _warm_up(self) -> None:
         """Run a token, so that kernels are compiled and memory is there before the first request comes."""
