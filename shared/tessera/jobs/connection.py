@@ -23,17 +23,18 @@ logger = logging.getLogger(__name__)
 RING_PREFIX = "tessera:celery:"
 """Before the name of each list in which Celery keeps rings."""
 SCRIPTS = (
-    *("CREATE", "GET", "LIST", "CANCEL", "DELETE", "WORKERS"),
+    *("CREATE", "GET", "EVENTS", "LIST", "CANCEL", "DELETE", "WORKERS"),
     *("CLAIM", "RENEW", "COMPLETE", "FAIL", "RELEASE"),
     *("REAP", "EXPIRE", "COUNTS", "REGISTER_WORKER", "REMOVE_WORKER"),
 )
-_DOWN = (
+DOWN = (
     redis.exceptions.ConnectionError,
     redis.exceptions.TimeoutError,
     redis.exceptions.OutOfMemoryError,
     redis.exceptions.ReadOnlyError,
     OSError,
 )
+"""What the client raises when a Redis does not answer, or answers that it cannot work."""
 
 
 REFUSALS = ("DENIED", "MISCONF", "MASTERDOWN", "NOREPLICAS", "NOAUTH", "NOPERM", "WRONGPASS", "CLUSTERDOWN", "TRYAGAIN")
@@ -70,7 +71,7 @@ def answering() -> Iterator[None]:
     """
     try:
         yield
-    except _DOWN as error:
+    except DOWN as error:
         raise _down(error) from error
     except redis.exceptions.ResponseError as error:
         if not str(error).startswith(REFUSALS):

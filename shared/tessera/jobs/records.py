@@ -39,6 +39,26 @@ class NotClaimed(msgspec.Struct, frozen=True):
     reason: Literal["gone", "busy", "ended"]
 
 
+EventName = Literal["queued", "in_progress", "progress", "completed", "failed", "cancelled"]
+
+
+class JobEvent(msgspec.Struct, frozen=True):
+    """Something that happened to a job, and how the job was then."""
+
+    id: str
+    """Of the stream: later events have greater ones."""
+    name: EventName
+    status: JobStatus
+    progress: int
+    attempts: int
+    error: JobError | None
+
+    @property
+    def last(self) -> bool:
+        """Whether nothing comes after it."""
+        return self.name in ("completed", "failed", "cancelled")
+
+
 class Page(msgspec.Struct, frozen=True):
     """A stretch of an owner's jobs."""
 
@@ -107,6 +127,25 @@ def job_from(reply: Mapping[Any, Any] | Sequence[Any]) -> Job:
         error=msgspec.json.decode(fields["error"], type=JobError) if "error" in fields else None,
         artifacts=msgspec.json.decode(fields["artifacts"], type=dict[str, Artifact]) if "artifacts" in fields else {},
     )
+
+
+def events_from(reply: Sequence[Any]) -> list[JobEvent]:
+    """The entries of a job's stream."""
+    found = []
+    for identity, pairs in reply:
+        fields = _fields(pairs)
+        error = fields["error"]
+        found.append(
+            JobEvent(
+                id=_text(identity),
+                name=cast("EventName", _text(fields["event"])),
+                status=cast("JobStatus", _text(fields["status"])),
+                progress=int(fields["progress"]),
+                attempts=int(fields["attempt"]),
+                error=msgspec.json.decode(error, type=JobError) if error else None,
+            )
+        )
+    return found
 
 
 def lease_from(reply: Sequence[Any]) -> Lease | NotClaimed:

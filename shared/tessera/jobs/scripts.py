@@ -6,6 +6,7 @@ microseconds (exact in a double), so no two processes need equal clocks.
 
 Keys, all under `tessera:`:
     job:<id>                     hash, the record
+    job:<id>:events              stream of what happened to it; each is told to the channel `events` too
     jobs:index:<kind>:<owner>    sorted set of ids by creation: what a list shows
     jobs:unfinished:<owner>      set of ids: what the limit counts
     jobs:queued                  sorted set of ids by when to ring (again)
@@ -24,6 +25,7 @@ PRELUDE = """
 local P = 'tessera:'
 local QUEUED, LEASED, ENDED = P .. 'jobs:queued', P .. 'jobs:leased', P .. 'jobs:ended'
 local MOST_DOUBLINGS = 6
+local MOST_EVENTS = 1000
 
 local function text(number) return string.format('%.0f', number) end
 local function now() local time = redis.call('TIME'); return time[1] * 1000000 + time[2] end
@@ -31,7 +33,16 @@ local function job(id) return P .. 'job:' .. id end
 local function index(kind, owner) return P .. 'jobs:index:' .. kind .. ':' .. owner end
 local function unfinished(owner) return P .. 'jobs:unfinished:' .. owner end
 local function get(id, field) return redis.call('HGET', job(id), field) end
+local function events(id) return job(id) .. ':events' end
 local function problem(code, message) return cjson.encode({code = code, message = message}) end
+
+-- What happened to a job, for those who watch it; a repeated status is an event too (another attempt).
+local function tell(id, event)
+  local known = redis.call('HMGET', job(id), 'status', 'progress', 'attempts', 'error')
+  redis.call('XADD', events(id), 'MAXLEN', '~', MOST_EVENTS, '*', 'event', event, 'status', known[1],
+    'progress', known[2], 'attempt', known[3], 'error', known[4] or '')
+  redis.call('PUBLISH', P .. 'events', id)
+end
 
 local function finish(id, status, err, keep)
   local at = now()
@@ -42,6 +53,7 @@ local function finish(id, status, err, keep)
   redis.call('ZREM', QUEUED, id)
   redis.call('ZREM', LEASED, id)
   redis.call('ZADD', ENDED, text(at + keep), id)
+  tell(id, status)
 end
 
 local function cancelled(id, keep)
@@ -52,6 +64,7 @@ local function queue_again(id)
   redis.call('HSET', job(id), 'status', 'queued', 'progress', '0', 'rings', '0')
   redis.call('ZREM', LEASED, id)
   redis.call('ZADD', QUEUED, text(now()), id)
+  tell(id, 'queued')
 end
 
 -- A lease ran out. The token stays, so that its holder may come back as long as nobody else has taken the job.
@@ -104,6 +117,7 @@ if key ~= '' then
   redis.call('HSET', remembered, 'job', id, 'hash', hash)
   redis.call('EXPIRE', remembered, keep_s)
 end
+tell(id, 'queued')
 return {'created', redis.call('HGETALL', job(id))}
 """
 
@@ -112,6 +126,14 @@ GET = """
 local record = redis.call('HGETALL', job(ARGV[1]))
 if #record == 0 or get(ARGV[1], 'owner') ~= ARGV[3] or get(ARGV[1], 'kind') ~= ARGV[2] then return false end
 return record
+"""
+
+# id, kind, owner, after, how many; answers the record and its events behind `after`
+EVENTS = """
+local record = redis.call('HGETALL', job(ARGV[1]))
+if #record == 0 or get(ARGV[1], 'owner') ~= ARGV[3] or get(ARGV[1], 'kind') ~= ARGV[2] then return false end
+local after = ARGV[4] == '' and '-' or '(' .. ARGV[4]
+return {record, redis.call('XRANGE', events(ARGV[1]), after, '+', 'COUNT', ARGV[5])}
 """
 
 # kind, owner, after, limit, order
@@ -146,6 +168,7 @@ redis.call('HINCRBY', job(id), 'token', 1)
 redis.call('HSET', job(id), 'status', 'in_progress', 'progress', '0', 'worker', worker, 'started_at', text(at))
 redis.call('ZREM', QUEUED, id)
 redis.call('ZADD', LEASED, text(at + lease), id)
+tell(id, 'in_progress')
 return {'claimed', get(id, 'token'), redis.call('HGETALL', job(id))}
 """
 
@@ -154,7 +177,10 @@ RENEW = """
 local id, progress = ARGV[1], tonumber(ARGV[4])
 if not holds(id, ARGV[2]) then return 'lost' end
 redis.call('ZADD', LEASED, text(now() + tonumber(ARGV[3])), id)
-if progress > tonumber(get(id, 'progress')) then redis.call('HSET', job(id), 'progress', text(progress)) end
+if progress > tonumber(get(id, 'progress')) then
+  redis.call('HSET', job(id), 'progress', text(progress))
+  tell(id, 'progress')
+end
 return get(id, 'cancel') == '1' and 'cancel' or 'held'
 """
 
@@ -220,7 +246,8 @@ local function remove(id)
     redis.call('ZREM', index(known[1], known[2]), id)
     redis.call('SREM', unfinished(known[2]), id)
   end
-  redis.call('DEL', job(id))
+  redis.call('DEL', job(id), events(id))
+  redis.call('PUBLISH', P .. 'events', id)
 end
 """
 

@@ -7,7 +7,7 @@ The side of the workers is `tessera.jobs.worker_store`.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -21,11 +21,13 @@ from tessera.errors import (
 )
 from tessera.jobs import records
 from tessera.jobs.connection import answering, connect_async, microseconds, sources
-from tessera.jobs.records import Created, Page, WorkerInfo
+from tessera.jobs.records import Created, JobEvent, Page, WorkerInfo
+from tessera.jobs.watching import Watchers, wait
 from tessera.settings import JobSettings
 from tessera.wire.jobs import Job, JobKind
 
 IDEMPOTENCY_S = 24 * 3600
+EVENTS_AT_ONCE = 100
 
 
 class Idempotency(msgspec.Struct, frozen=True):
@@ -48,6 +50,7 @@ class AsyncJobStore:
         self.settings = settings
         self._redis = connect_async(url, timeout_s)
         self._scripts = {name: self._redis.register_script(text) for name, text in sources().items()}
+        self._watchers = Watchers(self._redis)
 
     async def create(
         self,
@@ -105,6 +108,37 @@ class AsyncJobStore:
             raise _not_found(kind, job_id)
         return records.job_from(reply)
 
+    async def events(
+        self, job_id: str, *, kind: JobKind, owner: str, after: str = ""
+    ) -> AsyncGenerator[tuple[JobEvent, Job]]:
+        """What happened to a job behind the event `after`, and what happens, to its end; each with the record as it is.
+
+        Ends behind the last event, or when the job is deleted.
+
+        Raises:
+            NotFoundError: there is none, or it is another owner's; only before the first event.
+        """
+        known = False
+        with self._watchers.watching(job_id) as woken:
+            while True:
+                woken.clear()
+                reply = await self._run("EVENTS", job_id, kind, owner, after, EVENTS_AT_ONCE)
+                if not reply:
+                    if known:
+                        return
+                    raise _not_found(kind, job_id)
+                known, job = True, records.job_from(reply[0])
+                found = records.events_from(reply[1])
+                for event in found:
+                    after = event.id
+                    yield event, job
+                    if event.last:
+                        return
+                if not found:
+                    if job.ended_at is not None:
+                        return
+                    await wait(woken)
+
     async def list(
         self, *, kind: JobKind, owner: str, after: str | None, limit: int, order: Literal["asc", "desc"]
     ) -> Page:
@@ -154,6 +188,7 @@ class AsyncJobStore:
 
     async def close(self) -> None:
         """Close all connections."""
+        await self._watchers.close()
         await self._redis.aclose()
 
     async def _run(self, name: str, *arguments: str | bytes | int) -> Any:

@@ -7,10 +7,11 @@ owner is what the key middleware put into the scope.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import re
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
@@ -25,6 +26,7 @@ from litestar.types import ControllerRouterHandler
 from tessera.errors import ConflictError, InvalidRequestError, NotFoundError, RangeNotSatisfiableError, TesseraError
 from tessera.jobs.artifacts import ArtifactStore, DirectoryArtifacts
 from tessera.jobs.celery_app import Bell, make_bell
+from tessera.jobs.records import JobEvent
 from tessera.jobs.store import AsyncJobStore, Idempotency
 from tessera.jobs.video_request import body_hash, make_input, read_image, read_request
 from tessera.settings import Settings
@@ -34,6 +36,7 @@ from tessera.web.docs import documented
 from tessera.web.errors import envelope
 from tessera.web.forms import read_form
 from tessera.web.ranges import ByteRange, chunks, parse_range
+from tessera.web.sse import event, stream_response
 from tessera.wire.jobs import Job, VideoInput
 from tessera.wire.models import Card
 from tessera.wire.videos import Video, VideoCreateRequest, VideoDeleted, VideoError, VideoList, VideoStatus
@@ -50,6 +53,7 @@ MAX_LIST = 100
 MAX_KEY_LENGTH = 255
 FORM_OVERHEAD_BYTES = 256 * 1024
 _ID = re.compile(r"^video_[0-9a-f]{32}$")
+_EVENT_ID = re.compile(r"^[0-9]{1,20}-[0-9]{1,20}$")
 
 
 @dataclass(frozen=True)
@@ -172,6 +176,20 @@ class VideosController(Controller):
         job = await _job(request, state, video_id)
         return json_response(video_of(job), headers=_poll(job))
 
+    @get("/{video_id:str}/events", summary="Watch a video job.")
+    async def events(self, request: Request[Any, Any, Any], state: State, video_id: VideoId) -> Stream:
+        """Beyond OpenAI. Server-sent events from the job's beginning to its end, each with the video as it was then.
+
+        `video.queued` (again after a lost worker), `video.in_progress`, `video.progress`, and at the end
+        `video.completed` or `video.failed`. With the header `Last-Event-ID` they go on behind that event.
+        """
+        jobs: VideoJobs = state.videos
+        after = request.headers.get("last-event-id", "")
+        if after and not _EVENT_ID.match(after):
+            raise InvalidRequestError("`Last-Event-ID` is no id of an event of this stream", param="Last-Event-ID")
+        found = jobs.store.events(_checked(video_id), kind="video", owner=owner_of(request), after=after)
+        return await stream_response(_shown(found), done=False)
+
     @delete("/{video_id:str}", status_code=200, summary="Delete a video and its files.")
     async def delete_video(self, request: Request[Any, Any, Any], state: State, video_id: VideoId) -> Response[bytes]:
         """A job that runs is stopped at its next step."""
@@ -256,6 +274,16 @@ def video_of(job: Job) -> Video:
         expires_at=int(job.expires_at) if job.expires_at is not None else None,
         error=VideoError(code=job.error.code, message=job.error.message) if job.error and status == "failed" else None,
     )
+
+
+async def _shown(events: AsyncGenerator[tuple[JobEvent, Job]]) -> AsyncIterator[bytes]:
+    async with contextlib.aclosing(events):
+        async for happened, job in events:
+            then = msgspec.structs.replace(
+                job, status=happened.status, progress=happened.progress, error=happened.error or job.error
+            )
+            name = "failed" if happened.name == "cancelled" else happened.name
+            yield event(video_of(then), f"video.{name}", identity=happened.id)
 
 
 async def _job(request: Request[Any, Any, Any], state: State, video_id: str) -> Job:

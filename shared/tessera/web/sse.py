@@ -22,9 +22,9 @@ PING = b": ping\n\n"
 PING_EVERY_S = 15.0
 
 
-def event(value: object, name: str | None = None) -> bytes:
-    """One event with `value` as JSON."""
-    head = f"event: {name}\n".encode() if name else b""
+def event(value: object, name: str | None = None, *, identity: str | None = None) -> bytes:
+    """One event with `value` as JSON; `identity` is what a client that comes again sends as `Last-Event-ID`."""
+    head = (f"id: {identity}\n" if identity else "").encode() + (f"event: {name}\n" if name else "").encode()
     return head + b"data: " + msgspec.json.encode(value) + b"\n\n"
 
 
