@@ -78,6 +78,7 @@ def _parser() -> argparse.ArgumentParser:
         _add_data(action)
 
     _add_starters(commands)
+    _add_jobs(commands)
 
     config = commands.add_parser("config", help="print a tessera.toml with every key and its default")
     config.set_defaults(run=_config)
@@ -112,6 +113,42 @@ def _add_starters(commands: argparse._SubParsersAction[argparse.ArgumentParser])
     for action in (listing, train, evaluate):
         _add_config(action)
         _add_data(action)
+
+
+def _add_jobs(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    jobs = commands.add_parser("jobs", help="long work of all keys: what there is, and what to do about it")
+    actions = jobs.add_subparsers(required=True, metavar="action")
+    states = ["queued", "in_progress", "completed", "failed", "cancelled"]
+    listing = actions.add_parser("list", help="the newest first")
+    listing.add_argument("--status", choices=states)
+    listing.add_argument("--limit", type=int, default=50, help="lines (%(default)s)")
+    show = actions.add_parser("show", help="everything about one, as JSON")
+    cancel = actions.add_parser("cancel", help="stop: at once while it is queued, else at its worker's next step")
+    retry = actions.add_parser("retry", help="let a failed or cancelled one begin again")
+    purge = actions.add_parser("purge", help="forget records and remove their files")
+    purge.add_argument("--status", choices=states[2:], help="all that have ended so")
+    purge.add_argument("--older-than", type=float, default=0.0, metavar="HOURS", help="of those (default: of any age)")
+    for action in (show, cancel, retry, purge):
+        action.add_argument("id", nargs={show: None, purge: "*"}.get(action, "+"))
+    for name, action in (("list", listing), ("show", show), ("cancel", cancel), ("retry", retry), ("purge", purge)):
+        action.set_defaults(run=_jobs, action=name)
+        _add_config(action)
+        _add_data(action)
+
+
+def _jobs(given: argparse.Namespace) -> int:
+    from tessera.jobs import command  # noqa: PLC0415
+
+    settings, _ = _load(given)
+    with command.admin_of(settings) as admin:
+        if given.action == "list":
+            return command.show_list(admin, status=given.status, limit=given.limit, say=print)
+        if given.action == "show":
+            return command.show(admin, given.id, print)
+        if given.action == "purge":
+            older = given.older_than * 3600
+            return command.purge(admin, given.id, status=given.status, older_than_s=older, say=print)
+        return {"cancel": command.cancel, "retry": command.retry}[given.action](admin, given.id, print)
 
 
 def _add_config(parser: argparse.ArgumentParser) -> None:

@@ -16,7 +16,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from tessera.errors import UnavailableError
-from tessera.jobs import scripts
+from tessera.jobs import admin_scripts, scripts
 
 logger = logging.getLogger(__name__)
 
@@ -27,6 +27,7 @@ SCRIPTS = (
     *("CLAIM", "RENEW", "COMPLETE", "FAIL", "RELEASE"),
     *("REAP", "EXPIRE", "COUNTS", "REGISTER_WORKER", "REMOVE_WORKER"),
 )
+ADMIN_SCRIPTS = ("RECORDS", "RECORD", "RETRY")
 DOWN = (
     redis.exceptions.ConnectionError,
     redis.exceptions.TimeoutError,
@@ -55,7 +56,9 @@ def connect_async(url: str, timeout_s: float) -> redis.asyncio.Redis:
 
 def sources() -> dict[str, str]:
     """All scripts by name."""
-    return {name: scripts.PRELUDE + getattr(scripts, name) for name in SCRIPTS}
+    return {name: scripts.PRELUDE + getattr(scripts, name) for name in SCRIPTS} | {
+        name: scripts.PRELUDE + getattr(admin_scripts, name) for name in ADMIN_SCRIPTS
+    }
 
 
 def microseconds(seconds: float) -> int:

@@ -132,11 +132,10 @@ class AsyncJobStore:
                 for event in found:
                     after = event.id
                     yield event, job
-                    if event.last:
-                        return
+                # An ended job may have been begun again: only its latest end is one.
+                if job.ended_at is not None and (not found or found[-1].last):
+                    return
                 if not found:
-                    if job.ended_at is not None:
-                        return
                     await wait(woken)
 
     async def list(
