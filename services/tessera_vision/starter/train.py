@@ -56,7 +56,7 @@ class Plan:
 
     word_steps: int = 900
     sight_steps: int = 900
-    answer_steps: int = 4000
+    answer_steps: int = 5000
     words: int = 32
     """Scenes of a step of the first stage."""
     pictures: int = 64
