@@ -5,6 +5,8 @@ from __future__ import annotations
 from litestar import Litestar
 from prometheus_client import CollectorRegistry
 
+from tessera.language.metrics import GenerationMetrics
+from tessera.language.pinning import pin
 from tessera.language.service import EngineHost
 from tessera.settings import Settings
 from tessera.web.app import build_app
@@ -15,8 +17,13 @@ from tessera_text.routes import ROUTES
 def create_app(settings: Settings) -> Litestar:
     """Make the app; its engine starts and ends with it."""
     registry = CollectorRegistry()
+    metrics = GenerationMetrics(registry)
     host: EngineHost[TextTools] = EngineHost(
-        "text", "tessera_text.worker", registry, lambda *loaded: build_tools(*loaded, settings.text)
+        "text",
+        "tessera_text.worker",
+        registry,
+        lambda ready, engine: build_tools(ready, engine, metrics, settings.text),
+        lambda tools: pin(host.engine, tools.pinned),
     )
 
     return build_app(

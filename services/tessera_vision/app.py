@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from litestar import Litestar
 from prometheus_client import CollectorRegistry
 
+from tessera.language.metrics import GenerationMetrics
 from tessera.language.service import EngineHost
 from tessera.settings import Settings
 from tessera.web.app import build_app
@@ -21,11 +22,12 @@ def create_app(settings: Settings) -> Litestar:
     """Make the app; its engine and its preprocessing pool start and end with it."""
     registry = CollectorRegistry()
     pool = ThreadPoolExecutor(max_workers=min(4, os.cpu_count() or 1), thread_name_prefix="preprocess")
+    metrics = GenerationMetrics(registry)
     host: EngineHost[VisionTools] = EngineHost(
         "vision",
         "tessera_vision.worker",
         registry,
-        lambda *loaded: build_tools(*loaded, settings.vision, pool),
+        lambda ready, engine: build_tools(ready, engine, metrics, settings.vision, pool),
     )
 
     @asynccontextmanager

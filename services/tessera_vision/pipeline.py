@@ -7,7 +7,6 @@ travel to the engine. Pillow releases the interpreter lock while it decodes and 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,7 +43,6 @@ class VisionTools:
 
     chat: ChatCompletions
     tokens: Tokens
-    pinned: Sequence[list[int]] = ()
 
 
 def build_tools(

@@ -9,7 +9,7 @@ from litestar.datastructures import State
 from litestar.response import Stream
 
 from tessera.language.chat import ChatCompletions
-from tessera.language.service import EngineHost, HasPinned
+from tessera.language.service import EngineHost
 from tessera.language.tokens import Tokens
 from tessera.web.app import json_response
 from tessera.web.disconnect import unless_client_leaves
@@ -20,7 +20,7 @@ from tessera.wire.decoding import decode_json
 from tessera.wire.tools import DetokenizeRequest
 
 
-class ChatTools(HasPinned, Protocol):
+class ChatTools(Protocol):
     """What the routes need of a service's tools."""
 
     @property

@@ -7,37 +7,23 @@ after a restart with another model.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-import uuid
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 from litestar import Litestar
 from prometheus_client import CollectorRegistry
 
 from tessera.engine.client import EngineClient, python_module
 from tessera.errors import TesseraError, UnavailableError
-from tessera.language.metrics import GenerationMetrics
 from tessera.web.metrics import NamedGauges
 from tessera.web.models import find_model, model_of
-from tessera.wire.engine import Generate, Ready, Sampling
+from tessera.wire.engine import Ready
 from tessera.wire.models import Card, ModelList
 
-
-class HasPinned(Protocol):
-    """What every service's tools have: prompts that stay in the prefix cache, as token ids."""
-
-    @property
-    def pinned(self) -> Sequence[list[int]]:
-        """See the class."""
-        ...
-
-
-Tools = TypeVar("Tools", bound=HasPinned)
-Build = Callable[[Ready, EngineClient, GenerationMetrics], Tools]
+Tools = TypeVar("Tools")
 
 logger = logging.getLogger(__name__)
 
@@ -48,18 +34,26 @@ class EngineHost(Generic[Tools]):
     Args:
         name: the service; the engine is `<name> engine` in logs and errors.
         module: what runs as the engine process.
-        registry: where the engine's gauges and the times of generation are shown.
+        registry: where the engine's gauges are shown.
         build: makes the tools from what the engine has loaded. Called once per loaded model, off the hot path.
+        prepare: called with the tools after each start of the engine; the service is ready when it has succeeded.
     """
 
-    def __init__(self, name: str, module: str, registry: CollectorRegistry, build: Build[Tools]) -> None:
+    def __init__(
+        self,
+        name: str,
+        module: str,
+        registry: CollectorRegistry,
+        build: Callable[[Ready, EngineClient], Tools],
+        prepare: Callable[[Tools], Awaitable[None]] | None = None,
+    ) -> None:
         gauges = NamedGauges(registry, f"tessera_{name}_engine")
-        self._metrics = GenerationMetrics(registry)
         self.engine = EngineClient(python_module(module), name=f"{name} engine", on_gauges=gauges.update)
         self._build = build
         self._tools: Tools | None = None
         self._ready: Ready | None = None
-        self._pinned_for: Ready | None = None
+        self._prepare = prepare
+        self._prepared_for: Ready | None = None
         self._making = asyncio.Lock()
 
     @asynccontextmanager
@@ -101,25 +95,13 @@ class EngineHost(Generic[Tools]):
             ready = self.engine.ready
             if ready is not None and not _same(ready, self._ready):
                 self._tools = self._ready = None  # it has come back with another model
-                self._tools = await asyncio.to_thread(self._build, ready, self.engine, self._metrics)
+                self._tools = await asyncio.to_thread(self._build, ready, self.engine)
                 self._ready = ready
-            if ready is not None and self._tools is not None and ready is not self._pinned_for:
-                self._pinned_for = ready  # each process begins with an empty cache
-                await self._pin(self._tools.pinned)
+            if ready is not None and self._tools is not None and ready is not self._prepared_for:
+                if self._prepare is not None:
+                    await self._prepare(self._tools)
+                self._prepared_for = ready
             return self._tools
-
-    async def _pin(self, prompts: Sequence[list[int]]) -> None:
-        """Have the engine compute prompts and keep them.
-
-        Raises:
-            TesseraError: it cannot; then the service is not ready.
-        """
-        for token_ids in prompts:
-            sampling = Sampling(max_tokens=1)
-            message = Generate(request_id=uuid.uuid4().hex, token_ids=token_ids, sampling=sampling, pin=True)
-            async with contextlib.aclosing(self.engine.request(message)) as answers:
-                async for _ in answers:
-                    pass
 
     def models(self) -> ModelList:
         """What `/v1/models` answers: empty until the engine has loaded."""
