@@ -35,8 +35,8 @@ class PrefixCache:
         self.host = HostTier(host_slots)
         self.enabled = enabled
         self.transfers: list[Transfer] = []
-        self.idle = 0
-        """Pages that only the tree holds and nobody pinned: free for who needs them."""
+        self.idle = self.pinned = 0
+        """Pages that only the tree holds and nobody pinned, free for who needs them; and pages that somebody did."""
         self.hit_tokens = {"device": 0, "host": 0}
         self.asked_tokens = 0
         self.evicted_pages = 0
@@ -110,6 +110,7 @@ class PrefixCache:
             self.transfers.append(Fetch(node.slot, page))
             self.host.give_up(node)
             node.pins -= 1
+            self.pinned -= node.pins == 0
             self._settle(node, page)
         pages = [node.page for node in match.nodes if node.page is not None]
         cursor = Cursor(match.nodes[-1], len(match.nodes)) if match.nodes else self.root(salt)
@@ -177,16 +178,12 @@ class PrefixCache:
             node = node.parent
         self._remove(node)
 
-    @property
-    def pinned(self) -> int:
-        """Device pages that are pinned."""
-        return sum(node.pins > 0 for node in self._node_of.values())
-
     def pin(self, nodes: Iterable[Node]) -> None:
         """Keep pages although nobody uses them, until `unpin`. Pin a whole path from its root on."""
         for node in nodes:
             if self._is_idle(node):
                 self.idle -= 1
+            self.pinned += node.pins == 0
             node.pins += 1
 
     def unpin(self, nodes: Iterable[Node]) -> None:
@@ -218,7 +215,7 @@ class PrefixCache:
         self._evictable.clear()
         self.host.reset()
         self.transfers.clear()
-        self.idle = 0
+        self.idle = self.pinned = 0
         self.allocator.reset(held)
 
     def check_integrity(self, held: Iterable[Sequence[int]]) -> None:

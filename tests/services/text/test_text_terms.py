@@ -34,7 +34,7 @@ def cached(client, text: str, **more) -> int:
 
 def test_tokens_of_a_known_beginning_are_counted_as_cached_among_requests_of_one_salt(client):
     story = "Once upon a time there was a cache that remembered. " * 3
-    assert cached(client, story) == 0
+    assert cached(client, story) < 16  # the template begins alike everywhere
     assert cached(client, story + "What then?") >= len(story) - 32
     assert cached(client, story, cache_salt="mine") == 0
     assert cached(client, story, cache_salt="mine") >= len(story) - 32
