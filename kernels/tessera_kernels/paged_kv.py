@@ -58,11 +58,6 @@ class PagedKV:
         return cls(made(dims[0], kind=dtype), made(dims[1], kind=dtype), *scales)
 
     @property
-    def quantized(self) -> bool:
-        """Whether there are scales."""
-        return self.key_scale_PSH is not None
-
-    @property
     def tensors(self) -> list[torch.Tensor]:
         """All of them; a page is the same row of each."""
         found = (self.key_PSHD, self.value_PSHE, self.key_scale_PSH, self.value_scale_PSH)

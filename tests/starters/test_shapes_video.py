@@ -19,6 +19,7 @@ from tessera_video.starter.codec import PLANS, CodecStage, Plan
 from tessera_video.starter.denoiser import IMAGE_EVERY, DenoiserStage
 from tessera_video.starter.evaluate import agrees, draw_cases
 from tessera_video.starter.latents import Pool, scene_of
+from tessera_video.starter.layout import CELL, LATENT_FRAMES, NAMES, ROWS, SEEN_IN, layout_of
 from tessera_video.starter.model import LATENT_CHANNELS, make_codec, make_pipeline
 
 TRIPLES = [
@@ -178,3 +179,23 @@ def test_every_word_of_every_prompt_is_known(stage: DenoiserStage) -> None:
     for _ in range(400):
         prompt = data.describe(data.draw_scene(random), random)
         assert unknown not in stage.tokenizer(prompt).input_ids
+
+
+def test_the_layout_says_what_is_in_the_cell_of_each_thing() -> None:
+    random = np.random.default_rng(4)
+    for _ in range(20):
+        scene = data.draw_scene(random, things=2)
+        tracks = data.draw_tracks(scene, random)
+        classes, places = layout_of(scene, tracks)
+        table = classes.reshape(len(NAMES), LATENT_FRAMES, ROWS, ROWS)
+        for thing, track in zip(scene.things, tracks, strict=True):
+            for frame, seen in enumerate(SEEN_IN):
+                row, column = int(track.y[seen] // CELL), int(track.x[seen] // CELL)
+                found = table[:, frame, row, column]
+                wanted = [getattr(thing, name) for name in ("colour", "shape", "motion")] + [scene.background]
+                assert [values[index - 1] for values, index in zip(NAMES.values(), found, strict=True)] == wanted
+                x, y, _ = places.reshape(LATENT_FRAMES, ROWS, ROWS, 3)[frame, row, column] * CELL
+                assert (column + 0.5) * CELL + x == pytest.approx(track.x[seen], abs=1e-3)
+                assert (row + 0.5) * CELL + y == pytest.approx(track.y[seen], abs=1e-3)
+        assert (classes[0] == 0).any()
+        assert not places[classes[0] == 0].any()

@@ -49,15 +49,12 @@ def start_sequence_engine(
     checked = time.perf_counter()
     check_backend(settings.grammar_backend)
     device = choose(settings.device, dtype=settings.dtype, threads=settings.threads)
-    runner = SequenceRunner(
+    runner = _runner(
         found.path,
         device,
-        page_size=settings.page_size,
+        settings,
         kv_cache_bytes=settings.kv_cache_bytes,
         host_cache_bytes=settings.host_cache_bytes,
-        fused=settings.fuse_projections,
-        weights=settings.weights,
-        kv_cache_dtype=settings.kv_cache_dtype,
         dummy=settings.load == "dummy",
     )
     report = {
@@ -74,6 +71,28 @@ def start_sequence_engine(
     )
     ready = Ready(device=device.name, cards=[card], directories=[str(found.path)], report=report)
     return SequenceEngine(runner, settings, ready, grammars, _draft(runner, directory, settings, models_dir, device))
+
+
+def _runner(
+    directory: Path,
+    device: Device,
+    settings: SequenceEngineSettings,
+    *,
+    kv_cache_bytes: int,
+    host_cache_bytes: int = 0,
+    dummy: bool = False,
+) -> SequenceRunner:
+    return SequenceRunner(
+        directory,
+        device,
+        page_size=settings.page_size,
+        kv_cache_bytes=kv_cache_bytes,
+        host_cache_bytes=host_cache_bytes,
+        fused=settings.fuse_projections,
+        weights=settings.weights,
+        kv_cache_dtype=settings.kv_cache_dtype,
+        dummy=dummy,
+    )
 
 
 def _draft(
@@ -95,13 +114,5 @@ def _draft(
             f"the draft model {settings.draft_model!r} has other tokens than the model it is to guess for; take a "
             "smaller model of the same family"
         )
-    runner = SequenceRunner(
-        found.path,
-        device,
-        page_size=settings.page_size,
-        kv_cache_bytes=settings.draft_cache_bytes,
-        fused=settings.fuse_projections,
-        weights=settings.weights,
-        kv_cache_dtype=settings.kv_cache_dtype,
-    )
+    runner = _runner(found.path, device, settings, kv_cache_bytes=settings.draft_cache_bytes)
     return DraftModel(runner, max_tokens=settings.max_batch_tokens, vocabulary=target.vocabulary)

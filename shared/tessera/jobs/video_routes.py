@@ -36,7 +36,7 @@ from tessera.web.docs import documented
 from tessera.web.errors import envelope
 from tessera.web.forms import read_form
 from tessera.web.ranges import ByteRange, chunks, parse_range
-from tessera.web.sse import event, stream_response
+from tessera.web.sse import PING, event, stream_response
 from tessera.wire.jobs import Job, VideoInput
 from tessera.wire.models import Card
 from tessera.wire.videos import Video, VideoCreateRequest, VideoDeleted, VideoError, VideoList, VideoStatus
@@ -187,6 +187,7 @@ class VideosController(Controller):
         after = request.headers.get("last-event-id", "")
         if after and not _EVENT_ID.match(after):
             raise InvalidRequestError("`Last-Event-ID` is no id of an event of this stream", param="Last-Event-ID")
+        await _job(request, state, video_id)
         found = jobs.store.events(_checked(video_id), kind="video", owner=owner_of(request), after=after)
         return await stream_response(_shown(found), done=False)
 
@@ -277,6 +278,7 @@ def video_of(job: Job) -> Video:
 
 
 async def _shown(events: AsyncGenerator[tuple[JobEvent, Job]]) -> AsyncIterator[bytes]:
+    yield PING  # so that the answer begins, though nothing may happen for long
     async with contextlib.aclosing(events):
         async for happened, job in events:
             then = msgspec.structs.replace(

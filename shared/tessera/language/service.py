@@ -99,7 +99,10 @@ class EngineHost(Generic[Tools]):
                 self._ready = ready
             if ready is not None and self._tools is not None and ready is not self._prepared_for:
                 if self._prepare is not None:
-                    await self._prepare(self._tools)
+                    try:
+                        await self._prepare(self._tools)
+                    except TesseraError as error:  # the operator's fault, not that of a request that comes now
+                        raise UnavailableError(f"the {self.engine.name} is not ready: {error.message}") from error
                 self._prepared_for = ready
             return self._tools
 

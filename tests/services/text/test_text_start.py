@@ -11,6 +11,18 @@ import httpx
 import pytest
 
 
+def until_failed(service) -> None:
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            if service.parts() == {"engine": "failed"}:
+                return
+        except OSError:
+            pass
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
 @pytest.mark.parametrize(
     ("make", "words"),
     [
@@ -22,15 +34,7 @@ def test_a_model_that_cannot_be_loaded_is_said_in_ready_and_in_each_answer(start
     directory = tmp_path / "absent"
     make(directory)
     with start_service("text", wait=False, text__model=str(directory)) as service:
-        deadline = time.monotonic() + 60
-        while True:
-            try:
-                if service.parts() == {"engine": "failed"}:
-                    break
-            except OSError:
-                pass
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        until_failed(service)
         answer = httpx.post(f"{service.url}/v1/completions", json={"model": "absent", "prompt": "x"})
         assert answer.status_code == 503
         assert words in answer.json()["error"]["message"]
@@ -77,12 +81,8 @@ def test_pinned_prompts_that_would_fill_the_cache_are_refused_with_the_cure(star
     settings = {"text__model": str(tiny_text_model), "text__engine__threads": "1", "text__pinned_prompts": SYSTEM * 9}
     settings["text__engine__kv_cache_bytes"] = str(64 * 16 * 2 * 2 * 32 * 4)
     with start_service("text", wait=False, **settings) as service:
-        deadline = time.monotonic() + 60
-        while True:
-            try:
-                if service.parts() == {"engine": "failed"}:
-                    break
-            except OSError:
-                pass
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        until_failed(service)
+        body = {"model": "tiny-text", "prompt": "abc", "max_tokens": 1}
+        answer = httpx.post(f"{service.url}/v1/completions", json=body, timeout=30)
+        assert answer.status_code == 503, "not the fault of who asks"
+        assert "`kv_cache_bytes` larger or the pinned prompts shorter" in answer.json()["error"]["message"]
