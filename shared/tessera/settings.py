@@ -114,7 +114,7 @@ class VisionSettings(Section, frozen=True, kw_only=True):
     port: Annotated[Port, says("TCP port.")] = 8002
     url: Annotated[str, says("Where the gateway reaches it. Empty: http://host:port.")] = ""
     model: Annotated[str, says("Name of a starter, path of a model directory, or hf:owner/name of a model hub.")] = (
-        "tiny-random-vision"
+        "scenes-vision"
     )
     max_output_tokens: Annotated[Positive, says("Most tokens one answer may have.")] = 1024
     max_choices: Annotated[Positive, says("Largest `n`.")] = 4

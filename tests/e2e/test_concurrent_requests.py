@@ -71,7 +71,7 @@ def test_all_modalities_are_served_at_once(suite: Any) -> None:
 
     async def look(client: openai.AsyncOpenAI) -> None:
         messages: Any = [{"role": "user", "content": parts}]
-        answer = await client.chat.completions.create(model="tiny-random-vision", messages=messages, max_tokens=6)
+        answer = await client.chat.completions.create(model="scenes-vision", messages=messages, max_tokens=6)
         assert answer.usage
         assert answer.usage.completion_tokens
 

@@ -39,12 +39,14 @@ def test_the_folder_has_a_file_of_each_modality(demo: Any) -> None:
     assert {path.name for path in demo.output.iterdir()} == FILES
     assert all(path.stat().st_size > 0 for path in demo.output.iterdir())
     assert "mosaic" in (demo.output / "answer.txt").read_text().lower()
+    described = (demo.output / "description.txt").read_text().lower()
+    assert all(thing in described for thing in ("red circle", "green triangle", "blue square"))
 
 
 def test_it_says_what_it_did_with_times_and_which_weights_are_random(demo: Any) -> None:
     for title, model in {
         "answer": "smollm2-135m-instruct",
-        "description": "tiny-random-vision",
+        "description": "scenes-vision",
         "video": "tiny-random-video",
         "speech": "tiny-random-speech",
         "transcript": "tiny-random-transcription",
@@ -78,7 +80,7 @@ def test_the_page_refers_to_its_own_files_only(demo: Any) -> None:
     assert "@import" not in page
     assert "<script" not in page
     assert (demo.output / "answer.txt").read_text().split()[0] in page
-    assert page.count("random weights: the output is noise") == 4
+    assert page.count("random weights: the output is noise") == 3
 
 
 def test_without_a_suite_it_says_how_to_start_one(tmp_path: Path, suite: Any) -> None:

@@ -205,7 +205,7 @@ def test_services_killed_all_at_once_come_back_with_new_engines(
     killed = {name: kill(f"-m tessera_{name} ") for name in breakable_suite.urls}
     for name, pid in killed.items():
         wait(lambda name=name, pid=pid: set(breakable_suite.pids(f"-m tessera_{name} ")) - {pid}, f"another {name}")
-    for model in (TEXT, "tiny-random-vision"):
+    for model in (TEXT, "scenes-vision"):
         assert client.chat.completions.create(model=model, messages=QUESTION, max_tokens=1).choices
     assert client.audio.speech.create(model="tiny-random-speech", voice="alloy", input="Hi.").content
     assert client.videos.create_and_poll(prompt="x", seconds="1", extra_body={"steps": 1}).status == "completed"

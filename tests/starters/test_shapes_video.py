@@ -20,7 +20,8 @@ from tessera_video.starter.denoiser import IMAGE_EVERY, DenoiserStage
 from tessera_video.starter.evaluate import agrees, draw_cases
 from tessera_video.starter.latents import Pool, scene_of
 from tessera_video.starter.layout import CELL, LATENT_FRAMES, NAMES, ROWS, SEEN_IN, layout_of
-from tessera_video.starter.model import LATENT_CHANNELS, make_codec, make_pipeline
+from tessera_video.starter.model import LATENT_CHANNELS, make_codec, make_pipeline, make_text_encoder, make_tokenizer
+from tessera_video.starter.reading import ReadingStage, meanings, owners, questions
 
 TRIPLES = [
     data.Thing(colour, shape, motion)
@@ -150,7 +151,8 @@ def test_the_codec_learns_from_every_kind_of_clip_of_its_plans(plan: Plan, tmp_p
 def stage(tmp_path: Path) -> DenoiserStage:
     torch.manual_seed(0)
     latents = torch.randn(40, LATENT_CHANNELS, 5, 8, 8, dtype=torch.float16)
-    return DenoiserStage(_run(tmp_path), Pool(latents, [0.0] * LATENT_CHANNELS, [1.0] * LATENT_CHANNELS))
+    pool = Pool(latents, [0.0] * LATENT_CHANNELS, [1.0] * LATENT_CHANNELS)
+    return DenoiserStage(_run(tmp_path), pool, make_text_encoder(make_tokenizer()))
 
 
 def test_training_pads_prompts_to_the_same_effect_as_the_pipeline(stage: DenoiserStage) -> None:
@@ -171,6 +173,40 @@ def test_training_pads_prompts_to_the_same_effect_as_the_pipeline(stage: Denoise
 def test_the_denoiser_learns_with_and_without_a_given_first_frame(stage: DenoiserStage) -> None:
     for index in (0, IMAGE_EVERY - 1):
         assert np.isfinite(list(stage.step(index).values())).all()
+
+
+def test_each_word_is_known_to_speak_of_its_thing() -> None:
+    random = np.random.default_rng(0)
+    tokenizer = make_tokenizer()
+    for _ in range(100):
+        scene = data.draw_scene(random, things=2)
+        pieces = data.say(scene, random)
+        words = tokenizer.convert_ids_to_tokens(tokenizer("".join(text for text, _ in pieces)).input_ids)
+        owned = owners(tokenizer, pieces)
+        for index, thing in enumerate(scene.things):
+            of_it = [word for word, owner in zip(words, owned, strict=True) if owner == index]
+            assert of_it[1:3] == [thing.colour, thing.shape]
+            assert scene.background not in of_it
+
+
+def test_a_things_words_are_taught_what_both_things_do() -> None:
+    red, blue = data.Thing("red", "circle", "left"), data.Thing("blue", "star", "spin")
+    said = meanings(data.Scene((red, blue), "gray"))
+    assert said.keys() == questions().keys()
+    assert said["order"] == [1, 2]
+    assert (
+        said["own motion"]
+        == said["other motion"][::-1]
+        == [1 + data.MOTIONS.index("left"), 1 + data.MOTIONS.index("spin")]
+    )
+    alone = meanings(data.Scene((red,), "gray"))
+    assert alone["order"] == alone["other shape"] == [0]
+
+
+def test_reading_learns(tmp_path: Path) -> None:
+    stage = ReadingStage(_run(tmp_path))
+    losses = [stage.step(index)["loss"] for index in range(40)]
+    assert losses[-1] < 0.75 * losses[0]
 
 
 def test_every_word_of_every_prompt_is_known(stage: DenoiserStage) -> None:

@@ -98,20 +98,26 @@ def draw_scene(random: np.random.Generator, *, held: bool = False, things: int |
 
 def describe(scene: Scene, random: np.random.Generator) -> str:
     """One of the ways to say a scene."""
+    return "".join(text for text, _ in say(scene, random))
+
+
+def say(scene: Scene, random: np.random.Generator) -> list[tuple[str, int | None]]:
+    """One of the ways to say a scene, in pieces, each with the number of the thing that it speaks of."""
     phrases = PARTICIPLES if random.random() < 0.5 else VERBS
-    said = [f"{_article(thing)} {thing.shape} {random.choice(phrases[thing.motion])}" for thing in scene.things]
-    text = str(random.choice([" and ", " while ", ", "])).join(said)
+    said: list[tuple[str, int | None]] = []
+    joint = str(random.choice([" and ", " while ", ", "]))
+    for index, thing in enumerate(scene.things):
+        if index:
+            said.append((joint, None))
+        said.append((f"{_article(thing)} {thing.shape} {random.choice(phrases[thing.motion])}", index))
     ground = scene.background
-    return str(
-        random.choice(
-            [
-                f"{text} on a {ground} background",
-                f"{text}, {ground} background",
-                f"{text} in front of a {ground} background",
-                f"on a {ground} background, {text}",
-            ]
-        )
-    )
+    before, after = (
+        ("", f" on a {ground} background"),
+        ("", f", {ground} background"),
+        ("", f" in front of a {ground} background"),
+        (f"on a {ground} background, ", ""),
+    )[random.integers(4)]
+    return [(before, None), *said, (after, None)]
 
 
 def _article(thing: Thing) -> str:

@@ -17,13 +17,14 @@ import torch
 from diffusers.models.transformers.transformer_wan import WanAttnProcessor
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from transformers import UMT5EncoderModel
 
 from tessera.starters.optimize import Average, adamw, autocast, generator, set_learning_rate
 from tessera.starters.run import Run
 from tessera_video.starter import data
 from tessera_video.starter.latents import Pool, scene_of
 from tessera_video.starter.layout import NAMES, Layout, LayoutHead, layout_of
-from tessera_video.starter.model import make_text_encoder, make_tokenizer, make_transformer
+from tessera_video.starter.model import make_tokenizer, make_transformer
 
 STEPS, BATCH = 8000, 32
 WARMUP, DECAY_SHARE = 100, 0.25
@@ -72,12 +73,12 @@ class DenoiserStage:
     name = "denoiser"
     steps = STEPS
 
-    def __init__(self, run: Run, pool: Pool) -> None:
+    def __init__(self, run: Run, pool: Pool, text_encoder: UMT5EncoderModel) -> None:
         run.reseed(self.name)
         self.run = run
         self.pool = pool
         self.tokenizer = make_tokenizer()
-        self.text_encoder = make_text_encoder(self.tokenizer).to(run.device).train()
+        self.text_encoder = text_encoder.train()
         self.transformer = make_transformer().to(run.device).train()
         start(self.transformer)
         config = self.transformer.config

@@ -20,7 +20,7 @@ from tessera.starters.run import Run
 from tessera_video.starter import data, whole
 from tessera_video.starter.codec import to_pixels
 
-SHARDS, CLIPS_OF_A_SHARD = 24, 500
+SHARDS, CLIPS_OF_A_SHARD = 36, 500
 AT_ONCE = 20
 KEY = "latents"
 
@@ -36,9 +36,12 @@ class Pool:
 
 
 def scene_of(run: Run, clip: int) -> tuple[data.Scene, np.random.Generator]:
-    """The scene of a clip of the pool, and the random generator that its rendering goes on with."""
+    """The scene of a clip of the pool, and the random generator that its rendering goes on with.
+
+    Two of three clips have two things: who does what is learned last.
+    """
     random = generator(run.seed_of("clip", clip))
-    return data.draw_scene(random), random
+    return data.draw_scene(random, things=2 if clip % 3 else 1), random
 
 
 def make_pool(run: Run, codec: AutoencoderKLWan) -> Pool:

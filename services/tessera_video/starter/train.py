@@ -1,4 +1,4 @@
-"""Trains the video starter: the VAE, then transformer and text encoder on its latents.
+"""Trains the video starter: the VAE, the text encoder, then transformer and text encoder on the VAE's latents.
 
 Does not know how it is judged.
 """
@@ -18,6 +18,7 @@ from tessera_video.starter.codec import PLANS, CodecStage
 from tessera_video.starter.denoiser import DenoiserStage
 from tessera_video.starter.latents import Pool, make_pool
 from tessera_video.starter.model import make_codec, make_pipeline
+from tessera_video.starter.reading import ReadingStage
 
 NAME = "shapes-video"
 NOTICE = (
@@ -40,7 +41,9 @@ def train(run: Run) -> Card:
         codec = codec_stage.codec
     assert codec is not None
     pool = make_pool(run, codec)
-    stage = DenoiserStage(run, pool)
+    reading = ReadingStage(run)
+    run.fit(reading)
+    stage = DenoiserStage(run, pool, reading.text_encoder)
     run.fit(stage)
     return save(run, codec, pool, stage)
 

@@ -19,8 +19,15 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from tessera_vision.starter.random import SPECIAL
-
+SPECIAL = [
+    "<|im_start|>",
+    "<|im_end|>",
+    "<end_of_utterance>",
+    "<image>",
+    "<fake_token_around_image>",
+    "<global-img>",
+    "<pad>",
+]
 IMAGE_SIZE = 72
 PATCH_SIZE = 8
 SCALE_FACTOR = 3

@@ -18,7 +18,7 @@ from PIL import Image
 from tessera.errors import InvalidRequestError, PayloadTooLargeError, UnsupportedMediaError
 from tessera_vision.images import ImageLimits, decode_data_url
 
-MODEL = "tiny-random-vision"
+MODEL = "scenes-vision"
 LIMITS = ImageLimits(count=2, bytes=100_000, pixels=1_000_000)
 
 
@@ -53,10 +53,11 @@ def client(vision):
     return openai.OpenAI(base_url=f"{vision.url}/v1", api_key="none", max_retries=0, timeout=60)
 
 
-def test_the_card_says_that_the_weights_are_random(client):
+def test_the_card_says_what_the_model_knows_and_how_well(client):
     (model,) = client.models.list().data
     assert model.id == MODEL
-    assert "random weights" in model.card["notice"]
+    assert "drawn scenes" in model.card["notice"]
+    assert model.card["quality"][0]["value"] >= model.card["quality"][0]["at_least"]
     assert "vision" in model.card["tasks"]
 
 
