@@ -5,9 +5,11 @@ Does not know Redis, Celery or HTTP: it gets a job and a context to report to.
 
 from __future__ import annotations
 
+import hashlib
 import io
 import logging
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
 from pathlib import Path
 
@@ -17,13 +19,14 @@ import msgspec
 import torch
 from PIL import Image, UnidentifiedImageError
 
-from tessera.engine.diffusion import DiffusionRequest, Frames, VideoModel
+from tessera.engine.diffusion import DiffusionRequest, Frames, Freeze, ResumeError, VideoModel
 from tessera.errors import EngineDiedError, InvalidRequestError
 from tessera.jobs.artifacts import ArtifactStore
 from tessera.jobs.runner import JobContext
 from tessera.settings import VideoSettings
 from tessera.telemetry import request_id_var
 from tessera.wire.jobs import Artifact, Job, VideoInput
+from tessera_video.checkpoints import Checkpoints
 
 logger = logging.getLogger(__name__)
 
@@ -40,6 +43,7 @@ class VideoPipeline:
         model_id: the name that jobs call it.
         artifacts: where inputs come from and results go.
         settings: limits.
+        identity: of the model's weights and the libraries that run them, so that only equal ones share checkpoints.
         on_broken_device: called when the device has failed in a way that outlasts the job (a CUDA context does not
             recover): this process is of no more use.
     """
@@ -51,13 +55,16 @@ class VideoPipeline:
         artifacts: ArtifactStore,
         settings: VideoSettings,
         *,
+        identity: str = "",
         on_broken_device: Callable[[], None] = lambda: None,
     ) -> None:
         self.model = model
         self.model_id = model_id
         self.artifacts = artifacts
         self.settings = settings
+        self.identity = identity
         self.on_broken_device = on_broken_device
+        self._writer = ThreadPoolExecutor(1, "checkpoint")
 
     def __call__(self, job: Job, context: JobContext) -> Mapping[str, Artifact]:
         """A `tessera.jobs.runner.Handler`.
@@ -99,15 +106,32 @@ class VideoPipeline:
         logger.info(
             "%s: %d frames of %dx%d in %d steps", request.id, given.frames, given.width, given.height, given.steps
         )
-        frames = self.model.generate(
-            request, lambda done, total: context.step(round(DENOISED_PERCENT * done / max(total, 1)))
-        )
+        frames = self._generate(request, context)
         context.step(DENOISED_PERCENT + 2)
         with self.artifacts.create(context.key("video.mp4"), "video/mp4") as video:
             write_mp4(frames, given.fps, video.path)
         context.step(DENOISED_PERCENT + 4)
         thumbnail = self.artifacts.put(context.key("thumbnail.jpg"), thumbnail_jpeg(frames), "image/jpeg")
         return {"video": video.artifact, "thumbnail": thumbnail}
+
+    def _generate(self, request: DiffusionRequest, context: JobContext) -> Frames:
+        identity = hashlib.sha256(self.identity.encode() + bytes(context.job.input)).hexdigest()
+        every = self.settings.checkpoint_steps
+        checkpoints = Checkpoints(context, self.artifacts, self._writer, identity=identity, every=every)
+
+        def on_step(done: int, total: int, freeze: Freeze | None) -> None:
+            checkpoints.step(round(DENOISED_PERCENT * done / max(total, 1)), done, freeze)
+
+        try:
+            resume = checkpoints.find()
+            if resume is not None:
+                try:
+                    return self.model.generate(request, on_step, resume)
+                except ResumeError as error:
+                    logger.warning("%s cannot go on from its checkpoint and begins anew: %s", request.id, error)
+            return self.model.generate(request, on_step)
+        finally:
+            checkpoints.finish()
 
     def _first_frame(self, key: str) -> Image.Image:
         with self.artifacts.open(key) as file:

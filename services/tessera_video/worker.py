@@ -1,4 +1,4 @@
-"""`python -m tessera_video.worker`: a process that makes videos, one at a time.
+"""`python -m tessera_video.worker`: a process that makes videos, several at once where their steps can be batched.
 
 The model is loaded before the first ring is heard. SIGTERM ends it within a denoising step: the job it works on goes
 back and another worker takes it at once. Celery runs one thread, never a forked pool: CUDA does not survive a fork.
@@ -17,10 +17,15 @@ import uuid
 import warnings
 from typing import Any
 
+import diffusers
+import torch
 from celery import signals
 from celery.exceptions import CPendingDeprecationWarning, SecurityWarning
 
 from tessera.device import choose, yield_to_interactive
+from tessera.engine.diffusion import VideoModel
+from tessera.engine.diffusion_batching import StepBatcher
+from tessera.engine.diffusion_wan import WanModel
 from tessera.errors import TesseraError
 from tessera.hub.store import check, ensure
 from tessera.jobs.artifacts import DirectoryArtifacts
@@ -35,6 +40,7 @@ from tessera.jobs.worker_store import WorkerStore
 from tessera.models.diffusion import load as load_model
 from tessera.settings import Settings, load
 from tessera.telemetry import configure_logging
+from tessera.wire.models import Card
 from tessera_video.pipeline import VideoPipeline
 
 logger = logging.getLogger(__name__)
@@ -66,7 +72,10 @@ def work(settings: Settings) -> int:
     device = choose(settings.video.device, threads=settings.video.threads)
     found = ensure(settings.video.model, settings.models_dir, logger.info)
     check(found)
-    model = load_model(found.path, device)
+    loaded = load_model(found.path, device)
+    model: VideoModel = loaded
+    if isinstance(loaded, WanModel):
+        model = StepBatcher(loaded, together=settings.video.concurrent_jobs)
     logger.info("%s is loaded on %s in %.1f s", found.card.id, device.name, time.perf_counter() - started)
 
     store = WorkerStore(settings.redis_url, timeout_s=settings.redis.timeout_s, settings=settings.jobs)
@@ -83,7 +92,14 @@ def work(settings: Settings) -> int:
         broken.set()
         os.kill(os.getpid(), signal.SIGTERM)
 
-    pipeline = VideoPipeline(model, found.card.id, artifacts, settings.video, on_broken_device=end)
+    pipeline = VideoPipeline(
+        model,
+        found.card.id,
+        artifacts,
+        settings.video,
+        identity=_identity(found.card),
+        on_broken_device=end,
+    )
     runner = Runner(store, artifacts, bell, {"video": pipeline}, worker=worker_id)
     info = WorkerInfo(id=worker_id, kind="video", queue=queue, card=found.card, device=device.name, pid=os.getpid())
     presence, reaper = Presence(store, info), Reaper(store, artifacts, bell)
@@ -106,7 +122,7 @@ def work(settings: Settings) -> int:
         celery_worker = app.Worker(
             hostname=worker_id,
             pool="threads",
-            concurrency=1,
+            concurrency=model.together,
             queues=[queue],
             without_gossip=True,
             without_mingle=True,
@@ -118,8 +134,14 @@ def work(settings: Settings) -> int:
     finally:
         for thread in (hearing, reaper, presence):
             thread.close()
+        model.close()
         bell.close()
         store.close()
+
+
+def _identity(card: Card) -> str:
+    """What has to be equal for two workers to go on from each other's checkpoints."""
+    return f"{card.sha256} torch {torch.__version__} diffusers {diffusers.__version__}"
 
 
 if __name__ == "__main__":

@@ -142,6 +142,10 @@ class VideoSettings(Section, frozen=True, kw_only=True):
     device: Annotated[Literal["auto", "cpu", "cuda"], says("`auto` takes CUDA when there is any.")] = "auto"
     threads: Annotated[NonNegative, says("CPU threads of a worker. 0: all cores of the machine.")] = 0
     workers: Annotated[Positive, says("Worker processes that `tessera up` starts.")] = 1
+    concurrent_jobs: Annotated[Positive, says("Videos that a worker makes at once, their steps in shared batches.")] = 4
+    checkpoint_steps: Annotated[
+        NonNegative, says("Steps between two checkpoints, from which a killed job goes on. 0: none.")
+    ] = 5
     steps: Annotated[Positive, says("Denoising steps when a request names none.")] = 8
     max_steps: Annotated[Positive, says("Most denoising steps.")] = 100
     max_seconds: Annotated[Positive, says("Longest clip.")] = 20

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import json
 import shutil
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -25,7 +27,9 @@ from transformers import (
 )
 
 from tessera.device import Device
-from tessera.engine.diffusion import DiffusionRequest
+from tessera.engine.diffusion import DiffusionRequest, Resume, ResumeError
+from tessera.engine.diffusion_batching import StepBatcher
+from tessera.engine.diffusion_checkpoint import freeze, restore
 from tessera.engine.diffusion_pipeline import PipelineModel
 from tessera.engine.diffusion_wan import PromptCache, WanModel
 from tessera.errors import InvalidRequestError, ModelLoadError
@@ -261,28 +265,110 @@ def test_every_step_is_reported_and_raising_there_stops_the_work(wan: WanModel) 
     class EnoughError(Exception):
         pass
 
+    batcher = StepBatcher(wan, together=2)
     seen: list[tuple[int, int]] = []
-    frames = wan.generate(_request(), lambda done, total: seen.append((done, total)))
+    frames = batcher.generate(_request(), lambda done, total, _: seen.append((done, total)))
     assert seen == [(0, 4), (1, 4), (2, 4), (3, 4), (4, 4)]
     assert (frames.dtype, frames.shape) == (np.uint8, (5, 32, 32, 3))
 
     passes: list[int] = []
     handle = wan.pipe.transformer.register_forward_hook(lambda *_: passes.append(1))
 
-    def stop(done: int, _: int) -> None:
+    def stop(done: int, *_: object) -> None:
         if done == 2:
             raise EnoughError
 
     with pytest.raises(EnoughError):
-        wan.generate(_request(), stop)
+        batcher.generate(_request(), stop)
+    batcher.close()
     handle.remove()
     assert len(passes) == 2
 
 
 def test_a_seed_gives_the_same_clip_and_another_one_another(wan: WanModel) -> None:
-    first, again, other = (wan.generate(_request(seed=seed), lambda *_: None) for seed in (1, 1, 2))
+    first, again, other = (_ours(wan, _request(seed=seed)) for seed in (1, 1, 2))
     assert (first == again).all()
     assert (first != other).any()
+
+
+@pytest.mark.parametrize("scheduler", ["UniPC", "DPM", "Euler"])
+def test_a_clip_resumed_from_any_step_is_the_same_to_the_bit(scheduler: str) -> None:
+    parts = _wan_parts()
+    if scheduler == "Euler":
+        parts["scheduler"] = diffusers.FlowMatchEulerDiscreteScheduler(shift=3.0)
+    elif scheduler == "DPM":
+        parts["scheduler"] = diffusers.DPMSolverMultistepScheduler(
+            prediction_type="flow_prediction", use_flow_sigmas=True, flow_shift=3.0
+        )
+    batcher = StepBatcher(WanModel(diffusers.WanPipeline(**parts), CPU.place), together=1)
+    kept: dict[int, bytes] = {}
+
+    def keep(done: int, _: int, freeze: Any) -> None:
+        kept[done] = freeze().encode("this")
+
+    request = _request(steps=6)
+    whole = batcher.generate(request, keep)
+    assert sorted(kept) == list(range(7))
+    for done, data in kept.items():
+        seen: list[int] = []
+        again = batcher.generate(request, lambda index, *_, seen=seen: seen.append(index), Resume(data, "this"))
+        assert seen == list(range(done, 7))
+        assert (again == whole).all()
+    batcher.close()
+
+
+def test_a_resumed_clip_of_a_first_frame_is_the_same_to_the_bit() -> None:
+    pipe = diffusers.WanImageToVideoPipeline(**_wan_parts(), expand_timesteps=True)
+    batcher = StepBatcher(WanModel(pipe, CPU.place), together=1)
+    request = _request(image=Image.fromarray(np.random.default_rng(0).integers(0, 255, (32, 32, 3), dtype=np.uint8)))
+    kept: dict[int, bytes] = {}
+
+    def keep(done: int, _: int, freeze: Any) -> None:
+        kept[done] = freeze().encode("this")
+
+    whole = batcher.generate(request, keep)
+    assert (batcher.generate(request, lambda *_: None, Resume(kept[2], "this")) == whole).all()
+    batcher.close()
+
+
+@pytest.mark.parametrize("damage", ["cut", "a bit", "rubbish", "empty", "other steps"])
+def test_a_damaged_checkpoint_is_refused_and_says_why(wan: WanModel, damage: str) -> None:
+    state = wan.begin(_request())
+    wan.step([state])
+    data = freeze(state).encode("this")
+    bad = {
+        "cut": data[:-7],
+        "a bit": data[:-1] + bytes([data[-1] ^ 1]),
+        "rubbish": b"rubbish " * 40,
+        "empty": b"",
+        "other steps": data,
+    }[damage]
+    fresh = wan.begin(_request(frames=9 if damage == "other steps" else 5))
+    with pytest.raises(ResumeError, match=r"read|checksum|fit"):
+        restore(fresh, bad, "this")
+    assert fresh.index == 0
+
+
+def test_requests_in_threads_share_steps_and_equal_those_alone(wan: WanModel) -> None:
+    batcher = StepBatcher(wan, together=4)
+    batcher.costs.best = lambda _, most: most  # whether it pays is not asked here
+    asked = [_request(seed=seed, prompt=f"a cat {seed}", steps=4 + seed % 2) for seed in range(4)]
+    all_here = threading.Barrier(4, timeout=60)
+    passes: list[int] = []
+    handle = wan.pipe.transformer.register_forward_hook(lambda *_: passes.append(1))
+
+    def wait_for_all(done: int, *_: object) -> None:
+        if done == 0:
+            all_here.wait()
+
+    with concurrent.futures.ThreadPoolExecutor(4) as threads:
+        clips = list(threads.map(lambda request: batcher.generate(request, wait_for_all), asked))
+    handle.remove()
+    batcher.close()
+    assert len(passes) < sum(request.steps for request in asked)
+    for request, clip in zip(asked, clips, strict=True):
+        alone = (_ours(wan, request) * 255).round()
+        assert np.abs(clip.astype(float) - alone).max() <= 1
 
 
 @pytest.fixture(scope="module")
@@ -336,11 +422,11 @@ def test_a_pipeline_without_a_loop_of_ours_runs_whole_says_so_and_stops_at_a_ste
     assert "LTXPipeline has no step loop of ours" in caplog.text
     seen: list[int] = []
     request = _request(frames=9, steps=2, guidance_scale=3.0, negative_prompt="bad")
-    frames = model.generate(request, lambda done, _: seen.append(done))
+    frames = model.generate(request, lambda done, *_: seen.append(done))
     assert seen == [0, 1, 2]
     assert frames.shape[1:] == (32, 32, 3)
 
-    def stop(done: int, _: int) -> None:
+    def stop(done: int, *_: object) -> None:
         if done == 1:
             raise KeyboardInterrupt
 

@@ -16,11 +16,11 @@ import pytest
 import torch
 from PIL import Image
 
-from tessera.engine.diffusion import DiffusionRequest, Frames, OnStep
+from tessera.engine.diffusion import DiffusionRequest, Frames, OnStep, Resume, ResumeError
 from tessera.errors import EngineDiedError, InvalidRequestError, StorageFullError
 from tessera.jobs.artifacts import DirectoryArtifacts, Pending
 from tessera.jobs.records import Lease
-from tessera.jobs.runner import JobContext
+from tessera.jobs.runner import JobContext, JobStoppedError
 from tessera.settings import VideoSettings
 from tessera.telemetry import request_id_var
 from tessera.wire.jobs import Job, VideoInput
@@ -45,16 +45,39 @@ GIVEN = VideoInput(
 class Painter:
     """A model that paints a moving ramp, and remembers what it was asked for."""
 
+    together = 1
+
     def __init__(self) -> None:
         self.requests: list[DiffusionRequest] = []
+        self.resumed: list[Resume | None] = []
         self.request_id: str | None = None
 
-    def generate(self, request: DiffusionRequest, on_step: OnStep) -> Frames:
+    def generate(self, request: DiffusionRequest, on_step: OnStep, resume: Resume | None = None) -> Frames:
         self.requests.append(request)
+        self.resumed.append(resume)
         self.request_id = request_id_var.get()
-        for step in range(request.steps + 1):
-            on_step(step, request.steps)
+        first = 0
+        if resume is not None:
+            if not resume.data.isdigit():
+                raise ResumeError("it cannot be read")
+            first = int(resume.data)
+        for step in range(first, request.steps + 1):
+            on_step(step, request.steps, lambda step=step: _Step(step))
         return _clip(request.frames, request.height, request.width)
+
+    def close(self) -> None:
+        pass
+
+
+class _Step:
+    """The number of a step, as a frozen request."""
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def encode(self, identity: str) -> bytes:
+        assert len(identity) == 64
+        return str(self.step).encode()
 
 
 class FullDisk(DirectoryArtifacts):
@@ -73,7 +96,9 @@ def _clip(frames: int = 9, height: int = 48, width: int = 64) -> Frames:
     return np.stack([np.broadcast_to((ramp + 4 * i)[None, :, None], (height, width, 3)) for i in range(frames)])
 
 
-def _job(given: VideoInput = GIVEN) -> tuple[Job, JobContext]:
+def _job(
+    given: VideoInput = GIVEN, *, checkpoint: str | None = None, draining: threading.Event | None = None
+) -> tuple[Job, JobContext]:
     job = Job(
         id="video_1",
         kind="video",
@@ -82,8 +107,9 @@ def _job(given: VideoInput = GIVEN) -> tuple[Job, JobContext]:
         status="in_progress",
         input=msgspec.Raw(msgspec.json.encode(given)),
         created_at=0.0,
+        checkpoint=checkpoint,
     )
-    return job, JobContext(Lease(job, 3), threading.Event())
+    return job, JobContext(Lease(job, 3), draining or threading.Event())
 
 
 def test_a_clip_becomes_an_mp4_that_browsers_play_from_its_first_bytes(tmp_path: Path) -> None:
@@ -132,7 +158,9 @@ def test_a_full_disk_while_encoding_is_told_as_one_and_leaves_nothing(tmp_path: 
 
 def test_a_device_that_fails_ends_the_worker_and_the_job_is_tried_elsewhere(tmp_path: Path) -> None:
     class Broken:
-        def generate(self, request: DiffusionRequest, on_step: OnStep) -> Frames:
+        together = 1
+
+        def generate(self, *_: Any) -> Frames:
             raise torch.AcceleratorError("CUDA error: an illegal memory access was encountered")
 
     ended: list[bool] = []
@@ -187,3 +215,73 @@ def test_a_first_frame_of_too_many_pixels_is_refused_from_its_header(tmp_path: P
     with pytest.raises(InvalidRequestError, match="200x200") as refused:
         _with_image(tmp_path, _png(200, 200), max_pixels=100 * 100)
     assert refused.value.param == "input_reference"
+
+
+KEY = "video_1/3-checkpoint.safetensors"
+
+
+def test_a_checkpoint_is_kept_every_few_steps_and_told_to_the_keeper_of_the_lease(tmp_path: Path) -> None:
+    job, context = _job(msgspec.structs.replace(GIVEN, steps=7))
+    VideoPipeline(Painter(), "m", DirectoryArtifacts(tmp_path), VideoSettings(checkpoint_steps=3))(job, context)
+    assert context.checkpoint == KEY
+    # The one of step 6 is skipped when that of step 3 is still being written: no step waits.
+    assert (tmp_path / KEY).read_bytes() in (b"3", b"6")
+
+
+def test_without_checkpoints_none_is_written_nor_read(tmp_path: Path) -> None:
+    artifacts, painter = DirectoryArtifacts(tmp_path), Painter()
+    artifacts.put("video_1/2-checkpoint.safetensors", b"2", "application/octet-stream")
+    job, context = _job(checkpoint="video_1/2-checkpoint.safetensors")
+    VideoPipeline(painter, "m", artifacts, VideoSettings(checkpoint_steps=0))(job, context)
+    assert context.checkpoint is None
+    assert painter.resumed == [None]
+
+
+def test_draining_keeps_the_step_it_stopped_at(tmp_path: Path) -> None:
+    draining = threading.Event()
+
+    class Drained(Painter):
+        def generate(self, request: DiffusionRequest, on_step: OnStep, resume: Resume | None = None) -> Frames:
+            on_step(1, request.steps, lambda: _Step(1))
+            draining.set()
+            on_step(2, request.steps, lambda: _Step(2))
+            raise AssertionError("it has to stop")
+
+    job, context = _job(draining=draining)
+    with pytest.raises(JobStoppedError, match="draining"):
+        VideoPipeline(Drained(), "m", DirectoryArtifacts(tmp_path), VideoSettings(checkpoint_steps=100))(job, context)
+    assert context.checkpoint == KEY
+    assert (tmp_path / KEY).read_bytes() == b"2"
+
+
+@pytest.mark.parametrize(
+    ("left", "resumed"),
+    [(b"3", [b"3"]), (b"rubbish", [b"rubbish", None]), (None, [None])],
+    ids=["sound", "damaged", "gone"],
+)
+def test_a_job_goes_on_from_a_sound_checkpoint_and_else_begins_anew(
+    tmp_path: Path, left: bytes | None, resumed: list[bytes | None]
+) -> None:
+    artifacts, painter = DirectoryArtifacts(tmp_path), Painter()
+    key = "video_1/2-checkpoint.safetensors"
+    if left is not None:
+        artifacts.put(key, left, "application/octet-stream")
+    made = VideoPipeline(painter, "m", artifacts, VideoSettings())(*_job(checkpoint=key))
+    assert set(made) == {"video", "thumbnail"}
+    assert [None if each is None else each.data for each in painter.resumed] == resumed
+
+
+def test_a_disk_too_full_for_checkpoints_costs_no_video(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    class NoRoomForCheckpoints(DirectoryArtifacts):
+        def put(self, key: str, data: bytes, content_type: str) -> Any:
+            if "checkpoint" in key:
+                return FullDisk(self.directory).put(key, data, content_type)
+            return super().put(key, data, content_type)
+
+    job, context = _job()
+    made = VideoPipeline(Painter(), "m", NoRoomForCheckpoints(tmp_path), VideoSettings(checkpoint_steps=1))(
+        job, context
+    )
+    assert set(made) == {"video", "thumbnail"}
+    assert context.checkpoint is None
+    assert caplog.text.count("no checkpoint of video_1 is kept") == 1

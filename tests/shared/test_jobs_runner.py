@@ -185,6 +185,38 @@ def test_draining_gives_the_job_back_rings_and_does_not_count_the_attempt(house:
     assert house.runner(house.writes).run("a") == "completed"
 
 
+def test_the_next_attempt_learns_of_the_checkpoint_whether_the_worker_drained_or_died(house: House) -> None:
+    house.create()
+    seen: list[str | None] = []
+    held = threading.Event()
+
+    def keeps(job: Job, context: JobContext) -> Mapping[str, Artifact]:
+        seen.append(job.checkpoint)
+        key = house.artifacts.put(context.key("checkpoint"), b"state", "application/octet-stream").key
+        context.checkpointed(key)
+        if len(seen) == 1:
+            runner.drain()
+            context.step(1)
+        if len(seen) == 2:
+            until(lambda: house.get().checkpoint == key)
+            held.set()
+            context.stop("lost")
+            context.step(1)
+        return {}
+
+    runner = house.runner(keeps)
+    assert runner.run("a") == "queued"
+    first = house.get().checkpoint
+    assert first is not None
+    assert house.runner(keeps).run("a") == "lost"
+    second = house.get().checkpoint
+    until(lambda: house.store.reap() or house.get().status == "queued")
+    assert house.runner(keeps).run("a") == "completed"
+    assert seen == [None, first, second]
+    assert house.get().checkpoint is None
+    assert not (house.artifacts.directory / str(second)).exists(), "the last ones go when the job has ended"
+
+
 def test_a_fault_of_ours_is_tried_again_and_then_parked_with_its_error(house: House) -> None:
     house.create()
 

@@ -1,7 +1,7 @@
 """What diffusion models have in common here: a request, its state as a value, and how a whole video is made of steps.
 
-Does not know any architecture (`diffusion_wan`, `diffusion_pipeline`), nor jobs: whoever calls gets a call back after
-each step, and stops a request by raising there.
+Does not know any architecture (`diffusion_wan`, `diffusion_pipeline`), nor jobs: whoever calls gets a call back as
+steps are done, and stops a request by raising there.
 """
 
 from __future__ import annotations
@@ -17,8 +17,33 @@ from PIL.Image import Image
 
 Frames = npt.NDArray[np.uint8]
 """A clip: [frames, height, width, 3], RGB."""
-OnStep = Callable[[int, int], None]
-"""Told how many steps are done, of how many. What it raises ends the request."""
+
+
+class Frozen(Protocol):
+    """A request as it was between two steps."""
+
+    def encode(self, identity: str) -> bytes:
+        """As a file, from which the same request, with the same `identity`, can go on."""
+        ...
+
+
+Freeze = Callable[[], Frozen]
+"""Says what the request is like now: between two steps."""
+OnStep = Callable[[int, int, "Freeze | None"], None]
+"""Told how many steps are done, of how many; and with what to freeze the request, where the model can go on from that.
+What it raises ends the request."""
+
+
+@dataclass(frozen=True)
+class Resume:
+    """A request that was begun before: what `Frozen.encode` made of it."""
+
+    data: bytes
+    identity: str
+
+
+class ResumeError(Exception):
+    """Bytes from which nothing can go on: cut, changed, or of another request. The request can begin anew."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,14 +97,27 @@ class DiffusionState:
 
 
 class VideoModel(Protocol):
-    """A loaded model. One request at a time unless it says otherwise."""
+    """A loaded model. Safe to use from several threads, one for each request."""
 
-    def generate(self, request: DiffusionRequest, on_step: OnStep) -> Frames:
-        """Make a video; `on_step` is called after each step and may raise to end it.
+    together: int
+    """How many requests it works on at once; more wait."""
+
+    def generate(self, request: DiffusionRequest, on_step: OnStep, resume: Resume | None = None) -> Frames:
+        """Make a video; `on_step` is called as steps are done and may raise to end it.
+
+        Args:
+            request: what to make.
+            on_step: see `OnStep`.
+            resume: where to go on from, for a model that has called `on_step` with something to freeze.
 
         Raises:
             InvalidRequestError: the model cannot make this (an image for a model that takes none).
+            ResumeError: it cannot go on from there.
         """
+        ...
+
+    def close(self) -> None:
+        """Stop working. Requests that are under way end with an error."""
         ...
 
 

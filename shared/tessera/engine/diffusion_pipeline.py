@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from tessera.engine.diffusion import DiffusionRequest, Frames, OnStep, to_frames
+from tessera.engine.diffusion import DiffusionRequest, Frames, OnStep, Resume, ResumeError, to_frames
 from tessera.errors import InvalidRequestError
 
 NEEDED = ("prompt", "height", "width", "num_frames", "num_inference_steps", "generator", "callback_on_step_end")
@@ -32,13 +32,17 @@ class PipelineModel:
         device: where it is.
     """
 
+    together = 1
+
     def __init__(self, pipe: Any, device: torch.device) -> None:
         self.pipe = pipe
         self.device = device
         self._running = threading.Lock()
 
-    def generate(self, request: DiffusionRequest, on_step: OnStep) -> Frames:
+    def generate(self, request: DiffusionRequest, on_step: OnStep, resume: Resume | None = None) -> Frames:
         """See `VideoModel.generate`. What `on_step` raises passes through Diffusers' loop and ends it."""
+        if resume is not None:
+            raise ResumeError("a pipeline that steps itself begins anew")
         known = _parameters(self.pipe)
         optional: dict[str, Any] = {"guidance_scale": request.guidance_scale}
         if request.negative_prompt:
@@ -48,10 +52,10 @@ class PipelineModel:
         unknown = [name for name in optional if name not in known]
         if unknown:
             raise InvalidRequestError(f"{type(self.pipe).__name__} takes no {', '.join(unknown)}", param=unknown[0])
-        on_step(0, request.steps)
+        on_step(0, request.steps, None)
 
         def stepped(_: Any, index: int, __: Any, tensors: dict[str, Any]) -> dict[str, Any]:
-            on_step(index + 1, request.steps)
+            on_step(index + 1, request.steps, None)
             return tensors
 
         with self._running, torch.inference_mode():
@@ -67,6 +71,9 @@ class PipelineModel:
                 **optional,
             )
         return to_frames(np.asarray(made.frames[0], dtype=np.float32))
+
+    def close(self) -> None:
+        """See `VideoModel.close`: there is nothing of its own to stop."""
 
 
 def _parameters(pipe: Any) -> set[str]:

@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from tessera.engine.diffusion import DiffusionRequest, DiffusionState, Frames, OnStep, to_frames
+from tessera.engine.diffusion import DiffusionRequest, DiffusionState
 from tessera.errors import InvalidRequestError
 
 logger = logging.getLogger(__name__)
@@ -32,27 +32,30 @@ CACHED_PROMPTS = 64
 
 
 class PromptCache:
-    """Encoded prompts by the hash of their text, the least recently used dropped first. Used from one thread."""
+    """Encoded prompts by the hash of their text, the least recently used dropped first. Safe in several threads."""
 
     def __init__(self, capacity: int = CACHED_PROMPTS) -> None:
         self.capacity = capacity
         self.hits = 0
+        self._lock = threading.Lock()
         self._found: OrderedDict[str, torch.Tensor] = OrderedDict()
 
     def get(self, text: str) -> torch.Tensor | None:
         """The encoding of `text`, when it is there."""
         key = self._key(text)
-        if key not in self._found:
-            return None
-        self.hits += 1
-        self._found.move_to_end(key)
-        return self._found[key]
+        with self._lock:
+            if key not in self._found:
+                return None
+            self.hits += 1
+            self._found.move_to_end(key)
+            return self._found[key]
 
     def put(self, text: str, encoded: torch.Tensor) -> None:
         """Remember an encoding."""
-        self._found[self._key(text)] = encoded
-        while len(self._found) > self.capacity:
-            self._found.popitem(last=False)
+        with self._lock:
+            self._found[self._key(text)] = encoded
+            while len(self._found) > self.capacity:
+                self._found.popitem(last=False)
 
     @staticmethod
     def _key(text: str) -> str:
@@ -60,7 +63,7 @@ class PromptCache:
 
 
 class WanModel:
-    """A Wan pipeline, stepped by us.
+    """A Wan pipeline, stepped by us: a `tessera.engine.diffusion_batching.SteppedModel`.
 
     Args:
         pipe: the loaded pipeline; its components and its preparation of prompts, images and noise are used.
@@ -77,15 +80,8 @@ class WanModel:
         self.needs_image = self.image_pipe is pipe
         # AutoencoderKLWan keeps a cache on itself while it works.
         self._vae = threading.Lock()
-
-    def generate(self, request: DiffusionRequest, on_step: OnStep) -> Frames:
-        """See `VideoModel.generate`."""
-        state = self.begin(request)
-        on_step(0, len(state.timesteps))
-        while not state.done:
-            self.step([state])
-            on_step(state.index, len(state.timesteps))
-        return to_frames(self.decode(state))
+        # A tokenizer sets its padding while it works.
+        self._encoding = threading.Lock()
 
     @torch.inference_mode()
     def begin(self, request: DiffusionRequest) -> DiffusionState:
@@ -123,7 +119,7 @@ class WanModel:
         batches: defaultdict[tuple[object, ...], list[DiffusionState]] = defaultdict(list)
         for state in states:
             assert not state.done
-            batches[self._batch_key(state)].append(state)
+            batches[self.shape(state)].append(state)
         for batch in batches.values():
             for state, noise_BCTHW in zip(batch, self._predict(batch), strict=True):
                 timestep = state.timesteps[state.index]
@@ -153,15 +149,17 @@ class WanModel:
     def _encode(self, text: str) -> torch.Tensor:
         known = self.prompts.get(text)
         if known is None:
-            length = len(self.pipe.tokenizer(text, truncation=False).input_ids)
+            with self._encoding:
+                length = len(self.pipe.tokenizer(text, truncation=False).input_ids)
             if length > MAX_PROMPT_TOKENS:
                 logger.warning("a prompt of %d tokens is cut to the %d that are read", length, MAX_PROMPT_TOKENS)
-            encoded, _ = self.pipe.encode_prompt(
-                text,
-                do_classifier_free_guidance=False,
-                max_sequence_length=MAX_PROMPT_TOKENS,
-                device=self.device,
-            )
+            with self._encoding:
+                encoded, _ = self.pipe.encode_prompt(
+                    text,
+                    do_classifier_free_guidance=False,
+                    max_sequence_length=MAX_PROMPT_TOKENS,
+                    device=self.device,
+                )
             known = encoded.to(self.dtype)
             self.prompts.put(text, known)
         return known
@@ -206,7 +204,8 @@ class WanModel:
         boundary = ratio * state.scheduler.config.num_train_timesteps
         return self.pipe.transformer if state.timesteps[state.index] >= boundary else self.pipe.transformer_2
 
-    def _batch_key(self, state: DiffusionState) -> tuple[object, ...]:
+    def shape(self, state: DiffusionState) -> tuple[object, ...]:
+        """What has to be equal for requests to share a forward pass: their expert now, and the shapes of its inputs."""
         return (
             id(self._expert(state)),
             state.latents_BCTHW.shape,
@@ -215,6 +214,10 @@ class WanModel:
             None if state.condition_BCTHW is None or state.mask_BCTHW is not None else state.condition_BCTHW.shape,
             None if state.image_BLD is None else state.image_BLD.shape,
         )
+
+    def cost(self, state: DiffusionState) -> int:
+        """Latent numbers that a step of it passes through the transformer."""
+        return state.latents_BCTHW.numel() * (1 if state.negative_BLD is None else 2)
 
     def _predict(self, batch: Sequence[DiffusionState]) -> list[torch.Tensor]:
         """The guided noise of each request, from one forward pass over all rows."""

@@ -72,6 +72,10 @@ class ArtifactStore(Protocol):
         """
         ...
 
+    def discard(self, key: str) -> None:
+        """Remove one file. None is no error."""
+        ...
+
     def remove(self, job_id: str) -> None:
         """Remove all files of a job. None is no error."""
         ...
@@ -127,6 +131,10 @@ class DirectoryArtifacts:
             return self._path(key).open("rb")
         except OSError as error:
             raise NotFoundError(f"the file {key!r} is not in the artifact store any more") from error
+
+    def discard(self, key: str) -> None:
+        """See `ArtifactStore.discard`."""
+        self._path(key).unlink(missing_ok=True)
 
     def remove(self, job_id: str) -> None:
         """See `ArtifactStore.remove`."""

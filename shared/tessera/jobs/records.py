@@ -125,6 +125,7 @@ def job_from(reply: Mapping[Any, Any] | Sequence[Any]) -> Job:
         ended_at=when("ended_at"),
         expires_at=when("expires_at"),
         error=msgspec.json.decode(fields["error"], type=JobError) if "error" in fields else None,
+        checkpoint=_text(fields["checkpoint"]) if "checkpoint" in fields else None,
         artifacts=msgspec.json.decode(fields["artifacts"], type=dict[str, Artifact]) if "artifacts" in fields else {},
     )
 

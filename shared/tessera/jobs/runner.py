@@ -50,7 +50,18 @@ class JobContext:
         self._draining = draining
         self._stop: StopReason | None = None
         self._progress = 0
+        self._checkpoint: str | None = None
         self._stepped = threading.Event()
+
+    @property
+    def checkpoint(self) -> str | None:
+        """Key of the artifact that this attempt has said to go on from."""
+        return self._checkpoint
+
+    def checkpointed(self, key: str) -> None:
+        """Say that another attempt can go on from an artifact. It is removed when the job has ended."""
+        self._checkpoint = key
+        self._stepped.set()
 
     def step(self, progress: int) -> None:
         """Report progress (0 to 100) and stop here if it is time to. Never blocks.
@@ -174,18 +185,21 @@ class Runner:
                 artifacts = handler(lease.job, context)
                 ending = self._persist(lambda: self.store.complete(lease, artifacts))
         except JobStoppedError as stopped:
-            ending = self._stopped(lease, stopped.reason)
+            ending = self._stopped(lease, context, stopped.reason)
         except Exception as error:  # noqa: BLE001 - whatever a handler raises is the job's error
             ending = self._failed(lease, error)
         if ending in ("cancelled", "lost"):
             self._remove_files(lease, ending)
+        if ending in ("completed", "failed"):
+            for key in {lease.job.checkpoint, context.checkpoint} - {None}:
+                self.artifacts.discard(str(key))
         return ending
 
-    def _stopped(self, lease: Lease, reason: StopReason) -> Ending:
+    def _stopped(self, lease: Lease, context: JobContext, reason: StopReason) -> Ending:
         if reason == "lost":
             return "lost"
         if reason == "draining":
-            return self._persist(lambda: self.store.release(lease))
+            return self._persist(lambda: self.store.release(lease, context.checkpoint))
         error = JobError(code="cancelled", message="the job was cancelled")
         return self._persist(lambda: self.store.fail(lease, error, again=False))
 
@@ -245,7 +259,7 @@ class Runner:
             if closing.is_set():
                 return
             try:
-                held = self.store.renew(lease, progress=progress)
+                held = self.store.renew(lease, progress=progress, checkpoint=context.checkpoint)
             except UnavailableError:
                 closing.wait(RETRY_EVERY_S)
                 continue

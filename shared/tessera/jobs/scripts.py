@@ -48,7 +48,7 @@ local function finish(id, status, err, keep)
   local at = now()
   redis.call('HSET', job(id), 'status', status, 'ended_at', text(at), 'expires_at', text(at + keep))
   if err ~= '' then redis.call('HSET', job(id), 'error', err) else redis.call('HDEL', job(id), 'error') end
-  redis.call('HDEL', job(id), 'cancel', 'worker')
+  redis.call('HDEL', job(id), 'cancel', 'worker', 'checkpoint')
   redis.call('SREM', unfinished(get(id, 'owner')), id)
   redis.call('ZREM', QUEUED, id)
   redis.call('ZREM', LEASED, id)
@@ -172,10 +172,11 @@ tell(id, 'in_progress')
 return {'claimed', get(id, 'token'), redis.call('HGETALL', job(id))}
 """
 
-# id, token, lease, progress
+# id, token, lease, progress, key of a checkpoint or ''
 RENEW = """
 local id, progress = ARGV[1], tonumber(ARGV[4])
 if not holds(id, ARGV[2]) then return 'lost' end
+if ARGV[5] ~= '' then redis.call('HSET', job(id), 'checkpoint', ARGV[5]) end
 redis.call('ZADD', LEASED, text(now() + tonumber(ARGV[3])), id)
 if progress > tonumber(get(id, 'progress')) then
   redis.call('HSET', job(id), 'progress', text(progress))
@@ -210,10 +211,11 @@ finish(id, 'failed', err, keep)
 return 'failed'
 """
 
-# id, token, keep
+# id, token, keep, key of a checkpoint or ''
 RELEASE = """
 local id = ARGV[1]
 if not holds(id, ARGV[2]) then return 'lost' end
+if ARGV[4] ~= '' then redis.call('HSET', job(id), 'checkpoint', ARGV[4]) end
 redis.call('HINCRBY', job(id), 'token', 1)
 if get(id, 'cancel') == '1' then cancelled(id, tonumber(ARGV[3])) return 'cancelled' end
 redis.call('HINCRBY', job(id), 'attempts', -1)

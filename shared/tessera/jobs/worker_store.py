@@ -46,9 +46,16 @@ class WorkerStore:
         )
         return records.lease_from(reply)
 
-    def renew(self, lease: Lease, *, progress: int) -> Held:
-        """Hold the lease for another `lease_s`, and raise the job's progress (it never falls within an attempt)."""
-        reply = self._run("RENEW", lease.job.id, lease.token, microseconds(self.settings.lease_s), progress)
+    def renew(self, lease: Lease, *, progress: int, checkpoint: str | None = None) -> Held:
+        """Hold the lease for another `lease_s`, and raise the job's progress (it never falls within an attempt).
+
+        Args:
+            lease: the holder's.
+            progress: 0 to 100.
+            checkpoint: key of the artifact from which another attempt can go on; None leaves what is known.
+        """
+        seconds = microseconds(self.settings.lease_s)
+        reply = self._run("RENEW", lease.job.id, lease.token, seconds, progress, checkpoint or "")
         return records.held_from(reply)
 
     def complete(self, lease: Lease, artifacts: Mapping[str, Artifact]) -> Ending:
@@ -79,9 +86,15 @@ class WorkerStore:
         )
         return records.ending_from(reply)
 
-    def release(self, lease: Lease) -> Ending:
-        """Give the job back untouched, so that another worker can take it at once; the attempt does not count."""
-        reply = self._run("RELEASE", lease.job.id, lease.token, microseconds(self.settings.keep_s))
+    def release(self, lease: Lease, checkpoint: str | None = None) -> Ending:
+        """Give the job back, so that another worker can take it at once; the attempt does not count.
+
+        Args:
+            lease: the holder's.
+            checkpoint: as in `renew`.
+        """
+        keep = microseconds(self.settings.keep_s)
+        reply = self._run("RELEASE", lease.job.id, lease.token, keep, checkpoint or "")
         return records.ending_from(reply)
 
     def reap(self) -> list[Ring]:

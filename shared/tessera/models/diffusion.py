@@ -17,7 +17,6 @@ import torch
 import transformers
 
 from tessera.device import Device
-from tessera.engine.diffusion import VideoModel
 from tessera.engine.diffusion_pipeline import PipelineModel, unsupported
 from tessera.engine.diffusion_wan import WanModel
 from tessera.errors import ModelLoadError
@@ -29,7 +28,7 @@ LIBRARIES = frozenset({"diffusers", "transformers"})
 STEP_LOOP_CLASSES = frozenset({"WanPipeline", "WanImageToVideoPipeline"})
 
 
-def load(directory: Path, device: Device) -> VideoModel:
+def load(directory: Path, device: Device) -> WanModel | PipelineModel:
     """Load a pipeline and choose how it is stepped.
 
     Args:

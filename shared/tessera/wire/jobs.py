@@ -50,6 +50,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     ended_at: float | None = None
     expires_at: float | None = None
     error: JobError | None = None
+    checkpoint: str | None = None
+    """Key of the artifact from which another attempt can go on."""
     artifacts: dict[str, Artifact] = {}
 
 
