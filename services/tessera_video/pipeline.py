@@ -125,6 +125,7 @@ class VideoPipeline:
         try:
             resume = checkpoints.find()
             if resume is not None:
+                logger.info("%s goes on from a checkpoint", request.id)
                 try:
                     return self.model.generate(request, on_step, resume)
                 except ResumeError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import signal
 import threading
@@ -16,6 +17,8 @@ import httpx
 import openai
 import pytest
 
+from tessera.settings import VideoSettings
+
 TEXT = "smollm2-135m-instruct"
 VIDEO = "tiny-random-video"
 QUESTION: list[Any] = [{"role": "user", "content": "What is the capital of France?"}]
@@ -23,6 +26,7 @@ STORY: list[Any] = [{"role": "user", "content": "Tell me a very long story."}]
 LONG = {"prompt": "a long film", "model": VIDEO, "seconds": "20", "size": "96x64"}
 LONG_STEPS = 40
 LONG_FRAMES = 161
+CHECKPOINT_STEPS = VideoSettings().checkpoint_steps
 Wait = Callable[..., Any]
 
 
@@ -143,13 +147,24 @@ def test_a_worker_killed_within_a_job_is_replaced_and_the_video_plays(
     breakable_suite: Any, client: openai.OpenAI, kill: Callable[[str], int], wait: Wait
 ) -> None:
     video_id = begun(client, wait)
+    wait(lambda: client.videos.retrieve(video_id).progress >= 30, "more than two checkpoints' steps")
     killed = kill("tessera_video.worker")
     assert client.videos.retrieve(video_id).status in ("in_progress", "queued")
     video = client.videos.poll(video_id, poll_interval_ms=200)
     assert (video.status, video.progress) == ("completed", 100)
     assert played(client, video_id) == LONG_FRAMES
     assert killed not in breakable_suite.pids("tessera_video.worker")
-    assert f"{video_id} begins (attempt 2)" in breakable_suite.log("video-worker")
+    log = breakable_suite.log("video-worker")
+    assert f"{video_id} begins (attempt 2)" in log
+    assert f"{video_id} goes on from a checkpoint" in log
+    events = httpx.get(
+        f"{client.base_url}videos/{video_id}/events", headers={"authorization": f"Bearer {client.api_key}"}
+    )
+    told = [json.loads(line[6:])["progress"] for line in events.text.splitlines() if line.startswith("data: ")]
+    again = next(place for place in range(1, len(told)) if told[place] < told[place - 1])
+    repeated = max(told[:again]) - next(progress for progress in told[again:] if progress)
+    # Two steps are between the last of them and what was told of it; so many percent is a step.
+    assert repeated <= (CHECKPOINT_STEPS + 2) * 95 / LONG_STEPS + 1
     files = {path.name for path in (breakable_suite.data / "artifacts" / video_id).rglob("*") if path.is_file()}
     assert len(files) == 2, f"one result, and nothing of the first attempt: {files}"
 
