@@ -22,6 +22,17 @@ def test_the_text_benchmark_measures_streams_gateway_and_transformers(models_dir
 
 @pytest.mark.e2e
 @pytest.mark.xdist_group("suite")
+def test_the_video_benchmark_measures_jobs_and_diffusers(models_dir):
+    command = [sys.executable, "-m", "tessera_bench", "--models", str(models_dir), "video", "--jobs", "2"]
+    done = subprocess.run([*command, "--steps", "2"], capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stdout + done.stderr
+    ratios = re.findall(r"÷.*: +([0-9.]+)$", done.stdout, re.MULTILINE)
+    assert len(ratios) == 3, done.stdout
+    assert all(float(ratio) > 0 for ratio in ratios)
+
+
+@pytest.mark.e2e
+@pytest.mark.xdist_group("suite")
 def test_the_quality_benchmark_scores_one_text_in_every_way(models_dir):
     command = [sys.executable, "-m", "tessera_bench", "--models", str(models_dir), "quality", "--tokens", "100"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=280)
