@@ -146,7 +146,9 @@ class VideoSettings(Section, frozen=True, kw_only=True):
     checkpoint_steps: Annotated[
         NonNegative, says("Steps between two checkpoints, from which a killed job goes on. 0: none.")
     ] = 5
-    steps: Annotated[Positive, says("Denoising steps when a request names none.")] = 8
+    steps: Annotated[
+        NonNegative, says("Denoising steps when a request names none. 0: as many as the model's card says, or 30.")
+    ] = 0
     max_steps: Annotated[Positive, says("Most denoising steps.")] = 100
     max_seconds: Annotated[Positive, says("Longest clip.")] = 20
     max_pixels: Annotated[Positive, says("Most pixels of a frame.")] = 1920 * 1088

@@ -19,11 +19,13 @@ from tessera.errors import ModelNotFoundError
 from tessera.jobs import video_routes
 from tessera.jobs.artifacts import DirectoryArtifacts
 from tessera.jobs.records import Lease
+from tessera.jobs.video_request import make_input
 from tessera.jobs.worker_store import WorkerStore
 from tessera.settings import JobSettings, Settings, SuiteSettings, VideoSettings
 from tessera.web.app import build_app
 from tessera.wire.jobs import JobError, VideoInput
 from tessera.wire.models import Card
+from tessera.wire.videos import VideoCreateRequest
 
 TEXT_CARD = Card(
     id="tiny",
@@ -39,6 +41,30 @@ TEXT_CARD = Card(
 )
 IMAGE_CARD = msgspec.structs.replace(TEXT_CARD, id="tiny-i2v", image_input="required")
 EITHER_CARD = msgspec.structs.replace(TEXT_CARD, id="tiny-ti2v", image_input="optional")
+
+
+@pytest.mark.parametrize(
+    ("asked", "operator", "card", "made"),
+    [
+        ({"steps": 3, "guidance_scale": 0.0}, 5, (9, 2.5), (3, 0.0)),
+        ({}, 5, (9, 2.5), (5, 2.5)),
+        ({}, 0, (9, 2.5), (9, 2.5)),
+        ({}, 0, (None, None), (30, 5.0)),
+        ({}, 0, (50, None), (40, 5.0)),
+    ],
+    ids=["request", "operator", "card", "neither", "at most as many as may be"],
+)
+def test_steps_and_guidance_are_the_requests_the_operators_or_the_cards(
+    asked: dict[str, Any], operator: int, card: tuple[int | None, float | None], made: tuple[int, float]
+) -> None:
+    given = make_input(
+        VideoCreateRequest(prompt="a cat", **asked),
+        msgspec.structs.replace(TEXT_CARD, steps=card[0], guidance_scale=card[1]),
+        VideoSettings(steps=operator, max_steps=40),
+        image=None,
+        request_id=None,
+    )
+    assert (given.steps, given.guidance_scale) == made
 
 
 class House:

@@ -18,11 +18,10 @@ from PIL import Image
 from tessera.device import choose
 from tessera.engine.diffusion import DiffusionRequest, Frames, to_frames
 from tessera.engine.diffusion_wan import WanModel
-from tessera.jobs.video_request import DEFAULT_GUIDANCE_SCALE
 from tessera.models.diffusion import load
-from tessera.settings import VideoSettings
 from tessera.starters.recipe import Evaluation, Measure
 from tessera_video.starter import checker, data
+from tessera_video.starter.model import GUIDANCE_SCALE, STEPS
 
 SAMPLES = 100
 AT_ONCE = 10
@@ -81,7 +80,7 @@ def draw_cases(seed: int, count: int, *, image: bool) -> list[Case]:
 
 
 def make_clips(model: WanModel, cases: Sequence[Case]) -> list[Frames]:
-    """The clips, with the service's defaults for steps and guidance."""
+    """The clips, with the steps and the guidance of the card."""
     clips = []
     for first in range(0, len(cases), AT_ONCE):
         states = [model.begin(_request(case)) for case in cases[first : first + AT_ONCE]]
@@ -133,8 +132,8 @@ def _request(case: Case) -> DiffusionRequest:
         width=data.SIDE,
         height=data.SIDE,
         frames=data.FRAMES,
-        steps=VideoSettings().steps,
-        guidance_scale=DEFAULT_GUIDANCE_SCALE,
+        steps=STEPS,
+        guidance_scale=GUIDANCE_SCALE,
         seed=case.seed,
         image=None if case.picture is None else Image.fromarray(case.picture),
     )

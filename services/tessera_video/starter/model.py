@@ -18,6 +18,8 @@ from tessera_video.starter import data
 LATENT_CHANNELS = 8
 TEXT_WIDTH = 96
 FLOW_SHIFT = 3.0
+STEPS, GUIDANCE_SCALE = 24, 2.5
+"""That its card recommends, and that it is judged with."""
 PADDING, UNKNOWN = "<pad>", "<unk>"
 
 

@@ -66,6 +66,7 @@ def build(directory: Path, report: Report) -> Card:
         sizes=["64x64", "96x64", "64x96"],
         fps=8,
         frames_multiple=4,
+        steps=8,
         size_multiple=16,
         created=int(time.time()),
     )

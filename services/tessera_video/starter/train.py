@@ -17,7 +17,7 @@ from tessera_video.starter import data
 from tessera_video.starter.codec import PLANS, CodecStage
 from tessera_video.starter.denoiser import DenoiserStage
 from tessera_video.starter.latents import Pool, make_pool
-from tessera_video.starter.model import make_codec, make_pipeline
+from tessera_video.starter.model import GUIDANCE_SCALE, STEPS, make_codec, make_pipeline
 from tessera_video.starter.reading import ReadingStage
 
 NAME = "shapes-video"
@@ -71,6 +71,8 @@ def save(run: Run, codec: AutoencoderKLWan, pool: Pool, stage: DenoiserStage) ->
         frames_multiple=4,
         size_multiple=16,
         image_input="optional",
+        steps=STEPS,
+        guidance_scale=GUIDANCE_SCALE,
         created=int(time.time()),
         data=DATA,
     )

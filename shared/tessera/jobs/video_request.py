@@ -24,7 +24,8 @@ from tessera.wire.videos import VideoCreateRequest
 DEFAULT_SECONDS = 4.0
 DEFAULT_SIZE = "832x480"
 DEFAULT_FPS = 16
-DEFAULT_GUIDANCE_SCALE = 5.0
+DEFAULT_STEPS, DEFAULT_GUIDANCE_SCALE = 30, 5.0
+"""Where neither the request, nor the operator, nor the model's card says."""
 MIN_PIXELS_OF_A_SIDE = 16
 IMAGE_FIELD = "input_reference"
 
@@ -108,9 +109,12 @@ def make_input(
         raise InvalidRequestError(
             f"`seconds` is {request.seconds}; it must be over 0 and at most {settings.max_seconds}", param="seconds"
         )
-    steps = request.steps if request.steps is not None else settings.steps
+    steps = request.steps or min(settings.steps or card.steps or DEFAULT_STEPS, settings.max_steps)
     if steps > settings.max_steps:
         raise InvalidRequestError(f"`steps` is {steps}; the limit is {settings.max_steps}", param="steps")
+    guidance_scale = next(
+        scale for scale in (request.guidance_scale, card.guidance_scale, DEFAULT_GUIDANCE_SCALE) if scale is not None
+    )
     fps = card.fps or DEFAULT_FPS
     return VideoInput(
         model=card.id,
@@ -122,7 +126,7 @@ def make_input(
         fps=fps,
         seconds=f"{seconds:g}",
         steps=steps,
-        guidance_scale=request.guidance_scale if request.guidance_scale is not None else DEFAULT_GUIDANCE_SCALE,
+        guidance_scale=guidance_scale,
         seed=request.seed if request.seed is not None else secrets.randbelow(2**31),
         image=image,
         request_id=request_id,

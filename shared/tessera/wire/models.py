@@ -60,6 +60,10 @@ class Card(msgspec.Struct, frozen=True, kw_only=True):
     """Width and height of a video model's frames are multiples of this: the spatial factor of VAE and patches."""
     image_input: Literal["none", "optional", "required"] = "none"
     """Whether a video model starts from a given first frame."""
+    steps: int | None = None
+    """Denoising steps that a video model is best asked for."""
+    guidance_scale: float | None = None
+    """And how strongly it is guided by its prompt."""
     sample_rate: int | None = None
     created: int = 0
     data: str = ""
