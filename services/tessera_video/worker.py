@@ -100,8 +100,16 @@ def work(settings: Settings) -> int:
         identity=_identity(found.card),
         on_broken_device=end,
     )
-    runner = Runner(store, artifacts, bell, {"video": pipeline}, worker=worker_id)
-    info = WorkerInfo(id=worker_id, kind="video", queue=queue, card=found.card, device=device.name, pid=os.getpid())
+    runner = Runner(store, artifacts, bell, {"video": pipeline}, worker=worker_id, queue=queue, slots=model.together)
+    info = WorkerInfo(
+        id=worker_id,
+        kind="video",
+        queue=queue,
+        card=found.card,
+        device=device.name,
+        pid=os.getpid(),
+        slots=model.together,
+    )
     presence, reaper = Presence(store, info), Reaper(store, artifacts, bell)
     hearing = Hearing(store, queue, runner, deaf_after_s=DEAF_AFTER_S, on_deaf=lambda: os._exit(DEAF_STATUS))
 

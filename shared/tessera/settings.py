@@ -162,6 +162,9 @@ class JobSettings(Section, frozen=True, kw_only=True):
     reap_every_s: Annotated[PositiveFloat, says("Seconds between two looks for lost jobs.")] = 3.0
     max_attempts: Annotated[Positive, says("Starts of one job before it is failed for good.")] = 3
     max_queued_per_key: Annotated[Positive, says("Unfinished jobs of one API key; more are answered 429.")] = 64
+    short_s: Annotated[
+        PositiveFloat, says("Jobs expected to take less have half of each queue's time and a slot in each worker.")
+    ] = 30.0
     keep_s: Annotated[Positive, says("Seconds that an ended job and its artifacts are kept.")] = 7 * 24 * 3600
 
 

@@ -36,7 +36,7 @@ answers = iter(sys.argv[2].split(","))
 def heard(job_id):
     with Path(sys.argv[1]).open("a") as file:
         file.write(job_id + "\\n")
-    return next(answers)
+    return [next(answers)]
 
 app = make_app(load())
 listen(app, heard)
@@ -146,7 +146,7 @@ def test_a_celery_worker_hears_rings_and_passes_on_what_a_draining_one_did_not_l
 def test_an_idle_worker_that_hears_none_of_the_rings_that_wait_is_noticed(redis_server: Any) -> None:
     store = WorkerStore(redis_server.url, timeout_s=2, settings=JobSettings())
     bell = make_bell(_settings(redis_server))
-    runner = Runner(store, DirectoryArtifacts(redis_server.data / "artifacts"), bell, {}, worker="w")
+    runner = Runner(store, DirectoryArtifacts(redis_server.data / "artifacts"), bell, {}, worker="w", queue="q")
     deaf = threading.Event()
     hearing = Hearing(store, "q", runner, deaf_after_s=0.3, on_deaf=deaf.set)
     hearing.start()
@@ -154,7 +154,7 @@ def test_an_idle_worker_that_hears_none_of_the_rings_that_wait_is_noticed(redis_
     bell.ring("a", "q")
     deadline = time.monotonic() + 0.6
     while time.monotonic() < deadline:
-        assert runner.run("a") == "gone"
+        assert runner.run("a") == ["gone"]
         time.sleep(0.02)
     assert not deaf.is_set()
     assert deaf.wait(5)

@@ -63,14 +63,14 @@ class House:
 
         return asyncio.run(call())
 
-    def create(self, job_id: str = "a", steps: int = 3) -> None:
-        self.http("create", job_id, queue="q", job_input=Given(steps))
+    def create(self, job_id: str = "a", steps: int = 3, **options: Any) -> None:
+        self.http("create", job_id, queue="q", job_input=Given(steps), **options)
 
     def get(self, job_id: str = "a") -> Job:
         return self.http("get", job_id)
 
     def runner(self, handler: Callable[[Job, JobContext], Mapping[str, Artifact]]) -> Runner:
-        return Runner(self.store, self.artifacts, self.bell, {"video": handler}, worker="w")
+        return Runner(self.store, self.artifacts, self.bell, {"video": handler}, worker="w", queue="q")
 
     def writes(self, job: Job, context: JobContext) -> Mapping[str, Artifact]:
         """A handler that steps and stores a file."""
@@ -118,12 +118,12 @@ def until(condition: Callable[[], bool]) -> None:
 
 def test_a_job_is_done_and_its_files_are_those_of_the_record(house: House) -> None:
     house.create()
-    assert house.runner(house.writes).run("a") == "completed"
+    assert house.runner(house.writes).run("a")[0] == "completed"
     job = house.get()
     assert (job.status, job.progress) == ("completed", 100)
     with house.artifacts.open(job.artifacts["video"].key) as file:
         assert file.read() == b"clip"
-    assert house.runner(house.writes).run("a") == "ended"
+    assert house.runner(house.writes).run("a") == ["gone"]
 
 
 def test_a_cancelled_job_stops_within_a_step_and_leaves_no_files(house: House) -> None:
@@ -134,7 +134,7 @@ def test_a_cancelled_job_stops_within_a_step_and_leaves_no_files(house: House) -
         house.artifacts.put(context.key("early"), b"x", "text/plain")
         return stepper(job, context)
 
-    thread, results = in_thread(lambda: house.runner(writes_first).run("a"))
+    thread, results = in_thread(lambda: house.runner(writes_first).run("a")[0])
     stepper.began.wait(DEADLINE_S)
     house.http("cancel", "a")
     at_cancel = stepper.steps
@@ -148,7 +148,7 @@ def test_a_cancelled_job_stops_within_a_step_and_leaves_no_files(house: House) -
 def test_deleting_a_job_stops_its_worker_and_leaves_no_files(house: House) -> None:
     house.create()
     stepper = Stepper()
-    thread, results = in_thread(lambda: house.runner(stepper).run("a"))
+    thread, results = in_thread(lambda: house.runner(stepper).run("a")[0])
     stepper.began.wait(DEADLINE_S)
     house.http("delete", "a")
     thread.join(DEADLINE_S)
@@ -165,7 +165,7 @@ def test_a_long_step_does_not_cost_the_lease(house: House) -> None:
         assert house.store.reap() == []
         return house.writes(job, context)
 
-    assert house.runner(slow).run("a") == "completed"
+    assert house.runner(slow).run("a")[0] == "completed"
     assert house.get().attempts == 1
 
 
@@ -173,7 +173,7 @@ def test_draining_gives_the_job_back_rings_and_does_not_count_the_attempt(house:
     house.create()
     stepper = Stepper()
     runner = house.runner(stepper)
-    thread, results = in_thread(lambda: runner.run("a"))
+    thread, results = in_thread(lambda: runner.run("a")[0])
     stepper.began.wait(DEADLINE_S)
     runner.drain()
     thread.join(DEADLINE_S)
@@ -181,14 +181,13 @@ def test_draining_gives_the_job_back_rings_and_does_not_count_the_attempt(house:
     assert house.bell.rings == ["a"]
     job = house.get()
     assert (job.status, job.attempts) == ("queued", 0)
-    assert runner.run("a") == "draining"
-    assert house.runner(house.writes).run("a") == "completed"
+    assert runner.run("a")[0] == "draining"
+    assert house.runner(house.writes).run("a")[0] == "completed"
 
 
 def test_the_next_attempt_learns_of_the_checkpoint_whether_the_worker_drained_or_died(house: House) -> None:
     house.create()
     seen: list[str | None] = []
-    held = threading.Event()
 
     def keeps(job: Job, context: JobContext) -> Mapping[str, Artifact]:
         seen.append(job.checkpoint)
@@ -199,19 +198,18 @@ def test_the_next_attempt_learns_of_the_checkpoint_whether_the_worker_drained_or
             context.step(1)
         if len(seen) == 2:
             until(lambda: house.get().checkpoint == key)
-            held.set()
             context.stop("lost")
             context.step(1)
         return {}
 
     runner = house.runner(keeps)
-    assert runner.run("a") == "queued"
+    assert runner.run("a")[0] == "queued"
     first = house.get().checkpoint
     assert first is not None
-    assert house.runner(keeps).run("a") == "lost"
+    assert house.runner(keeps).run("a")[0] == "lost"
     second = house.get().checkpoint
     until(lambda: house.store.reap() or house.get().status == "queued")
-    assert house.runner(keeps).run("a") == "completed"
+    assert house.runner(keeps).run("a")[0] == "completed"
     assert seen == [None, first, second]
     assert house.get().checkpoint is None
     assert not (house.artifacts.directory / str(second)).exists(), "the last ones go when the job has ended"
@@ -223,10 +221,8 @@ def test_a_fault_of_ours_is_tried_again_and_then_parked_with_its_error(house: Ho
     def broken(job: Job, context: JobContext) -> Mapping[str, Artifact]:
         raise RuntimeError("secret detail")
 
-    runner = house.runner(broken)
-    assert runner.run("a") == "queued"
+    assert house.runner(broken).run("a") == ["queued", "failed", "gone"]
     assert house.bell.rings == ["a"]
-    assert runner.run("a") == "failed"
     job = house.get()
     assert job.status == "failed"
     assert job.error is not None
@@ -240,7 +236,7 @@ def test_an_error_that_trying_again_cannot_help_fails_the_job_at_once(house: Hou
     def refuses(job: Job, context: JobContext) -> Mapping[str, Artifact]:
         raise InvalidRequestError("`input_reference` is no image", param="input_reference")
 
-    assert house.runner(refuses).run("a") == "failed"
+    assert house.runner(refuses).run("a")[0] == "failed"
     job = house.get()
     assert job.attempts == 1
     assert job.error is not None
@@ -257,13 +253,55 @@ def test_a_full_disk_fails_the_job_clearly_and_leaves_no_half_file(house: House)
             pending.path.write_bytes(b"clip")
         return {"video": pending.artifact}
 
-    assert house.runner(fills).run("a") == "failed"
+    assert house.runner(fills).run("a")[0] == "failed"
     job = house.get()
     assert job.error is not None
     assert job.error.code == "storage_full"
     assert "room" in job.error.message
     left = [path for path in house.artifacts.directory.rglob("*") if not path.is_dir()]
     assert left == []
+
+
+def test_one_ring_is_enough_for_all_that_wait(house: House) -> None:
+    for name in "abc":
+        house.create(name)
+    assert house.runner(house.writes).run("b") == ["completed", "completed", "completed", "gone"]
+    assert [house.get(name).status for name in "abc"] == ["completed"] * 3
+
+
+def test_a_slot_is_kept_for_short_jobs(house: House) -> None:
+    house.create("known")
+    house.runner(lambda *_: time.sleep(0.01) or {}).run("known")  # type: ignore[func-returns-value]
+    for name in ("long1", "long2", "long3"):
+        house.create(name, cost=1e6)
+    began: list[str] = []
+    go_on = threading.Event()
+
+    def waits(job: Job, _: JobContext) -> Mapping[str, Artifact]:
+        began.append(job.id)
+        if job.id.startswith("long"):
+            assert go_on.wait(DEADLINE_S)
+        return {}
+
+    runner = Runner(house.store, house.artifacts, house.bell, {"video": waits}, worker="w", queue="q", slots=3)
+    threads = [in_thread(runner.run)[0] for _ in range(2)]
+    until(lambda: len(began) == 2)
+    assert runner.run() == ["gone"], "the third slot is not for a third long one"
+    house.create("short")
+    assert runner.run() == ["completed", "gone"]
+    assert began == ["long1", "long2", "short"]
+    go_on.set()
+    for thread in threads:
+        thread.join(DEADLINE_S)
+    assert sorted(began) == ["long1", "long2", "long3", "short"]
+
+
+def test_a_job_that_runs_past_its_deadline_is_stopped_and_says_so(house: House) -> None:
+    house.create(deadline_s=0.3)
+    stepper = Stepper()
+    assert house.runner(stepper).run()[0] == "failed"
+    job = house.get()
+    assert (job.status, job.error and job.error.code) == ("failed", "deadline_exceeded")
 
 
 def test_work_goes_on_while_redis_is_away_and_its_result_is_not_lost(house: House, redis_server: Any) -> None:
@@ -275,7 +313,7 @@ def test_work_goes_on_while_redis_is_away_and_its_result_is_not_lost(house: Hous
         assert go_on.wait(DEADLINE_S)
         return house.writes(job, context)
 
-    thread, results = in_thread(lambda: house.runner(waits).run("a"))
+    thread, results = in_thread(lambda: house.runner(waits).run("a")[0])
     assert started.wait(DEADLINE_S)
     redis_server.kill()
     go_on.set()
@@ -295,7 +333,7 @@ def test_a_lost_worker_s_job_is_done_by_another_and_the_first_ones_late_result_i
     reaper.start()
     until(lambda: "a" in house.bell.rings)
     reaper.close()
-    assert house.runner(house.writes).run("a") == "completed"
+    assert house.runner(house.writes).run("a")[0] == "completed"
     assert house.store.complete(lease, {}) == "lost"  # type: ignore[arg-type]
     assert house.get().artifacts != {}
     assert house.get().attempts == 2
@@ -332,7 +370,7 @@ def test_files_go_with_their_record_and_strangers_only_when_they_are_old(redis_s
     house = House(redis_server.url, tmp_path)
     house.store = store
     house.create()
-    assert house.runner(house.writes).run("a") == "completed"
+    assert house.runner(house.writes).run("a")[0] == "completed"
     artifacts.put("stranger/video.mp4", b"x", "video/mp4")
     reaper = Reaper(store, artifacts, house.bell)
     reaper.start()

@@ -48,7 +48,8 @@ class Snapshot:
         scheduler = {name: _plain(value, f"scheduler.{name}", tensors) for name, value in self.scheduler.items()}
         said = {"form": FORM, "identity": identity, "index": self.index, "scheduler": scheduler}
         said["digest"] = _digest(tensors)
-        return save_tensors(tensors, {HEADER: json.dumps(said)})
+        data: bytes = save_tensors(tensors, {HEADER: json.dumps(said)})
+        return data
 
 
 def freeze(state: DiffusionState) -> Snapshot:
@@ -101,7 +102,7 @@ def _digest(tensors: Mapping[str, torch.Tensor]) -> str:
     digest = hashlib.sha256()
     for name in sorted(tensors):
         digest.update(name.encode())
-        digest.update(tensors[name].contiguous().reshape(-1).view(torch.uint8).numpy())
+        digest.update(memoryview(tensors[name].contiguous().reshape(-1).view(torch.uint8).numpy()))
     return digest.hexdigest()
 
 

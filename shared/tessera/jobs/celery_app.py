@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 from urllib.parse import parse_qsl, urlsplit
 
@@ -88,11 +88,11 @@ def broker_url(url: str) -> str:
     return f"redis+socket://{parts.netloc}{parts.path}" + (f"?virtual_host={database}" if database else "")
 
 
-def listen(app: celery.Celery, run: Callable[[str], object]) -> None:
-    """Have `run(job_id)` called for every ring that this process hears; the answer `draining` passes the ring on."""
+def listen(app: celery.Celery, run: Callable[[str], Sequence[object]]) -> None:
+    """Have `run(job_id)` called for every ring that this process hears; ending in `draining`, it passes the ring on."""
 
     def job(job_id: str) -> None:
-        if run(job_id) == "draining":
+        if "draining" in run(job_id)[-1:]:
             raise Reject("this worker is to end", requeue=True)
 
     app.task(job, name=TASK, shared=False)

@@ -16,18 +16,20 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from tessera.errors import UnavailableError
-from tessera.jobs import admin_scripts, scripts
+from tessera.jobs import admin_scripts, scripts, worker_scripts
 
 logger = logging.getLogger(__name__)
 
 RING_PREFIX = "tessera:celery:"
 """Before the name of each list in which Celery keeps rings."""
-SCRIPTS = (
-    *("CREATE", "GET", "EVENTS", "LIST", "CANCEL", "DELETE", "WORKERS"),
-    *("CLAIM", "RENEW", "COMPLETE", "FAIL", "RELEASE"),
-    *("REAP", "EXPIRE", "COUNTS", "REGISTER_WORKER", "REMOVE_WORKER"),
-)
-ADMIN_SCRIPTS = ("RECORDS", "RECORD", "RETRY")
+SCRIPTS = {
+    scripts: ("CREATE", "GET", "EVENTS", "LIST", "CANCEL", "DELETE", "WORKERS"),
+    worker_scripts: (
+        *("CLAIM", "CLAIM_NEXT", "RENEW", "COMPLETE", "FAIL", "RELEASE"),
+        *("REAP", "EXPIRE", "COUNTS", "REGISTER_WORKER", "REMOVE_WORKER"),
+    ),
+    admin_scripts: ("RECORDS", "RECORD", "RETRY"),
+}
 DOWN = (
     redis.exceptions.ConnectionError,
     redis.exceptions.TimeoutError,
@@ -56,9 +58,7 @@ def connect_async(url: str, timeout_s: float) -> redis.asyncio.Redis:
 
 def sources() -> dict[str, str]:
     """All scripts by name."""
-    return {name: scripts.PRELUDE + getattr(scripts, name) for name in SCRIPTS} | {
-        name: scripts.PRELUDE + getattr(admin_scripts, name) for name in ADMIN_SCRIPTS
-    }
+    return {name: scripts.PRELUDE + getattr(module, name) for module, names in SCRIPTS.items() for name in names}
 
 
 def microseconds(seconds: float) -> int:

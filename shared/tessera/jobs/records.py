@@ -15,8 +15,12 @@ from tessera.wire.models import Card
 
 Ending = Literal["completed", "failed", "cancelled", "queued", "lost"]
 """What became of a job that its holder gave up; `lost` when it was no longer its to give."""
-Held = Literal["held", "cancel", "lost"]
-"""What a renewed lease says: go on, stop because somebody cancelled, or stop because it is another's now."""
+Held = Literal["held", "cancel", "late", "lost"]
+"""What a renewed lease says: go on; or stop: somebody cancelled, its deadline is over, or it is another's now."""
+
+
+LEAST_PROGRESS = 10
+"""Of 100, from which on a job's own pace says more than what others took."""
 
 
 class Created(msgspec.Struct, frozen=True):
@@ -31,6 +35,8 @@ class Lease(msgspec.Struct, frozen=True):
 
     job: Job
     token: int
+    short: bool = False
+    """Whether it is expected to take little time."""
 
 
 class NotClaimed(msgspec.Struct, frozen=True):
@@ -90,6 +96,8 @@ class WorkerInfo(msgspec.Struct, frozen=True, kw_only=True):
     card: Card
     device: str
     pid: int
+    slots: int = 1
+    """Jobs that it does at once."""
 
 
 def _text(value: Any) -> str:
@@ -108,8 +116,9 @@ def job_from(reply: Mapping[Any, Any] | Sequence[Any]) -> Job:
     def when(name: str) -> float | None:
         return int(fields[name]) / 1e6 if name in fields else None
 
-    created_at = when("created_at")
+    created_at, started_at = when("created_at"), when("started_at")
     assert created_at is not None
+    estimated = _estimates(fields, started_at)
     return Job(
         id=_text(fields["id"]),
         kind=cast("JobKind", _text(fields["kind"])),
@@ -121,13 +130,34 @@ def job_from(reply: Mapping[Any, Any] | Sequence[Any]) -> Job:
         attempts=int(fields["attempts"]),
         cancel_requested=fields.get("cancel") == b"1",
         created_at=created_at,
-        started_at=when("started_at"),
+        started_at=started_at,
         ended_at=when("ended_at"),
         expires_at=when("expires_at"),
+        deadline=when("deadline"),
+        estimated_start_at=estimated[0],
+        estimated_end_at=estimated[1],
         error=msgspec.json.decode(fields["error"], type=JobError) if "error" in fields else None,
         checkpoint=_text(fields["checkpoint"]) if "checkpoint" in fields else None,
         artifacts=msgspec.json.decode(fields["artifacts"], type=dict[str, Artifact]) if "artifacts" in fields else {},
     )
+
+
+def _estimates(fields: Mapping[str, bytes], started_at: float | None) -> tuple[float | None, float | None]:
+    """When a job will begin and end, from what others of its queue took; None where nothing is known."""
+    if "now" not in fields:
+        return None, None
+    now, unit_s, slots = int(fields["now"]) / 1e6, float(fields["seconds"]), int(fields["slots"])
+    takes_s = unit_s * float(fields["cost"])
+    if fields["status"] == b"in_progress":
+        assert started_at is not None
+        progress = int(fields["progress"])
+        if progress >= LEAST_PROGRESS:
+            takes_s = (now - started_at) * 100 / progress
+        return started_at, max(now, started_at + takes_s)
+    if not slots:
+        return None, None
+    start = now + unit_s * float(fields["ahead"]) / slots
+    return start, start + takes_s
 
 
 def events_from(reply: Sequence[Any]) -> list[JobEvent]:
@@ -153,7 +183,7 @@ def lease_from(reply: Sequence[Any]) -> Lease | NotClaimed:
     """The answer to a claim."""
     outcome = _text(reply[0])
     if outcome == "claimed":
-        return Lease(job_from(reply[2]), int(reply[1]))
+        return Lease(job_from(reply[2]), int(reply[1]), short=_fields(reply[2]).get("class") == b"short")
     return NotClaimed(cast("Literal['gone', 'busy', 'ended']", outcome))
 
 

@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 RETRY_EVERY_S = 0.5
 RENEWALS_PER_LEASE = 3
-StopReason = Literal["cancelled", "lost", "draining"]
+StopReason = Literal["cancelled", "late", "lost", "draining"]
 
 
 class JobStoppedError(Exception):
@@ -98,12 +98,15 @@ class JobContext:
 Handler = Callable[[Job, JobContext], Mapping[str, Artifact]]
 """Does a job and answers its artifacts by name. A `TesseraError` that is not retryable fails the job for good; after
 any other error it is tried again while it has attempts left."""
-Outcome = Ending | Literal["gone", "busy", "ended", "draining"]
-"""What became of a ring. `draining`: this process is to end and has not looked at it."""
+Outcome = Ending | Literal["gone", "draining"]
+"""What became of a job. `gone`: none waits. `draining`: this process is to end and has not looked."""
 
 
 class Runner:
-    """Does the jobs that this process hears of, one or several at a time (one thread each).
+    """Does the jobs of a queue, one or several at a time (one thread each).
+
+    A ring says that jobs wait, not which is next: the store knows whose turn it is. A thread that was rung for goes on
+    until none waits. One of several slots is kept for short jobs: they never wait for long ones to end.
 
     Args:
         store: where the records are.
@@ -111,6 +114,8 @@ class Runner:
         bell: rung when a job goes back to the queue.
         handlers: by kind of job.
         worker: id of this process.
+        queue: whose jobs.
+        slots: threads that may call `run` at once.
     """
 
     def __init__(
@@ -121,7 +126,12 @@ class Runner:
         handlers: Mapping[str, Handler],
         *,
         worker: str,
+        queue: str,
+        slots: int = 1,
     ) -> None:
+        self.queue = queue
+        self.slots = slots
+        self._long = threading.BoundedSemaphore(max(1, slots - 1))
         self.store = store
         self.artifacts = artifacts
         self.bell = bell
@@ -142,37 +152,54 @@ class Runner:
         """Stop at the next step and give running jobs back; take no new ones. Safe in a signal handler."""
         self._draining.set()
 
-    def run(self, job_id: str) -> Outcome:
-        """Do a job if it is to be had. Never raises for what a handler does wrong."""
+    def run(self, _rung_for: str = "") -> list[Outcome]:
+        """Do jobs until none is to be had. Never raises for what a handler does wrong.
+
+        Returns:
+            What became of each, the last of them `gone` or `draining`.
+        """
         with self._counting:
             self.heard += 1
             self._working += 1
+        outcomes: list[Outcome] = []
         try:
-            return self._follow(job_id)
+            while not outcomes or outcomes[-1] not in ("gone", "draining"):
+                outcomes.append(self._one())
         finally:
             with self._counting:
                 self._working -= 1
+        return outcomes
 
-    def _follow(self, job_id: str) -> Outcome:
+    def _one(self) -> Outcome:
         if self._draining.is_set():
             return "draining"
-        claimed = self._claim(job_id)
+        may_be_long = self._long.acquire(blocking=False)
+        try:
+            claimed = self._claim(short_only=not may_be_long)
+            if may_be_long and isinstance(claimed, Lease) and claimed.short:
+                self._long.release()
+                may_be_long = False
+            return self._follow(claimed)
+        finally:
+            if may_be_long:
+                self._long.release()
+
+    def _follow(self, claimed: Lease | NotClaimed | None) -> Outcome:
         if claimed is None:
             return "draining"
         if isinstance(claimed, NotClaimed):
-            logger.info("nothing to do for %s: %s", job_id, claimed.reason)
-            return claimed.reason
-        logger.info("%s begins (attempt %d)", job_id, claimed.job.attempts)
+            return "gone"
+        logger.info("%s begins (attempt %d)", claimed.job.id, claimed.job.attempts)
         outcome = self._work(claimed)
-        logger.info("%s: %s", job_id, outcome)
+        logger.info("%s: %s", claimed.job.id, outcome)
         if outcome == "queued":
             self._ring(claimed.job)
         return outcome
 
-    def _claim(self, job_id: str) -> Lease | NotClaimed | None:
+    def _claim(self, *, short_only: bool) -> Lease | NotClaimed | None:
         while True:
             try:
-                return self.store.claim(job_id, worker=self.worker)
+                return self.store.claim_next(self.queue, worker=self.worker, short_only=short_only)
             except UnavailableError:
                 if self._draining.wait(RETRY_EVERY_S):
                     return None
@@ -201,6 +228,10 @@ class Runner:
         if reason == "draining":
             return self._persist(lambda: self.store.release(lease, context.checkpoint))
         error = JobError(code="cancelled", message="the job was cancelled")
+        if reason == "late":
+            error = JobError(
+                code="deadline_exceeded", message="the job had not ended at the deadline that came with it"
+            )
         return self._persist(lambda: self.store.fail(lease, error, again=False))
 
     def _failed(self, lease: Lease, error: Exception) -> Ending:
@@ -265,6 +296,8 @@ class Runner:
                 continue
             if held == "cancel":
                 context.stop("cancelled")
+            elif held == "late":
+                context.stop("late")
             elif held == "lost":
                 context.stop("lost")
                 return

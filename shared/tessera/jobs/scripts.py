@@ -12,18 +12,22 @@ Keys, all under `tessera:`:
     jobs:queued                  sorted set of ids by when to ring (again)
     jobs:leased                  sorted set of ids by when the lease ends
     jobs:ended                   sorted set of ids by when the record is removed
+    jobs:deadlines               sorted set of ids by when they have to have ended; of those that have to
     idempotency:<owner>:<key>    hash: which job a repeated request means
     workers                      set of ids; worker:<id> is each one's description and expires by itself
 
-The scripts name keys that they compute, which Redis Cluster forbids: a single primary is assumed.
-Does not know Python types: `tessera.jobs.records` does.
+Who of those that wait is next is in `tessera.jobs.queue_scripts`. The scripts name keys that they compute, which Redis
+Cluster forbids: a single primary is assumed. Does not know Python types: `tessera.jobs.records` does.
 """
 
 from __future__ import annotations
 
-PRELUDE = """
+from tessera.jobs.queue_scripts import FAIR
+
+_BASICS = """
 local P = 'tessera:'
 local QUEUED, LEASED, ENDED = P .. 'jobs:queued', P .. 'jobs:leased', P .. 'jobs:ended'
+local DEADLINES = P .. 'jobs:deadlines'
 local MOST_DOUBLINGS = 6
 local MOST_EVENTS = 1000
 
@@ -36,6 +40,8 @@ local function get(id, field) return redis.call('HGET', job(id), field) end
 local function events(id) return job(id) .. ':events' end
 local function problem(code, message) return cjson.encode({code = code, message = message}) end
 
+"""
+_STATES = """
 -- What happened to a job, for those who watch it; a repeated status is an event too (another attempt).
 local function tell(id, event)
   local known = redis.call('HMGET', job(id), 'status', 'progress', 'attempts', 'error')
@@ -52,6 +58,8 @@ local function finish(id, status, err, keep)
   redis.call('SREM', unfinished(get(id, 'owner')), id)
   redis.call('ZREM', QUEUED, id)
   redis.call('ZREM', LEASED, id)
+  redis.call('ZREM', DEADLINES, id)
+  unwait(id)
   redis.call('ZADD', ENDED, text(at + keep), id)
   tell(id, status)
 end
@@ -64,6 +72,7 @@ local function queue_again(id)
   redis.call('HSET', job(id), 'status', 'queued', 'progress', '0', 'rings', '0')
   redis.call('ZREM', LEASED, id)
   redis.call('ZADD', QUEUED, text(now()), id)
+  wait(id)
   tell(id, 'queued')
 end
 
@@ -87,50 +96,102 @@ local function holds(id, token)
   if known[1] == 'queued' then
     redis.call('HSET', job(id), 'status', 'in_progress')
     redis.call('ZREM', QUEUED, id)
+    unwait(id)
     return true
   end
   return known[1] == 'in_progress'
 end
-"""
 
-# id, kind, owner, queue, input, most unfinished, ring again after, idempotency key, hash of the body, its seconds
+-- The record, and of a job that has not ended what its times can be estimated from.
+local function shown(id)
+  local record = redis.call('HGETALL', job(id))
+  local known = redis.call('HMGET', job(id), 'queue', 'status', 'place')
+  local seconds, _, left = flow(known[1] or '')
+  if seconds < 0 or not known[3] or (known[2] ~= 'queued' and known[2] ~= 'in_progress') then return record end
+  local slots = 0
+  for _, worker in ipairs(redis.call('SMEMBERS', P .. 'workers')) do
+    local said = redis.call('GET', P .. 'worker:' .. worker)
+    local described = said and cjson.decode(said)
+    if described and described.queue == known[1] then slots = slots + (described.slots or 1) end
+  end
+  local more = {'now', text(now()), 'seconds', string.format('%.17g', seconds), 'slots', text(slots),
+    'ahead', string.format('%.17g', math.max(0, tonumber(known[3]) - left))}
+  for _, value in ipairs(more) do record[#record + 1] = value end
+  return record
+end
+
+local function late(id)
+  local deadline = get(id, 'deadline')
+  return deadline and tonumber(deadline) < now()
+end
+
+local function too_late(id, keep)
+  finish(id, 'failed', problem('deadline_exceeded', 'the job had not ended at the deadline that came with it'), keep)
+end
+
+local function begin(id, worker, lease)
+  local at = now()
+  redis.call('HINCRBY', job(id), 'attempts', 1)
+  redis.call('HINCRBY', job(id), 'token', 1)
+  redis.call('HSET', job(id), 'status', 'in_progress', 'progress', '0', 'worker', worker, 'started_at', text(at))
+  redis.call('ZREM', QUEUED, id)
+  redis.call('ZADD', LEASED, text(at + lease), id)
+  serve(id)
+  tell(id, 'in_progress')
+  return {'claimed', get(id, 'token'), redis.call('HGETALL', job(id))}
+end
+"""
+PRELUDE = _BASICS + FAIR + _STATES
+
+# id, kind, owner, queue, input, most unfinished, ring again after, idempotency key, hash of the body, its seconds,
+# cost, priority, microseconds until its deadline or '', microseconds that a short job takes at most
 CREATE = """
 local id, kind, owner, queue, input = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 local most, ring_after, key, hash, keep_s = tonumber(ARGV[6]), tonumber(ARGV[7]), ARGV[8], ARGV[9], ARGV[10]
-if redis.call('EXISTS', job(id)) == 1 then return {'created', redis.call('HGETALL', job(id))} end
+if redis.call('EXISTS', job(id)) == 1 then return {'created', shown(id)} end
 local remembered = P .. 'idempotency:' .. owner .. ':' .. key
 if key ~= '' then
   local known = redis.call('HMGET', remembered, 'job', 'hash')
   if known[1] then
     if known[2] ~= hash then return {'conflict'} end
-    if redis.call('EXISTS', job(known[1])) == 1 then return {'replayed', redis.call('HGETALL', job(known[1]))} end
+    if redis.call('EXISTS', job(known[1])) == 1 then return {'replayed', shown(known[1])} end
   end
 end
 if redis.call('SCARD', unfinished(owner)) >= most then return {'full'} end
 local at = now()
 redis.call('HSET', job(id), 'id', id, 'kind', kind, 'owner', owner, 'queue', queue, 'status', 'queued',
-  'input', input, 'progress', '0', 'attempts', '0', 'token', '0', 'rings', '0', 'created_at', text(at))
+  'input', input, 'progress', '0', 'attempts', '0', 'token', '0', 'rings', '0', 'created_at', text(at),
+  'cost', ARGV[11], 'priority', ARGV[12])
+if ARGV[13] ~= '' then
+  redis.call('HSET', job(id), 'deadline', text(at + tonumber(ARGV[13])))
+  redis.call('ZADD', DEADLINES, text(at + tonumber(ARGV[13])), id)
+end
+local seconds, entered = flow(queue)
+-- Of a queue that has ended nothing yet, all jobs are short: nothing is known that would part them.
+local class = seconds * tonumber(ARGV[11]) * 1000000 > tonumber(ARGV[14]) and 'long' or 'short'
+redis.call('HSET', job(id), 'class', class, 'place', string.format('%.17g', entered))
 redis.call('ZADD', index(kind, owner), text(at), id)
 redis.call('SADD', unfinished(owner), id)
 redis.call('ZADD', QUEUED, text(at + ring_after), id)
+wait(id)
 if key ~= '' then
   redis.call('HSET', remembered, 'job', id, 'hash', hash)
   redis.call('EXPIRE', remembered, keep_s)
 end
 tell(id, 'queued')
-return {'created', redis.call('HGETALL', job(id))}
+return {'created', shown(id)}
 """
 
 # id, kind, owner
 GET = """
-local record = redis.call('HGETALL', job(ARGV[1]))
+local record = shown(ARGV[1])
 if #record == 0 or get(ARGV[1], 'owner') ~= ARGV[3] or get(ARGV[1], 'kind') ~= ARGV[2] then return false end
 return record
 """
 
 # id, kind, owner, after, how many; answers the record and its events behind `after`
 EVENTS = """
-local record = redis.call('HGETALL', job(ARGV[1]))
+local record = shown(ARGV[1])
 if #record == 0 or get(ARGV[1], 'owner') ~= ARGV[3] or get(ARGV[1], 'kind') ~= ARGV[2] then return false end
 local after = ARGV[4] == '' and '-' or '(' .. ARGV[4]
 return {record, redis.call('XRANGE', events(ARGV[1]), after, '+', 'COUNT', ARGV[5])}
@@ -151,78 +212,6 @@ for position = 1, math.min(#ids, limit) do found[position + 1] = redis.call('HGE
 return found
 """
 
-# id, worker, lease, most attempts, keep
-CLAIM = """
-local id, worker, lease, most, keep = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
-local status = get(id, 'status')
-if not status then return {'gone'} end
-if status == 'in_progress' then
-  if tonumber(redis.call('ZSCORE', LEASED, id)) > now() then return {'busy'} end
-  lose(id, most, keep)
-  status = get(id, 'status')
-end
-if status ~= 'queued' then return {'ended'} end
-local at = now()
-redis.call('HINCRBY', job(id), 'attempts', 1)
-redis.call('HINCRBY', job(id), 'token', 1)
-redis.call('HSET', job(id), 'status', 'in_progress', 'progress', '0', 'worker', worker, 'started_at', text(at))
-redis.call('ZREM', QUEUED, id)
-redis.call('ZADD', LEASED, text(at + lease), id)
-tell(id, 'in_progress')
-return {'claimed', get(id, 'token'), redis.call('HGETALL', job(id))}
-"""
-
-# id, token, lease, progress, key of a checkpoint or ''
-RENEW = """
-local id, progress = ARGV[1], tonumber(ARGV[4])
-if not holds(id, ARGV[2]) then return 'lost' end
-if ARGV[5] ~= '' then redis.call('HSET', job(id), 'checkpoint', ARGV[5]) end
-redis.call('ZADD', LEASED, text(now() + tonumber(ARGV[3])), id)
-if progress > tonumber(get(id, 'progress')) then
-  redis.call('HSET', job(id), 'progress', text(progress))
-  tell(id, 'progress')
-end
-return get(id, 'cancel') == '1' and 'cancel' or 'held'
-"""
-
-# id, token, artifacts, keep
-COMPLETE = """
-local id, token, keep = ARGV[1], ARGV[2], tonumber(ARGV[4])
-if get(id, 'status') == 'completed' and get(id, 'token') == token then return 'completed' end
-if not holds(id, token) then return 'lost' end
-if get(id, 'cancel') == '1' then cancelled(id, keep) return 'cancelled' end
-redis.call('HSET', job(id), 'progress', '100', 'artifacts', ARGV[3])
-finish(id, 'completed', '', keep)
-return 'completed'
-"""
-
-# id, token, error, whether another attempt could help, most attempts, keep
-FAIL = """
-local id, err, again, most, keep = ARGV[1], ARGV[3], ARGV[4], tonumber(ARGV[5]), tonumber(ARGV[6])
-if not holds(id, ARGV[2]) then return 'lost' end
-redis.call('HINCRBY', job(id), 'token', 1)
-if get(id, 'cancel') == '1' then cancelled(id, keep) return 'cancelled' end
-if again == '1' and tonumber(get(id, 'attempts')) < most then
-  redis.call('HSET', job(id), 'error', err)
-  queue_again(id)
-  return 'queued'
-end
-finish(id, 'failed', err, keep)
-return 'failed'
-"""
-
-# id, token, keep, key of a checkpoint or ''
-RELEASE = """
-local id = ARGV[1]
-if not holds(id, ARGV[2]) then return 'lost' end
-if ARGV[4] ~= '' then redis.call('HSET', job(id), 'checkpoint', ARGV[4]) end
-redis.call('HINCRBY', job(id), 'token', 1)
-if get(id, 'cancel') == '1' then cancelled(id, tonumber(ARGV[3])) return 'cancelled' end
-redis.call('HINCRBY', job(id), 'attempts', -1)
-queue_again(id)
-return 'queued'
-"""
-
 # id, kind, owner, keep
 CANCEL = """
 local id = ARGV[1]
@@ -238,9 +227,11 @@ end
 return {'cancelled', redis.call('HGETALL', job(id))}
 """
 
-_REMOVE = """
+REMOVE = """
 local function remove(id)
   local known = redis.call('HMGET', job(id), 'kind', 'owner')
+  unwait(id)
+  redis.call('ZREM', DEADLINES, id)
   redis.call('ZREM', QUEUED, id)
   redis.call('ZREM', LEASED, id)
   redis.call('ZREM', ENDED, id)
@@ -255,7 +246,7 @@ end
 
 # id, kind, owner
 DELETE = (
-    _REMOVE
+    REMOVE
     + """
 local known = redis.call('HMGET', job(ARGV[1]), 'kind', 'owner')
 if known[1] ~= ARGV[2] or known[2] ~= ARGV[3] then return 0 end
@@ -264,55 +255,6 @@ return 1
 """
 )
 
-# how many
-EXPIRE = (
-    _REMOVE
-    + """
-local ids = redis.call('ZRANGEBYSCORE', ENDED, '-inf', text(now()), 'LIMIT', 0, ARGV[1])
-for _, id in ipairs(ids) do remove(id) end
-return ids
-"""
-)
-
-# most attempts, keep, ring again after, how many, prefix of Celery's queues; answers [id, queue, …] to ring for.
-# A queue that holds as many rings as there are queued jobs has lost none: no more are added then.
-REAP = """
-local most, keep, ring_after = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
-for _, id in ipairs(redis.call('ZRANGEBYSCORE', LEASED, '-inf', text(now()), 'LIMIT', 0, ARGV[4])) do
-  if get(id, 'status') then lose(id, most, keep) else redis.call('ZREM', LEASED, id) end
-end
-local due, waiting = {}, redis.call('ZCARD', QUEUED)
-for _, id in ipairs(redis.call('ZRANGEBYSCORE', QUEUED, '-inf', text(now()), 'LIMIT', 0, ARGV[4])) do
-  local created = get(id, 'created_at')
-  if not created then
-    redis.call('ZREM', QUEUED, id)
-  elseif tonumber(created) + keep < now() then
-    finish(id, 'failed', problem('expired', 'no worker took the job in the time that jobs are kept'), keep)
-  elseif redis.call('LLEN', ARGV[5] .. get(id, 'queue')) >= waiting then
-    redis.call('ZADD', QUEUED, text(now() + ring_after), id)
-  else
-    local rings = redis.call('HINCRBY', job(id), 'rings', 1)
-    redis.call('ZADD', QUEUED, text(now() + ring_after * 2 ^ math.min(rings, MOST_DOUBLINGS)), id)
-    due[#due + 1] = id
-    due[#due + 1] = get(id, 'queue')
-  end
-end
-return due
-"""
-
-# id, seconds, description
-REGISTER_WORKER = """
-redis.call('SET', P .. 'worker:' .. ARGV[1], ARGV[3], 'PX', ARGV[2])
-redis.call('SADD', P .. 'workers', ARGV[1])
-return 1
-"""
-
-# id
-REMOVE_WORKER = """
-redis.call('DEL', P .. 'worker:' .. ARGV[1])
-return redis.call('SREM', P .. 'workers', ARGV[1])
-"""
-
 WORKERS = """
 local found = {}
 for _, id in ipairs(redis.call('SMEMBERS', P .. 'workers')) do
@@ -320,8 +262,4 @@ for _, id in ipairs(redis.call('SMEMBERS', P .. 'workers')) do
   if worker then found[#found + 1] = worker else redis.call('SREM', P .. 'workers', id) end
 end
 return found
-"""
-
-COUNTS = """
-return {redis.call('ZCARD', QUEUED), redis.call('ZCARD', LEASED), redis.call('ZCARD', ENDED)}
 """

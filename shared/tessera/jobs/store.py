@@ -61,8 +61,22 @@ class AsyncJobStore:
         queue: str,
         job_input: msgspec.Struct,
         idempotency: Idempotency | None = None,
+        cost: float = 1.0,
+        priority: int = 0,
+        deadline_s: float | None = None,
     ) -> Created:
         """Write the record of a new job. Nobody has heard of it yet: ring next.
+
+        Args:
+            job_id: a new one.
+            kind: of job.
+            owner: who may see it.
+            queue: whose workers can do it.
+            job_input: what they get.
+            idempotency: the client's key.
+            cost: how much work it is, in a unit of its queue.
+            priority: among the owner's; higher waits longer.
+            deadline_s: seconds until it is failed if it has not ended.
 
         Raises:
             OverloadedError: the owner has too many unfinished jobs.
@@ -81,6 +95,10 @@ class AsyncJobStore:
             key,
             idempotency.body_hash if idempotency else "",
             IDEMPOTENCY_S,
+            repr(float(cost)),
+            priority,
+            "" if deadline_s is None else microseconds(deadline_s),
+            microseconds(self.settings.short_s),
         )
         outcome = bytes(reply[0])
         if outcome == b"full":

@@ -133,6 +133,12 @@ def make_input(
     )
 
 
+def cost_of(given: VideoInput) -> float:
+    """How much work a video is: millions of pixels that are denoised, over all passes."""
+    passes = given.steps * (2 if given.guidance_scale > 1.0 else 1)
+    return given.width * given.height * given.frames * passes / 1e6
+
+
 def frames_for(seconds: float, fps: int, multiple: int) -> int:
     """How many frames make `seconds`: the nearest `k * multiple + 1`, at least one."""
     return max(0, round((seconds * fps - 1) / multiple)) * multiple + 1

@@ -28,7 +28,7 @@ from tessera.jobs.artifacts import ArtifactStore, DirectoryArtifacts
 from tessera.jobs.celery_app import Bell, make_bell
 from tessera.jobs.records import JobEvent
 from tessera.jobs.store import AsyncJobStore, Idempotency
-from tessera.jobs.video_request import body_hash, make_input, read_image, read_request
+from tessera.jobs.video_request import body_hash, cost_of, make_input, read_image, read_request
 from tessera.settings import Settings
 from tessera.telemetry import request_id_var
 from tessera.web.app import Lifespan, ReadyCheck, json_response
@@ -143,6 +143,9 @@ class VideosController(Controller):
                 queue=queue_of(card.id),
                 job_input=job_input,
                 idempotency=_idempotency(request, body_hash(form)),
+                cost=cost_of(job_input),
+                priority=asked.priority,
+                deadline_s=asked.deadline_s,
             )
         except TesseraError:
             await asyncio.to_thread(jobs.artifacts.remove, job_id)
@@ -273,8 +276,14 @@ def video_of(job: Job) -> Video:
         created_at=int(job.created_at),
         completed_at=int(job.ended_at) if job.status == "completed" and job.ended_at is not None else None,
         expires_at=int(job.expires_at) if job.expires_at is not None else None,
+        estimated_start_at=_rounded(job.estimated_start_at),
+        estimated_completion_at=_rounded(job.estimated_end_at),
         error=VideoError(code=job.error.code, message=job.error.message) if job.error and status == "failed" else None,
     )
+
+
+def _rounded(seconds: float | None) -> int | None:
+    return None if seconds is None else round(seconds)
 
 
 async def _shown(events: AsyncGenerator[tuple[JobEvent, Job]]) -> AsyncIterator[bytes]:

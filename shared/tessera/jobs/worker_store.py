@@ -46,6 +46,18 @@ class WorkerStore:
         )
         return records.lease_from(reply)
 
+    def claim_next(self, queue: str, *, worker: str, short_only: bool = False) -> Lease | NotClaimed:
+        """Take the lease of the job of a queue whose turn it is. Counts an attempt.
+
+        Args:
+            queue: which.
+            worker: who.
+            short_only: of those that are expected to take little time (`jobs.short_s`).
+        """
+        settings = self.settings
+        lease, keep = microseconds(settings.lease_s), microseconds(settings.keep_s)
+        return records.lease_from(self._run("CLAIM_NEXT", queue, worker, lease, keep, int(short_only)))
+
     def renew(self, lease: Lease, *, progress: int, checkpoint: str | None = None) -> Held:
         """Hold the lease for another `lease_s`, and raise the job's progress (it never falls within an attempt).
 

@@ -49,6 +49,10 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     started_at: float | None = None
     ended_at: float | None = None
     expires_at: float | None = None
+    deadline: float | None = None
+    """It is failed when it has not ended by then."""
+    estimated_start_at: float | None = None
+    estimated_end_at: float | None = None
     error: JobError | None = None
     checkpoint: str | None = None
     """Key of the artifact from which another attempt can go on."""

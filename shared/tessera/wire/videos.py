@@ -36,6 +36,10 @@ class VideoCreateRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     steps: Annotated[int, Meta(ge=1)] | None = None
     guidance_scale: Annotated[float, Meta(ge=0, le=100)] | None = None
     negative_prompt: Annotated[str, Meta(max_length=8192)] | None = None
+    priority: Annotated[int, Meta(ge=0, le=100)] = 0
+    """Among the jobs of one key: higher waits longer."""
+    deadline_s: Annotated[float, Meta(gt=0, le=30 * 24 * 3600)] | None = None
+    """Seconds from now until the job is failed if it has not ended."""
 
 
 class VideoError(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,6 +63,9 @@ class Video(msgspec.Struct, frozen=True, kw_only=True):
     created_at: int
     completed_at: int | None = None
     expires_at: int | None = None
+    estimated_start_at: int | None = None
+    """From what other jobs took; null where nothing is known. Beyond OpenAI, as the next."""
+    estimated_completion_at: int | None = None
     error: VideoError | None = None
     remixed_from_video_id: str | None = None
 
