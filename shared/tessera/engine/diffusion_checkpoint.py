@@ -102,7 +102,7 @@ def _digest(tensors: Mapping[str, torch.Tensor]) -> str:
     digest = hashlib.sha256()
     for name in sorted(tensors):
         digest.update(name.encode())
-        digest.update(memoryview(tensors[name].contiguous().reshape(-1).view(torch.uint8).numpy()))
+        digest.update(tensors[name].contiguous().reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
 
 
