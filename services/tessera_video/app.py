@@ -19,6 +19,7 @@ from tessera.jobs.celery_app import make_bell
 from tessera.jobs.reaper import Reaper
 from tessera.jobs.records import Counts
 from tessera.jobs.store import AsyncJobStore
+from tessera.jobs.webhooks import Webhooks
 from tessera.jobs.worker_store import WorkerStore
 from tessera.settings import Settings
 from tessera.web.app import build_app
@@ -68,9 +69,12 @@ def create_app(settings: Settings) -> Litestar:
         bell = make_bell(settings)
         reaper = Reaper(store, DirectoryArtifacts(settings.artifacts_dir), bell, on_counts=on_counts)
         reaper.start()
+        webhooks = Webhooks(looking, settings.webhooks)
+        webhooks.start()
         try:
             yield
         finally:
+            await webhooks.close()
             await asyncio.to_thread(reaper.close)
             bell.close()
             store.close()

@@ -30,6 +30,7 @@ from tessera.settings_engine import (
     ToolParser,
     says,
 )
+from tessera.settings_jobs import JobSettings, WebhookSettings
 
 
 class SuiteSettings(Section, frozen=True, kw_only=True):
@@ -155,19 +156,6 @@ class VideoSettings(Section, frozen=True, kw_only=True):
     max_image_bytes: Annotated[Positive, says("Largest input reference image.")] = 20 * 1024 * 1024
 
 
-class JobSettings(Section, frozen=True, kw_only=True):
-    """The durable queue."""
-
-    lease_s: Annotated[PositiveFloat, says("Seconds a worker may be silent before its job goes to another.")] = 15.0
-    reap_every_s: Annotated[PositiveFloat, says("Seconds between two looks for lost jobs.")] = 3.0
-    max_attempts: Annotated[Positive, says("Starts of one job before it is failed for good.")] = 3
-    max_queued_per_key: Annotated[Positive, says("Unfinished jobs of one API key; more are answered 429.")] = 64
-    short_s: Annotated[
-        PositiveFloat, says("Jobs expected to take less have half of each queue's time and a slot in each worker.")
-    ] = 30.0
-    keep_s: Annotated[Positive, says("Seconds that an ended job and its artifacts are kept.")] = 7 * 24 * 3600
-
-
 class SpeechSettings(Section, frozen=True, kw_only=True):
     """Speech synthesis and transcription."""
 
@@ -199,6 +187,7 @@ class Settings(Section, frozen=True, kw_only=True):
     video: VideoSettings = VideoSettings()
     speech: SpeechSettings = SpeechSettings()
     jobs: JobSettings = JobSettings()
+    webhooks: WebhookSettings = WebhookSettings()
 
     @property
     def data_dir(self) -> Path:

@@ -11,7 +11,7 @@ from tessera.errors import UnavailableError
 from tessera.jobs.presence import EVERY_S, Presence
 from tessera.jobs.records import WorkerInfo
 from tessera.jobs.worker_store import WorkerStore
-from tessera.settings import JobSettings
+from tessera.settings_jobs import JobSettings
 from tessera.wire.models import Card
 
 CARD = Card(id="films", family="Wan", tasks=["video"], source="test", parameters=1, licence="none")

@@ -19,7 +19,7 @@ from tessera.jobs.reaper import Reaper
 from tessera.jobs.runner import JobContext, Runner
 from tessera.jobs.store import AsyncJobStore
 from tessera.jobs.worker_store import WorkerStore
-from tessera.settings import JobSettings
+from tessera.settings_jobs import JobSettings
 from tessera.wire.jobs import Artifact, Job
 
 SETTINGS = JobSettings(lease_s=0.6, reap_every_s=0.05, max_attempts=2, keep_s=3600)

@@ -13,7 +13,7 @@ from tessera.jobs import records
 from tessera.jobs.artifacts import ArtifactStore
 from tessera.jobs.celery_app import Bell
 from tessera.jobs.connection import answering, connect, microseconds, sources
-from tessera.settings import JobSettings
+from tessera.settings_jobs import JobSettings
 from tessera.wire.jobs import Job, JobStatus
 
 logger = logging.getLogger(__name__)

@@ -23,7 +23,9 @@ local status = get(id, 'status')
 if not status then return {'gone'} end
 if status ~= 'failed' and status ~= 'cancelled' then return {status} end
 redis.call('HSET', job(id), 'status', 'queued', 'progress', '0', 'attempts', '0', 'rings', '0')
-redis.call('HDEL', job(id), 'ended_at', 'expires_at', 'started_at', 'error', 'deadline')
+redis.call('HDEL', job(id), 'ended_at', 'expires_at', 'started_at', 'error', 'deadline', 'webhook_tries',
+  'webhook_result')
+redis.call('ZREM', WEBHOOKS, id)
 redis.call('ZREM', ENDED, id)
 redis.call('SADD', unfinished(get(id, 'owner')), id)
 redis.call('ZADD', QUEUED, text(now() + tonumber(ARGV[2])), id)

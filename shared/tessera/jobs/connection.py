@@ -16,7 +16,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from tessera.errors import UnavailableError
-from tessera.jobs import admin_scripts, scripts, worker_scripts
+from tessera.jobs import admin_scripts, scripts, webhook_scripts, worker_scripts
 
 logger = logging.getLogger(__name__)
 
@@ -28,6 +28,7 @@ SCRIPTS = {
         *("CLAIM", "CLAIM_NEXT", "RENEW", "COMPLETE", "FAIL", "RELEASE"),
         *("REAP", "EXPIRE", "COUNTS", "REGISTER_WORKER", "REMOVE_WORKER"),
     ),
+    webhook_scripts: ("WEBHOOKS_DUE", "WEBHOOK_DONE"),
     admin_scripts: ("RECORDS", "RECORD", "RETRY"),
 }
 DOWN = (

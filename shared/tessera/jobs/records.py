@@ -137,6 +137,8 @@ def job_from(reply: Mapping[Any, Any] | Sequence[Any]) -> Job:
         estimated_start_at=estimated[0],
         estimated_end_at=estimated[1],
         error=msgspec.json.decode(fields["error"], type=JobError) if "error" in fields else None,
+        webhook=_text(fields["webhook"]) if "webhook" in fields else None,
+        webhook_result=_text(fields["webhook_result"]) if "webhook_result" in fields else None,
         checkpoint=_text(fields["checkpoint"]) if "checkpoint" in fields else None,
         artifacts=msgspec.json.decode(fields["artifacts"], type=dict[str, Artifact]) if "artifacts" in fields else {},
     )

@@ -27,7 +27,7 @@ from tessera.jobs.queue_scripts import FAIR
 _BASICS = """
 local P = 'tessera:'
 local QUEUED, LEASED, ENDED = P .. 'jobs:queued', P .. 'jobs:leased', P .. 'jobs:ended'
-local DEADLINES = P .. 'jobs:deadlines'
+local DEADLINES, WEBHOOKS = P .. 'jobs:deadlines', P .. 'jobs:webhooks'
 local MOST_DOUBLINGS = 6
 local MOST_EVENTS = 1000
 
@@ -61,6 +61,7 @@ local function finish(id, status, err, keep)
   redis.call('ZREM', DEADLINES, id)
   unwait(id)
   redis.call('ZADD', ENDED, text(at + keep), id)
+  if get(id, 'webhook') then redis.call('ZADD', WEBHOOKS, text(at), id) end
   tell(id, status)
 end
 
@@ -144,7 +145,7 @@ end
 PRELUDE = _BASICS + FAIR + _STATES
 
 # id, kind, owner, queue, input, most unfinished, ring again after, idempotency key, hash of the body, its seconds,
-# cost, priority, microseconds until its deadline or '', microseconds that a short job takes at most
+# cost, priority, microseconds until its deadline or '', microseconds that a short job takes at most, webhook or ''
 CREATE = """
 local id, kind, owner, queue, input = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 local most, ring_after, key, hash, keep_s = tonumber(ARGV[6]), tonumber(ARGV[7]), ARGV[8], ARGV[9], ARGV[10]
@@ -162,6 +163,7 @@ local at = now()
 redis.call('HSET', job(id), 'id', id, 'kind', kind, 'owner', owner, 'queue', queue, 'status', 'queued',
   'input', input, 'progress', '0', 'attempts', '0', 'token', '0', 'rings', '0', 'created_at', text(at),
   'cost', ARGV[11], 'priority', ARGV[12])
+if ARGV[15] ~= '' then redis.call('HSET', job(id), 'webhook', ARGV[15]) end
 if ARGV[13] ~= '' then
   redis.call('HSET', job(id), 'deadline', text(at + tonumber(ARGV[13])))
   redis.call('ZADD', DEADLINES, text(at + tonumber(ARGV[13])), id)
@@ -232,6 +234,7 @@ local function remove(id)
   local known = redis.call('HMGET', job(id), 'kind', 'owner')
   unwait(id)
   redis.call('ZREM', DEADLINES, id)
+  redis.call('ZREM', WEBHOOKS, id)
   redis.call('ZREM', QUEUED, id)
   redis.call('ZREM', LEASED, id)
   redis.call('ZREM', ENDED, id)

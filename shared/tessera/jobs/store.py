@@ -23,7 +23,7 @@ from tessera.jobs import records
 from tessera.jobs.connection import answering, connect_async, microseconds, sources
 from tessera.jobs.records import Created, JobEvent, Page, WorkerInfo
 from tessera.jobs.watching import Watchers, wait
-from tessera.settings import JobSettings
+from tessera.settings_jobs import JobSettings
 from tessera.wire.jobs import Job, JobKind
 
 IDEMPOTENCY_S = 24 * 3600
@@ -64,6 +64,7 @@ class AsyncJobStore:
         cost: float = 1.0,
         priority: int = 0,
         deadline_s: float | None = None,
+        webhook: str | None = None,
     ) -> Created:
         """Write the record of a new job. Nobody has heard of it yet: ring next.
 
@@ -77,6 +78,7 @@ class AsyncJobStore:
             cost: how much work it is, in a unit of its queue.
             priority: among the owner's; higher waits longer.
             deadline_s: seconds until it is failed if it has not ended.
+            webhook: address that is told of its end; checked before.
 
         Raises:
             OverloadedError: the owner has too many unfinished jobs.
@@ -99,6 +101,7 @@ class AsyncJobStore:
             priority,
             "" if deadline_s is None else microseconds(deadline_s),
             microseconds(self.settings.short_s),
+            webhook or "",
         )
         outcome = bytes(reply[0])
         if outcome == b"full":
@@ -193,6 +196,16 @@ class AsyncJobStore:
         """
         if not await self._run("DELETE", job_id, kind, owner):
             raise _not_found(kind, job_id)
+
+    async def webhooks_due(self, leave_alone_s: float, limit: int) -> Sequence[tuple[int, Job]]:
+        """Ended jobs whose webhook is to be told now, each with the number of this try; for this caller alone."""
+        reply = await self._run("WEBHOOKS_DUE", microseconds(leave_alone_s), limit)
+        return [(int(tries), records.job_from(record)) for tries, record in zip(reply[::2], reply[1::2], strict=True)]
+
+    async def webhook_done(self, job_id: str, result: str, *, again_s: float | None) -> None:
+        """A webhook was told, or not; then again in so many seconds, or never."""
+        again = "" if again_s is None else microseconds(again_s)
+        await self._run("WEBHOOK_DONE", job_id, result, again)
 
     async def workers(self) -> Sequence[WorkerInfo]:
         """The workers that are alive."""

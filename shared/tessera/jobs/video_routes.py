@@ -29,6 +29,7 @@ from tessera.jobs.celery_app import Bell, make_bell
 from tessera.jobs.records import JobEvent
 from tessera.jobs.store import AsyncJobStore, Idempotency
 from tessera.jobs.video_request import body_hash, cost_of, make_input, read_image, read_request
+from tessera.jobs.webhooks import checked_webhook
 from tessera.settings import Settings
 from tessera.telemetry import request_id_var
 from tessera.web.app import Lifespan, ReadyCheck, json_response
@@ -130,6 +131,7 @@ class VideosController(Controller):
         asked = read_request(form, await request.body(), is_form=is_form)
         card = await jobs.cards(asked.model)
         image = read_image(form, asked, card, jobs.settings.video)
+        webhook = checked_webhook(asked.webhook_url, jobs.settings.webhooks)
         job_id = f"video_{uuid.uuid4().hex}"
         image_key = f"{job_id}/input" if image is not None else None
         job_input = make_input(asked, card, jobs.settings.video, image=image_key, request_id=request_id_var.get())
@@ -146,6 +148,7 @@ class VideosController(Controller):
                 cost=cost_of(job_input),
                 priority=asked.priority,
                 deadline_s=asked.deadline_s,
+                webhook=webhook,
             )
         except TesseraError:
             await asyncio.to_thread(jobs.artifacts.remove, job_id)

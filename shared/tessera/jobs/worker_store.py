@@ -14,7 +14,7 @@ import msgspec
 from tessera.jobs import records
 from tessera.jobs.connection import RING_PREFIX, answering, connect, microseconds, sources
 from tessera.jobs.records import Counts, Ending, Held, Lease, NotClaimed, Ring, WorkerInfo
-from tessera.settings import JobSettings
+from tessera.settings_jobs import JobSettings
 from tessera.wire.jobs import Artifact, JobError
 
 SWEEP_BATCH = 100

@@ -53,6 +53,10 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     """It is failed when it has not ended by then."""
     estimated_start_at: float | None = None
     estimated_end_at: float | None = None
+    webhook: str | None = None
+    """Address that is told when it has ended."""
+    webhook_result: str | None = None
+    """What became of that."""
     error: JobError | None = None
     checkpoint: str | None = None
     """Key of the artifact from which another attempt can go on."""

@@ -40,6 +40,8 @@ class VideoCreateRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     """Among the jobs of one key: higher waits longer."""
     deadline_s: Annotated[float, Meta(gt=0, le=30 * 24 * 3600)] | None = None
     """Seconds from now until the job is failed if it has not ended."""
+    webhook_url: Annotated[str, Meta(min_length=1, max_length=2048)] | None = None
+    """Told when the job has ended, as OpenAI's webhooks are; needs `webhooks.secret`."""
 
 
 class VideoError(msgspec.Struct, frozen=True, kw_only=True):

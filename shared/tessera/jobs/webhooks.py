@@ -1,0 +1,156 @@
+"""Tells an address of the client's choice that its job has ended: signed, and repeated until it is heard.
+
+As OpenAI's webhooks are: an event's id and type, signed after the Standard Webhooks specification
+(https://www.standardwebhooks.com), so their SDK's `client.webhooks.unwrap` checks it. What is due is in Redis, so a
+delivery outlives processes; one that is under way when its process dies is made again. Does not know what a job made.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import contextlib
+import hashlib
+import hmac
+import logging
+import time
+
+import aiohttp
+import msgspec
+
+from tessera.errors import InvalidRequestError, UnavailableError
+from tessera.jobs.store import AsyncJobStore
+from tessera.settings_jobs import WebhookSettings
+from tessera.web.outbound import PublicResolver, checked_url
+from tessera.wire.jobs import Job
+
+logger = logging.getLogger(__name__)
+
+LOOK_EVERY_S = 1.0
+AT_ONCE = 16
+FIRST_WAIT_S, GROWTH = 5.0, 4.0
+PARAM = "webhook_url"
+SECRET_PREFIX = "whsec_"  # noqa: S105 - the prefix of one
+
+
+class WebhookEvent(msgspec.Struct, frozen=True, kw_only=True):
+    """What is sent."""
+
+    id: str
+    object: str = "event"
+    created_at: int
+    type: str
+    data: dict[str, str]
+
+
+def checked_webhook(url: str | None, settings: WebhookSettings) -> str | None:
+    """`url`, when it may be told.
+
+    Raises:
+        InvalidRequestError: there is no secret to sign with, or nothing may be sent there.
+    """
+    if url is None:
+        return None
+    if not settings.secret:
+        raise InvalidRequestError(f"`{PARAM}` needs the operator to set webhooks.secret; poll instead", param=PARAM)
+    return checked_url(url, allow_hosts=settings.allow_hosts, param=PARAM)
+
+
+def event_of(job: Job) -> WebhookEvent:
+    """The event of an ended job; the same at every try, so that who hears it twice can tell."""
+    assert job.ended_at is not None
+    status = "completed" if job.status == "completed" else "failed"
+    identity = hashlib.sha256(f"{job.id} {job.ended_at}".encode()).hexdigest()[:32]
+    return WebhookEvent(
+        id=f"evt_{identity}", created_at=int(job.ended_at), type=f"{job.kind}.{status}", data={"id": job.id}
+    )
+
+
+def signed(secret: str, identity: str, body: bytes, *, at: int) -> dict[str, str]:
+    """The headers that go with a body.
+
+    Args:
+        secret: as configured.
+        identity: of the event.
+        body: what is sent.
+        at: Unix seconds.
+    """
+    try:
+        key = base64.b64decode(secret.removeprefix(SECRET_PREFIX)) if secret.startswith(SECRET_PREFIX) else b""
+    except binascii.Error:
+        key = b""
+    digest = hmac.digest(key or secret.encode(), f"{identity}.{at}.".encode() + body, hashlib.sha256)
+    return {
+        "content-type": "application/json",
+        "user-agent": "tessera-webhooks",
+        "webhook-id": identity,
+        "webhook-timestamp": str(at),
+        "webhook-signature": f"v1,{base64.b64encode(digest).decode()}",
+    }
+
+
+class Webhooks:
+    """Delivers what is due, until it is closed. Any number of them may run at once.
+
+    Args:
+        store: where it is written.
+        settings: of webhooks.
+    """
+
+    def __init__(self, store: AsyncJobStore, settings: WebhookSettings) -> None:
+        self.store = store
+        self.settings = settings
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Begin, when there is a secret to sign with."""
+        if self.settings.secret:
+            self._task = asyncio.create_task(self._run(), name="webhooks")
+
+    async def close(self) -> None:
+        """Stop; what is under way is told again by another."""
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+
+    async def _run(self) -> None:
+        connector = aiohttp.TCPConnector(resolver=PublicResolver(self.settings.allow_hosts), use_dns_cache=False)
+        limit = aiohttp.ClientTimeout(total=self.settings.timeout_s)
+        async with aiohttp.ClientSession(
+            connector=connector, timeout=limit, cookie_jar=aiohttp.DummyCookieJar(), trust_env=False
+        ) as session:
+            while True:
+                try:
+                    due = await self.store.webhooks_due(3 * self.settings.timeout_s, AT_ONCE)
+                    await asyncio.gather(*(self._tell(session, tries, job) for tries, job in due))
+                except UnavailableError:
+                    due = []
+                except Exception:
+                    logger.exception("a round of webhooks failed")
+                    due = []
+                if not due:
+                    await asyncio.sleep(LOOK_EVERY_S)
+
+    async def _tell(self, session: aiohttp.ClientSession, tries: int, job: Job) -> None:
+        assert job.webhook is not None
+        event = event_of(job)
+        body = msgspec.json.encode(event)
+        headers = signed(self.settings.secret, event.id, body, at=int(time.time()))
+        try:
+            # Checked again: settings may have changed since the job was made.
+            url = checked_url(job.webhook, allow_hosts=self.settings.allow_hosts, param=PARAM)
+            async with session.post(url, data=body, headers=headers, allow_redirects=False) as answer:
+                result = f"HTTP {answer.status}"
+                heard = answer.ok and answer.status < 300
+        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
+            result, heard = f"{type(error).__name__}: {error}"[:200], False
+        except InvalidRequestError as error:
+            result, heard, tries = error.message, False, self.settings.attempts
+        again_s = None
+        if not heard and tries < self.settings.attempts:
+            again_s = FIRST_WAIT_S * GROWTH ** (tries - 1)
+        if not heard:
+            logger.warning("the webhook of %s was not heard (try %d): %s", job.id, tries, result)
+        await self.store.webhook_done(job.id, result, again_s=again_s)

@@ -1,0 +1,34 @@
+"""The settings of jobs and of what tells others of them. Part of `tessera.settings`, which reads them."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from tessera.settings_engine import Positive, PositiveFloat, Section, says
+
+
+class JobSettings(Section, frozen=True, kw_only=True):
+    """The durable queue."""
+
+    lease_s: Annotated[PositiveFloat, says("Seconds a worker may be silent before its job goes to another.")] = 15.0
+    reap_every_s: Annotated[PositiveFloat, says("Seconds between two looks for lost jobs.")] = 3.0
+    max_attempts: Annotated[Positive, says("Starts of one job before it is failed for good.")] = 3
+    max_queued_per_key: Annotated[Positive, says("Unfinished jobs of one API key; more are answered 429.")] = 64
+    short_s: Annotated[
+        PositiveFloat, says("Jobs expected to take less have half of each queue's time and a slot in each worker.")
+    ] = 30.0
+    keep_s: Annotated[Positive, says("Seconds that an ended job and its artifacts are kept.")] = 7 * 24 * 3600
+
+
+class WebhookSettings(Section, frozen=True, kw_only=True):
+    """Ended jobs that are told to an address of the client's choice (`webhook_url`)."""
+
+    secret: Annotated[
+        str,
+        says("Signs what is sent, as OpenAI's SDK checks it: whsec_ and base64. Empty: `webhook_url` is refused."),
+    ] = ""
+    allow_hosts: Annotated[
+        list[str], says("Hosts that may be private, and plain http. Others are public and https, or refused.")
+    ] = []  # noqa: RUF012 - msgspec copies it for each
+    attempts: Annotated[Positive, says("Deliveries tried before one is given up; each waits four times longer.")] = 8
+    timeout_s: Annotated[PositiveFloat, says("Seconds that one delivery may take.")] = 10.0

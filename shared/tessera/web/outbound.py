@@ -1,0 +1,83 @@
+"""Addresses that a client names and we connect to: checked when they are given, and again when they are resolved.
+
+Public and https, or a host that the operator allows. What is connected to is what was checked: the resolver refuses
+addresses that are not public, so a name cannot change between check and use. Does not know what is sent there.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Collection
+from urllib.parse import urlsplit
+
+import aiohttp
+import aiohttp.abc
+from aiohttp.resolver import ThreadedResolver
+
+from tessera.errors import InvalidRequestError
+
+MOST_CHARACTERS = 2048
+
+
+def checked_url(url: str, *, allow_hosts: Collection[str], param: str) -> str:
+    """`url`, when something may be sent there, as far as its text says.
+
+    Raises:
+        InvalidRequestError: it is no https address of a public host, or holds a name and password.
+    """
+
+    def refused(why: str) -> InvalidRequestError:
+        return InvalidRequestError(f"`{param}` {why}", param=param)
+
+    if len(url) > MOST_CHARACTERS:
+        raise refused(f"has {len(url)} characters; the limit is {MOST_CHARACTERS}")
+    try:
+        parts = urlsplit(url)
+        host, _ = parts.hostname, parts.port
+    except ValueError as error:
+        raise refused(f"is no address: {error}") from error
+    if not host or parts.scheme not in ("https", "http") or not url.isascii() or any(c.isspace() for c in url):
+        raise refused("is no https address")
+    if parts.username or parts.password:
+        raise refused("holds a name or password: whoever needs one checks the signature instead")
+    if host in allow_hosts:
+        return url
+    if parts.scheme != "https":
+        raise refused("is not https (an operator can allow a host: webhooks.allow_hosts)")
+    if not public(host):
+        raise refused("is not a public address (an operator can allow a host: webhooks.allow_hosts)")
+    return url
+
+
+def public(host: str) -> bool:
+    """Whether a host may be on the public internet: a name, which is resolved later, or a public address."""
+    if host == "localhost" or host.endswith((".localhost", ".local", ".internal")):
+        return False
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        # Other writings of an IPv4 address, which resolvers understand: 2130706433, 0x7f.1, 127.1
+        return not host.rsplit(".", 1)[-1][:1].isdigit() and "." in host
+    mapped = getattr(address, "ipv4_mapped", None)
+    return (mapped or address).is_global and not address.is_multicast
+
+
+class PublicResolver(aiohttp.abc.AbstractResolver):
+    """Resolves names to public addresses alone, and those of `allow_hosts` to any."""
+
+    def __init__(self, allow_hosts: Collection[str]) -> None:
+        self.allow_hosts = frozenset(allow_hosts)
+        self._resolver = ThreadedResolver()
+
+    async def resolve(self, host: str, port: int = 0, family: int = 0) -> list[aiohttp.abc.ResolveResult]:
+        """See `AbstractResolver.resolve`. Raises OSError when there is no address that may be used."""
+        found = await self._resolver.resolve(host, port, family)  # type: ignore[arg-type]
+        if host not in self.allow_hosts:
+            found = [one for one in found if public(one["host"].partition("%")[0])]
+        if not found:
+            raise OSError(None, f"{host} has no public address")
+        return found
+
+    async def close(self) -> None:
+        """See `AbstractResolver.close`."""
+        await self._resolver.close()
