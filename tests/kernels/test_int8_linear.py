@@ -26,7 +26,7 @@ def test_both_ways_give_the_same(tokens, inputs, outputs, bias, strided, columns
     x = torch.randn(inputs, tokens).t() if strided else torch.randn(tokens, inputs)
     exact = torch.randperm(inputs)[: min(columns, inputs - 1)]
     x[:, exact] *= 40
-    weight = quantize_weight(torch.randn(outputs, inputs), exact)
+    weight = quantize_weight(torch.randn(outputs, inputs), exact, torch.rand(inputs) if strided else None)
     added = torch.randn(outputs) if bias else None
     got = int8_linear(x, weight, added)
     with pytest.MonkeyPatch.context() as patch:
@@ -51,6 +51,21 @@ def test_outliers_in_float_columns_cost_the_others_no_precision():
 
     assert error(large) < 0.02
     assert error(None) > 10 * error(large)
+
+
+def test_inputs_of_different_sizes_share_the_rounding_with_their_weights():
+    torch.manual_seed(1)
+    sizes = torch.logspace(-1, 1, 256)[torch.randperm(256)]
+    x, weight = torch.randn(30, 256) * sizes, torch.randn(64, 256)
+    wanted = x @ weight.t()
+
+    def error(largest):
+        got = int8_linear(x, quantize_weight(weight, torch.tensor([5]), largest))
+        return (got - wanted).square().mean().sqrt() / wanted.square().mean().sqrt()
+
+    assert error(x.abs().amax(0)) < 0.8 * error(None)
+    constant = torch.zeros(256)
+    assert torch.isfinite(int8_linear(x, quantize_weight(weight, None, constant))).all()
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])

@@ -1,9 +1,11 @@
 """A linear layer in 8 bits: weights scaled by output, inputs scaled by token, sums in exact integers.
 
 Symmetric W8A8 with the outlier columns of LLM.int8() (Dettmers et al. 2022): inputs in which language models have
-values many times larger than elsewhere are multiplied in float, so that they do not make the steps of all others
-coarse. Other inputs are rounded as in ZeroQuant (Yao et al. 2022). A token's scale depends on that token alone, integer
-sums have no rounding and float sums one order, so a row of the result is the same bits whatever shares its batch.
+values many times larger than elsewhere are multiplied in float, so they do not make the steps of all others coarse.
+Other inputs are made smaller where they are large, and their weights larger (SmoothQuant, Xiao et al. 2023, with its
+exponent of one half), then rounded as in ZeroQuant (Yao et al. 2022). A token's scale depends on that token alone,
+integer sums have no rounding and float sums one order, so a row of the result is the same bits whatever shares its
+batch.
 
 Shape letters: T tokens, K inputs, N outputs, M columns in float.
 """
@@ -19,6 +21,8 @@ from tessera_kernels.int8_linear import cpu, reference
 __all__ = ["LEVELS", "Int8Weight", "int8_linear", "quantize_weight"]
 
 LEVELS = reference.LEVELS
+SMALLEST_RANGE = 1e-5
+"""Inputs and weights that never are larger are treated as if they were."""
 
 
 @dataclass(frozen=True)
@@ -31,27 +35,53 @@ class Int8Weight:
         scale_N: float32.
         columns_M: int64, the inputs that are multiplied in float; may be none.
         float_MN: float32, their weights.
+        shrink_K: float32, what inputs are multiplied with before they are rounded.
     """
 
     weight_KN: torch.Tensor
     scale_N: torch.Tensor
     columns_M: torch.Tensor
     float_MN: torch.Tensor
+    shrink_K: torch.Tensor
 
     @property
     def nbytes(self) -> int:
         """Bytes of all of it."""
-        return sum(one.nbytes for one in (self.weight_KN, self.scale_N, self.columns_M, self.float_MN))
+        return sum(one.nbytes for one in (self.weight_KN, self.scale_N, self.columns_M, self.float_MN, self.shrink_K))
 
 
-def quantize_weight(weight_NK: torch.Tensor, columns_M: torch.Tensor | None = None) -> Int8Weight:
-    """Quantize a weight [outputs, inputs] of any float dtype, but for the inputs `columns_M` (int64)."""
+def quantize_weight(
+    weight_NK: torch.Tensor, columns_M: torch.Tensor | None = None, largest_K: torch.Tensor | None = None
+) -> Int8Weight:
+    """Quantize a weight.
+
+    Args:
+        weight_NK: [outputs, inputs], any float dtype.
+        columns_M: int64, the inputs that are multiplied in float.
+        largest_K: the largest magnitude that each input is known to have; None where nothing is known.
+    """
     columns_M = torch.zeros(0, dtype=torch.int64) if columns_M is None else columns_M
     weight_NK = weight_NK.float().clone()
     float_MN = weight_NK[:, columns_M].t().contiguous()
     weight_NK[:, columns_M] = 0
+    shrink_K = torch.ones(weight_NK.shape[1]) if largest_K is None else _shrink(weight_NK, columns_M, largest_K)
+    weight_NK /= shrink_K
     scale_N = weight_NK.abs().amax(dim=1).clamp_min(torch.finfo(torch.float32).tiny) / LEVELS
-    return Int8Weight((weight_NK / scale_N[:, None]).round_().to(torch.int8).t(), scale_N, columns_M, float_MN)
+    return Int8Weight(
+        (weight_NK / scale_N[:, None]).round_().to(torch.int8).t(), scale_N, columns_M, float_MN, shrink_K
+    )
+
+
+def _shrink(weight_NK: torch.Tensor, columns_M: torch.Tensor, largest_K: torch.Tensor) -> torch.Tensor:
+    """Factors that give inputs and weights equal ranges, around 1. A constant one for inputs that are not rounded."""
+    inputs_K = largest_K.float().clamp_min(SMALLEST_RANGE)
+    weights_K = weight_NK.abs().amax(dim=0).clamp_min(SMALLEST_RANGE)
+    logarithm_K = 0.5 * (weights_K.log() - inputs_K.log())
+    rounded_K = torch.ones(len(logarithm_K), dtype=torch.bool).index_fill_(0, columns_M, False)
+    if not rounded_K.any():
+        return torch.ones_like(logarithm_K)
+    logarithm_K -= logarithm_K[rounded_K].mean()
+    return logarithm_K.masked_fill_(~rounded_K, 0.0).exp_()
 
 
 def int8_linear(x_TK: torch.Tensor, weight: Int8Weight, bias_N: torch.Tensor | None = None) -> torch.Tensor:

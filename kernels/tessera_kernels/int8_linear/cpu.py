@@ -27,7 +27,8 @@ def int8_linear(x_TK: torch.Tensor, weight: Int8Weight, bias_N: torch.Tensor | N
     scale_T = np.empty(x_TK.shape[0], np.float32)
     columns = weight.columns_M.numpy()
     exact_TM = np.empty((x_TK.shape[0], len(columns)), np.float32)
-    _quantize(x_TK.numpy(), columns, np.float32(LEVELS), np.float32(SMALLEST), quantized_TK.numpy(), scale_T, exact_TM)
+    limits = np.float32(LEVELS), np.float32(SMALLEST)
+    _quantize(x_TK.numpy(), weight.shrink_K.numpy(), columns, *limits, quantized_TK.numpy(), scale_T, exact_TM)
     sums_TN = torch._int_mm(quantized_TK, weight.weight_KN)
     out_TN = torch.empty(sums_TN.shape, dtype=torch.float32)
     bias = np.zeros(0, np.float32) if bias_N is None else bias_N.numpy()
@@ -36,15 +37,15 @@ def int8_linear(x_TK: torch.Tensor, weight: Int8Weight, bias_N: torch.Tensor | N
 
 
 @compiled(ELEMENTS)
-def _quantize(x_TK, columns_M, levels, smallest, quantized_TK, scale_T, exact_TM):  # type: ignore[no-untyped-def]
+def _quantize(x_TK, shrink_K, columns_M, levels, smallest, quantized_TK, scale_T, exact_TM):  # type: ignore[no-untyped-def]
     tokens, width = x_TK.shape
     row_K = np.empty(width, np.float32)
     for t in range(tokens):
         for k in range(width):
-            row_K[k] = x_TK[t, k]
+            row_K[k] = x_TK[t, k] * shrink_K[k]
         bad = 0
         for m in range(len(columns_M)):
-            value = row_K[columns_M[m]]
+            value = x_TK[t, columns_M[m]]
             exact_TM[t, m] = value
             if not abs(value) <= HUGE:
                 bad += 1

@@ -18,7 +18,7 @@ def int8_linear(x_TK: torch.Tensor, weight: Int8Weight, bias_N: torch.Tensor | N
     """See `tessera_kernels.int8_linear.int8_linear`."""
     x = x_TK.float()
     exact_TM = x[:, weight.columns_M]
-    rest = x.index_fill(1, weight.columns_M, 0.0)
+    rest = x.index_fill(1, weight.columns_M, 0.0) * weight.shrink_K
     largest_T1 = rest.abs().amax(dim=1, keepdim=True).clamp_min_(SMALLEST)
     quantized_TK = (rest * (LEVELS / largest_T1)).round_().to(torch.int8)
     # A single row may have any stride and still count as contiguous; the product reads past it then.

@@ -35,15 +35,15 @@ class Int8Linear(nn.Module):
 
     Args:
         layer: whose weights are quantized; [outputs, inputs] in any float dtype.
-        columns_M: inputs that are multiplied in float; None is none.
+        largest_K: the largest magnitude that each of its inputs has; None where nothing is known.
     """
 
     bias: torch.Tensor | None
 
-    def __init__(self, layer: nn.Linear, columns_M: torch.Tensor | None = None) -> None:
+    def __init__(self, layer: nn.Linear, largest_K: torch.Tensor | None = None) -> None:
         super().__init__()
         self.in_features, self.out_features = layer.in_features, layer.out_features
-        self.weight: Int8Weight = quantize_weight(layer.weight.detach(), columns_M)
+        self.weight: Int8Weight = quantize_weight(layer.weight.detach(), _columns(largest_K), largest_K)
         bias = None if layer.bias is None else layer.bias.detach().float()
         self.register_buffer("bias", bias, persistent=False)
 
@@ -70,7 +70,7 @@ def quantize_int8(model: nn.Module, calibrate: Callable[[], object] = lambda: No
     largest = _largest_inputs([child for *_, child in chosen], calibrate)
     before = after = 0
     for module, name, child in chosen:
-        replaced = Int8Linear(child, _columns(largest.get(child)))
+        replaced = Int8Linear(child, largest.get(child))
         setattr(module, name, replaced)
         before += child.weight.numel() * child.weight.element_size()
         after += replaced.weight.nbytes
