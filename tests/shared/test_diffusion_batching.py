@@ -222,6 +222,18 @@ def test_a_dead_device_is_told_to_all_whose_step_it_was(callers: Callers) -> Non
     assert all(isinstance(ended[name], torch.AcceleratorError) for name in "ab")
 
 
+def test_a_fault_of_the_loop_itself_is_told_and_the_next_request_is_served(callers: Callers) -> None:
+    def broken(_: object) -> int:
+        raise RuntimeError("our own fault")
+
+    callers.model.cost = broken  # type: ignore[method-assign]
+    callers.ask("a")
+    assert isinstance(callers.join()["a"], RuntimeError)
+    del callers.model.cost
+    callers.ask("b")
+    assert callers.join()["b"][0, 0, 0, 0] == 4
+
+
 def test_closing_ends_what_is_under_way_and_what_comes_after(callers: Callers) -> None:
     callers.model.hold()
     callers.ask("a")

@@ -124,11 +124,14 @@ class StepBatcher:
             with self._changed:
                 self._changed.wait_for(lambda: self._closing or self._running)
                 if self._closing:
-                    for running in list(self._running):
-                        self._end(running, UnavailableError("this worker is ending"))
+                    self._end_all(UnavailableError("this worker is ending"))
                     return
-                batch = self._choose()
-            self._step(batch)
+            try:
+                self._step(self._choose())
+            except Exception as error:
+                # A fault of ours: whoever waits must hear of it, and those who come next be served.
+                logger.exception("the step loop failed")
+                self._end_all(error)
 
     def _choose(self) -> list[_Running]:
         """Who is stepped next: the one that has had least, and those of its shape that had least after it."""
@@ -184,6 +187,10 @@ class StepBatcher:
             else:
                 if running.state.done:
                     self._end(running, None)
+
+    def _end_all(self, error: Exception) -> None:
+        for running in list(self._running):
+            self._end(running, error)
 
     def _end(self, running: _Running, error: BaseException | None) -> None:
         with self._changed:
