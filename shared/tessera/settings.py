@@ -167,7 +167,7 @@ class SpeechSettings(Section, frozen=True, kw_only=True):
     ] = "tiny-random-speech"
     transcription_model: Annotated[
         str, says("Name of a starter, path of a model directory, or hf:owner/name of a model hub.")
-    ] = "tiny-random-transcription"
+    ] = "english-transcription"
     device: Annotated[Literal["auto", "cpu", "cuda"], says("`auto` takes CUDA when there is any.")] = "auto"
     threads: Annotated[NonNegative, says("CPU threads of the engine. 0: all cores of the machine.")] = 0
     max_input_characters: Annotated[Positive, says("Longest text to speak.")] = 4096

@@ -84,7 +84,7 @@ def test_all_modalities_are_served_at_once(suite: Any) -> None:
             model="tiny-random-speech", voice="alloy", input="Small stones.", response_format="flac"
         )
         heard = await client.audio.transcriptions.create(
-            model="tiny-random-transcription", file=("speech.flac", spoken.content)
+            model="english-transcription", file=("speech.flac", spoken.content)
         )
         assert heard.usage
 

@@ -49,7 +49,7 @@ def test_it_says_what_it_did_with_times_and_which_weights_are_random(demo: Any) 
         "description": "scenes-vision",
         "video": "tiny-random-video",
         "speech": "tiny-random-speech",
-        "transcript": "tiny-random-transcription",
+        "transcript": "english-transcription",
     }.items():
         (line,) = [line for line in demo.said.splitlines() if line.startswith(f"{title} · {model}")]
         assert ("random weights" in line) == model.startswith("tiny-random")

@@ -150,7 +150,7 @@ def test_json_over_the_limit_is_refused_with_and_without_a_length(client: httpx.
 
 def test_a_form_over_the_limit_is_refused_with_and_without_a_length(client: httpx.Client) -> None:
     for route, size in (("/v1/audio/transcriptions", 65 * MIB), ("/v1/audio/transcriptions", 27 * MIB)):
-        files = {"file": ("a.wav", b"R" * size), "model": (None, "tiny-random-transcription")}
+        files = {"file": ("a.wav", b"R" * size), "model": (None, "english-transcription")}
         assert check(client.post(route, files=files))["code"] == "payload_too_large"
     files = {"input_reference": ("a.png", b"\x89" * (29 * MIB)), "prompt": (None, "x")}
     assert check(client.post("/v1/videos", files=files))["code"] == "payload_too_large"

@@ -19,7 +19,7 @@ TASKS = {
     "scenes-vision": {"chat", "vision"},
     "tiny-random-video": {"video"},
     "tiny-random-speech": {"speech"},
-    "tiny-random-transcription": {"transcription"},
+    "english-transcription": {"transcription"},
 }
 ROUTES = {
     "/v1/models",
@@ -186,7 +186,7 @@ def test_the_services_answer_the_same_routes_without_the_gateway(suite: Any, wai
     speech = suite.sdk(service="speech")
     wav = speech.audio.speech.create(model="tiny-random-speech", voice="alloy", input="Hi.", response_format="wav")
     assert wav.content.startswith(b"RIFF")
-    heard = speech.audio.transcriptions.create(model="tiny-random-transcription", file=("silence.wav", silence()))
+    heard = speech.audio.transcriptions.create(model="english-transcription", file=("silence.wav", silence()))
     assert heard.usage.seconds == 0.5
     url = suite.urls["video"]
     made = httpx.post(f"{url}/v1/videos", json={"prompt": "alone", "steps": 1, "seconds": 1}).raise_for_status().json()

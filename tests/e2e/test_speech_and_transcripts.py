@@ -12,9 +12,13 @@ from typing import Any
 import av
 import numpy as np
 import pytest
+import soundfile
+
+from tessera_speech.starter.espeak import Teacher
+from tessera_speech.starter.transcription import sentences, voices
 
 SPEECH = "tiny-random-speech"
-TRANSCRIPTION = "tiny-random-transcription"
+TRANSCRIPTION = "english-transcription"
 SENTENCE = "Every large picture is made of small stones. Each of them is a tile."
 CODECS = {"mp3": "mp3float", "opus": "opus", "aac": "aac", "flac": "flac", "wav": "pcm_s16le"}
 TYPES = {
@@ -91,6 +95,21 @@ def test_what_was_spoken_can_be_transcribed_from_any_format(suite: Any, form: st
     answer = suite.sdk().audio.transcriptions.create(model=TRANSCRIPTION, file=(f"speech.{form}", data))
     assert isinstance(answer.text, str)
     assert answer.usage.seconds == pytest.approx(decoded(data)[1], abs=0.1)
+
+
+def test_words_that_were_spoken_are_written_down(suite: Any) -> None:
+    random = np.random.default_rng(5)
+    teacher, right, words = Teacher(), 0, 0
+    for _ in range(5):
+        said = sentences.held_out(random)
+        sound = voices.say(teacher, said, voices.held_out_manner(random))
+        file = io.BytesIO()
+        soundfile.write(file, sound.samples, voices.RATE, format="FLAC")
+        heard = suite.sdk().audio.transcriptions.create(model=TRANSCRIPTION, file=("said.flac", file.getvalue())).text
+        there = heard.lower().replace(".", "").split()
+        words += len(said.split())
+        right += sum(word.strip(".,").lower() in there for word in said.split())
+    assert right / words > 0.8, f"{right} of {words} words"
 
 
 def test_a_transcript_has_the_shape_that_was_asked_for(suite: Any, spoken: bytes) -> None:

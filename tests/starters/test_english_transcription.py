@@ -17,9 +17,6 @@ from tessera_speech.starter.transcription.recipe import RECIPE, WEIGHTS, build
 
 MEBIBYTE = 1 << 20
 DRAWS = 3000
-shipped = pytest.mark.skipif(
-    not WEIGHTS.is_dir(), reason="not trained to its bar yet: `tessera starters train` makes it"
-)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -122,7 +119,6 @@ def test_phonemes_are_labelled_where_they_are_heard() -> None:
     assert names[10] == ["iː", "_"]  # the second is behind the end
 
 
-@shipped
 def test_the_card_says_what_it_is() -> None:
     card = read_card(WEIGHTS)
     assert (card.id, card.family, card.scheme) == (RECIPE.name, "ParakeetForCTC", "bfloat16")
@@ -138,12 +134,10 @@ def test_the_card_says_what_it_is() -> None:
     verify(WEIGHTS, card, cure="")
 
 
-@shipped
 def test_the_weights_are_small() -> None:
     assert sum(path.stat().st_size for path in WEIGHTS.iterdir()) < 16 * MEBIBYTE
 
 
-@shipped
 def test_held_out_sentences_are_heard(tmp_path: Path) -> None:
     card = build(tmp_path, lambda _: None)
     assert card.id == RECIPE.name
@@ -156,7 +150,6 @@ def test_held_out_sentences_are_heard(tmp_path: Path) -> None:
     assert judged.value <= 15.0, "30 sentences scatter around the bar of 10 %, no further"
 
 
-@shipped
 def test_a_damaged_weight_file_is_refused_by_name(tmp_path: Path) -> None:
     from tessera.starters.shipped import build_from
 

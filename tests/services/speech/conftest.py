@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import io
 import os
 import socket
@@ -20,6 +21,7 @@ import httpx
 import numpy as np
 import pytest
 
+from tessera.hub.cards import write_card
 from tessera.hub.store import ModelDirectory, ensure
 
 SPEECH = "tiny-random-speech"
@@ -39,7 +41,18 @@ def synthesis_model(models_dir: Path) -> ModelDirectory:
 
 @pytest.fixture(scope="session")
 def transcription_model(models_dir: Path) -> ModelDirectory:
-    return ensure(TRANSCRIPTION, models_dir)
+    return made("random_transcription", models_dir / TRANSCRIPTION)
+
+
+def made(builder: str, directory: Path) -> ModelDirectory:
+    """A model directory that a file beside this one makes."""
+    spec = importlib.util.spec_from_file_location(builder, Path(__file__).with_name(f"{builder}.py"))
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    directory.mkdir(parents=True)
+    return ModelDirectory(directory, write_card(directory, module.build(directory)))
 
 
 @dataclass
@@ -86,6 +99,8 @@ def serving(models_dir: Path, data: Path, **speech: Any) -> Iterator[Service]:
         "TESSERA_SUITE__DATA": str(data),
         "TESSERA_SUITE__MODELS": str(models_dir),
         "TESSERA_SPEECH__PORT": str(port),
+        "TESSERA_SPEECH__SYNTHESIS_MODEL": SPEECH,
+        "TESSERA_SPEECH__TRANSCRIPTION_MODEL": TRANSCRIPTION,
         "TESSERA_SPEECH__THREADS": "1",
         "TESSERA_SPEECH__DEVICE": "cpu",
         **{f"TESSERA_SPEECH__{name.upper()}": str(value) for name, value in speech.items()},

@@ -314,6 +314,7 @@ def test_fields_that_cannot_be_honoured_are_refused(
 @pytest.mark.parametrize(
     ("data", "status"),
     [(b"", 400), (b"plain text", 415), (b"\x00" * 4000, 415), (b"ID3\x04" + b"\xff" * 300, 415), (b"OggS", 415)],
+    ids=["empty", "text", "zeros", "mp3 header", "ogg header"],
 )
 def test_a_file_that_is_no_recording_is_refused(data: bytes, status: int, http: httpx.Client) -> None:
     answer = http.post("/v1/audio/transcriptions", **form(data))
