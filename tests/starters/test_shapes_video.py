@@ -18,6 +18,7 @@ from tessera_video.starter import checker, data, whole
 from tessera_video.starter.codec import PLANS, CodecStage, Plan
 from tessera_video.starter.denoiser import IMAGE_EVERY, DenoiserStage
 from tessera_video.starter.evaluate import agrees, draw_cases
+from tessera_video.starter.finishing import FinishingStage
 from tessera_video.starter.latents import Pool, scene_of
 from tessera_video.starter.layout import CELL, LATENT_FRAMES, NAMES, ROWS, SEEN_IN, layout_of
 from tessera_video.starter.model import LATENT_CHANNELS, make_codec, make_pipeline, make_text_encoder, make_tokenizer
@@ -161,7 +162,7 @@ def test_training_pads_prompts_to_the_same_effect_as_the_pipeline(stage: Denoise
     with torch.no_grad():
         for parameter in stage.transformer.parameters():
             parameter.add_(0.05 * torch.randn_like(parameter))
-        trained = stage._predict(latents, timestep, prompts)
+        trained = stage.predict(latents, timestep, prompts)
         for block in stage.transformer.blocks:
             block.attn2.set_processor(WanAttnProcessor())
         pipe = make_pipeline(stage.tokenizer, stage.text_encoder, make_codec(), stage.transformer)
@@ -173,6 +174,24 @@ def test_training_pads_prompts_to_the_same_effect_as_the_pipeline(stage: Denoise
 def test_the_denoiser_learns_with_and_without_a_given_first_frame(stage: DenoiserStage) -> None:
     for index in (0, IMAGE_EVERY - 1):
         assert np.isfinite(list(stage.step(index).values())).all()
+
+
+def test_finishing_teaches_the_decoder_alone(stage: DenoiserStage, tmp_path: Path) -> None:
+    codec = make_codec()
+    before = {name: value.clone() for name, value in codec.state_dict().items()}
+    finishing = FinishingStage(_run(tmp_path), codec, stage.pool, stage)
+    assert np.isfinite(list(finishing.step(0).values())).all()
+    changed = {name.split(".")[0] for name, value in codec.state_dict().items() if (value != before[name]).any()}
+    assert changed == {"decoder", "post_quant_conv"}, "so that latents mean what they meant"
+
+
+def test_a_window_of_a_clip_is_where_its_latents_are_cut(stage: DenoiserStage, tmp_path: Path) -> None:
+    run = _run(tmp_path)
+    finishing = FinishingStage(run, make_codec(), stage.pool, stage)
+    for clip in range(12):
+        pixels, (y, x) = finishing._window(clip, np.random.default_rng(clip))
+        whole_clip = data.render(*scene_of(run, clip))
+        assert (pixels == whole_clip[:, 8 * y : 8 * y + 32, 8 * x : 8 * x + 32]).all()
 
 
 def test_each_word_is_known_to_speak_of_its_thing() -> None:

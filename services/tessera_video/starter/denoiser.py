@@ -1,4 +1,4 @@
-"""Last stage of the video starter: transformer and text encoder learn to denoise latents by their prompts.
+"""Fourth part of the video starter's training: transformer and text encoder learn to denoise latents by their prompts.
 
 Rectified flow (Liu et al. 2022; Esser et al. 2024) as Wan's schedulers define it: the noisy latents are
 (1 - s) * clean + s * noise, the transformer predicts noise - clean, and its timestep is 1000 * s. Every fourth batch
@@ -128,7 +128,7 @@ class DenoiserStage:
             timestep = self._timesteps(timestep, clean_BCTHW.shape)
         # The fused kernel's backward pass is slow on a CPU with heads this small.
         with autocast(self.run.device), sdpa_kernel(SDPBackend.MATH):
-            predicted_BCTHW = self._predict(noisy_BCTHW, timestep, prompts)
+            predicted_BCTHW = self.predict(noisy_BCTHW, timestep, prompts)
         wanted_BCTHW = noise_BCTHW - clean_BCTHW
         loss = (predicted_BCTHW.float() - wanted_BCTHW)[:, :, first:].square().mean()
         layout = self.layout(self._features, self._layout_of(clips))
@@ -169,7 +169,8 @@ class DenoiserStage:
         frame_T[0] = 0.0
         return timestep_B[:, None] * frame_T.repeat_interleave(tokens)[None]
 
-    def _predict(self, noisy_BCTHW: torch.Tensor, timestep: torch.Tensor, prompts: list[str]) -> torch.Tensor:
+    def predict(self, noisy_BCTHW: torch.Tensor, timestep: torch.Tensor, prompts: list[str]) -> torch.Tensor:
+        """Noise minus clean latents; `timestep` is 1000 times the noise level, [B], or one for each token."""
         tokens = self.tokenizer(prompts, padding=True, return_tensors="pt").to(self.run.device)
         mask_BL = tokens.attention_mask
         text_BLD = self.text_encoder(tokens.input_ids.long(), mask_BL).last_hidden_state

@@ -16,6 +16,7 @@ from tessera.wire.models import Card
 from tessera_video.starter import data
 from tessera_video.starter.codec import PLANS, CodecStage
 from tessera_video.starter.denoiser import DenoiserStage
+from tessera_video.starter.finishing import FinishingStage
 from tessera_video.starter.latents import Pool, make_pool
 from tessera_video.starter.model import GUIDANCE_SCALE, STEPS, make_codec, make_pipeline
 from tessera_video.starter.reading import ReadingStage
@@ -45,6 +46,7 @@ def train(run: Run) -> Card:
     run.fit(reading)
     stage = DenoiserStage(run, pool, reading.text_encoder)
     run.fit(stage)
+    run.fit(FinishingStage(run, codec, pool, stage))
     return save(run, codec, pool, stage)
 
 

@@ -1,0 +1,120 @@
+"""Last part of the video starter's training: the decoder learns to paint clean shapes of what the denoiser leaves.
+
+Generated latents are not coded ones: a circle has a dent, an edge is wavy. So latents are made half noisy, denoised
+again in a few steps, and the decoder is taught to paint the clip that they came from. The encoder stays as it is, so
+latents mean the same as before. Does not learn what to show: that is decided by then.
+
+Shapes: B windows, C latent channels or colours, T frames, H and W latent sizes or pixels.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from diffusers import AutoencoderKLWan
+from torch import nn
+
+from tessera.starters.optimize import adamw, autocast, cosine, generator, set_learning_rate
+from tessera.starters.run import Run
+from tessera_video.starter import data, whole
+from tessera_video.starter.codec import EDGE_WEIGHT, SQUARE_WEIGHT, WINDOW_SIDE, to_pixels
+from tessera_video.starter.denoiser import DenoiserStage
+from tessera_video.starter.latents import Pool, scene_of
+
+STEPS, BATCH = 800, 6
+PEAK = 6e-4
+CLEAN_SHARE = 0.2
+"""Of windows are of coded latents as they are: a given first frame is one."""
+LEAST_NOISE, MOST_NOISE, DENOISED_IN = 0.15, 0.6, 3
+CELL = 8
+"""Pixels of a latent's side."""
+
+
+class FinishingStage:
+    """See the module.
+
+    Args:
+        run: that it belongs to.
+        codec: whose decoder is taught.
+        pool: of latents that it coded.
+        denoiser: trained; its averaged weights are used.
+    """
+
+    name = "codec-finish"
+    steps = STEPS
+
+    def __init__(self, run: Run, codec: AutoencoderKLWan, pool: Pool, denoiser: DenoiserStage) -> None:
+        run.reseed(self.name)
+        self.run, self.codec, self.pool, self.denoiser = run, codec, pool, denoiser
+        denoiser.average.copy_to(denoiser.trained)
+        denoiser.trained.eval()
+        self.taught = nn.ModuleList([codec.post_quant_conv, codec.decoder]).train()
+        self.optimizer = adamw([self.taught], PEAK)
+        shape = (1, -1, 1, 1, 1)
+        self._mean = torch.tensor(pool.mean, device=run.device).view(shape)
+        self._deviation = torch.tensor(pool.deviation, device=run.device).view(shape)
+
+    def modules(self) -> dict[str, nn.Module]:
+        """See `Stage`."""
+        return {"taught": self.taught}
+
+    def optimizers(self) -> dict[str, torch.optim.Optimizer]:
+        """See `Stage`."""
+        return {"optimizer": self.optimizer}
+
+    def step(self, index: int) -> dict[str, float]:
+        """See `Stage`."""
+        random = generator(self.run.seed_of(self.name, index))
+        clips = random.choice(len(self.pool.latents_NCTHW), BATCH, replace=False)
+        latents_BCTHW = self._leave(clips, random) * self._deviation + self._mean
+        windows = [self._window(int(clip), random) for clip in clips]
+        pixels_BCTHW = to_pixels(np.stack([pixels for pixels, _ in windows])).to(self.run.device)
+        side = WINDOW_SIDE // CELL
+        cut_BCTHW = torch.stack(
+            [
+                latents[:, :, y : y + side, x : x + side]
+                for latents, (_, (y, x)) in zip(latents_BCTHW, windows, strict=True)
+            ]
+        )
+        set_learning_rate(self.optimizer, cosine(index, self.steps, PEAK, warmup=20))
+        with autocast(self.run.device):
+            painted_BCTHW = whole.decode(self.codec, cut_BCTHW).float()
+        error_BCTHW = painted_BCTHW - pixels_BCTHW
+        absolute, square = error_BCTHW.abs().mean(), error_BCTHW.square().mean()
+        edges = torch.stack([error_BCTHW.diff(dim=axis).abs().mean() for axis in (2, 3, 4)]).sum()
+        self.optimizer.zero_grad(set_to_none=True)
+        (SQUARE_WEIGHT * square + absolute + EDGE_WEIGHT * edges).backward()
+        nn.utils.clip_grad_norm_(self.taught.parameters(), 1.0)
+        self.optimizer.step()
+        return {"absolute": absolute.item(), "edges": edges.item()}
+
+    @torch.no_grad()
+    def _leave(self, clips: np.ndarray, random: np.random.Generator) -> torch.Tensor:
+        """Normalized latents as the denoiser leaves them: made noisy, and denoised with their prompts."""
+        clean_BCTHW = self.pool.latents_NCTHW[torch.from_numpy(clips)].to(self.run.device, torch.float32)
+        level_B = torch.from_numpy(random.uniform(LEAST_NOISE, MOST_NOISE, len(clips)).astype(np.float32))
+        level_B[torch.from_numpy(random.random(len(clips)) < CLEAN_SHARE)] = 0.0
+        level_B = level_B.to(self.run.device)
+        level_B1111 = level_B.view(-1, 1, 1, 1, 1)
+        noise_BCTHW = torch.randn(clean_BCTHW.shape).to(self.run.device)
+        latents_BCTHW = (1.0 - level_B1111) * clean_BCTHW + level_B1111 * noise_BCTHW
+        prompts = [data.describe(scene_of(self.run, int(clip))[0], random) for clip in clips]
+        for step in range(DENOISED_IN):
+            left_B = level_B * (1.0 - step / DENOISED_IN)
+            with autocast(self.run.device):
+                away_BCTHW = self.denoiser.predict(latents_BCTHW, 1000.0 * left_B, prompts).float()
+            latents_BCTHW = latents_BCTHW - level_B1111 / DENOISED_IN * away_BCTHW
+        return latents_BCTHW
+
+    def _window(self, clip: int, random: np.random.Generator) -> tuple[data.Clip, tuple[int, int]]:
+        """All frames of a square around a thing of a clip, and its corner in latents."""
+        scene, drawing = scene_of(self.run, clip)
+        tracks = data.draw_tracks(scene, drawing)
+        track = tracks[int(random.integers(len(tracks)))]
+        most = (data.SIDE - WINDOW_SIDE) // CELL
+        y, x = (
+            int(np.clip(round((place.mean() + random.uniform(-10, 10) - WINDOW_SIDE / 2) / CELL), 0, most))
+            for place in (track.y, track.x)
+        )
+        painted = data.paint(scene, tracks)
+        return painted[:, CELL * y : CELL * y + WINDOW_SIDE, CELL * x : CELL * x + WINDOW_SIDE], (y, x)
