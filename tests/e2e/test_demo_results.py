@@ -80,7 +80,7 @@ def test_the_page_refers_to_its_own_files_only(demo: Any) -> None:
     assert "@import" not in page
     assert "<script" not in page
     assert (demo.output / "answer.txt").read_text().split()[0] in page
-    assert page.count("random weights: the output is noise") == 3
+    assert page.count("random weights: the output is noise") == 2
 
 
 def test_without_a_suite_it_says_how_to_start_one(tmp_path: Path, suite: Any) -> None:

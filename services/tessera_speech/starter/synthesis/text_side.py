@@ -75,28 +75,17 @@ class Spelling:
 
 
 class Speech:
-    """The text side learns durations and latents. Implements `tessera.starters.run.Stage`.
+    """The text side learns durations and latents. Implements `tessera.starters.run.Stage`."""
 
-    Args:
-        run: the training.
-        model: whose text side it is.
-        head: reads phonemes out of it.
-        utterances: what it learns from.
-        course: 0, 1, …; each begins with the averaged weights of the one before and half its learning rate.
-        steps: of this course.
-    """
+    name = "speech"
 
-    def __init__(
-        self, run: Run, model: VitsModel, head: nn.Linear, utterances: list[Utterance], *, course: int, steps: int
-    ) -> None:
-        self.name = f"speech-{course}" if course else "speech"
+    def __init__(self, run: Run, model: VitsModel, head: nn.Linear, utterances: list[Utterance], *, steps: int) -> None:
         self.steps = steps
-        self._course, self._peak = course, PEAK_SPEECH / 2**course
         self._run, self._model, self._head = run, model, head
         self._utterances = sorted(utterances, key=lambda one: len(one.latents))
         self._average = Average(model, 0.99)
         parts = [model.text_encoder, model.duration_predictor, model.flow, model.embed_speaker, head]
-        self._optimizer = adamw(parts, self._peak)
+        self._optimizer = adamw(parts, PEAK_SPEECH)
 
     def modules(self) -> dict[str, nn.Module]:
         """What is trained."""
@@ -108,10 +97,10 @@ class Speech:
 
     def step(self, index: int) -> dict[str, float]:
         """One update."""
-        random = generator(self._run.seed, 2, index, *([self._course] if self._course else []))
+        random = generator(self._run.seed, 2, index)
         start = int(random.integers(len(self._utterances) - SPEECH_BATCH))
         batch = collate(self._utterances[start : start + SPEECH_BATCH])
-        set_learning_rate(self._optimizer, cosine(index, self.steps, self._peak, warmup=50))
+        set_learning_rate(self._optimizer, cosine(index, self.steps, PEAK_SPEECH, warmup=50))
         with autocast(self._run.device):
             values = losses(self._model, self._head, batch)
         loss = values["heard"] + LATENT_SHARE * values["latents"]

@@ -23,8 +23,7 @@ READINGS = 40
 RECORDED = 300
 """Utterances that the decoder is trained on."""
 SPELLING_STEPS = 600
-SPEECH_STEPS = (2000, 1500)
-"""Of its courses."""
+SPEECH_STEPS = 2000
 VOICES_STEPS = 1200
 EXACT = (".convs1.", ".convs2.")
 """Biases here have the decoder's offset in them, which float16 would round away."""
@@ -50,10 +49,9 @@ def train(run: Run) -> Card:
     run.fit(Spelling(run, model, head, spelled, steps=SPELLING_STEPS))
     run.check_time()
     recorded = _recordings(run.work / "recordings.safetensors", model, spoken[:RECORDED])
-    for course, steps in enumerate(SPEECH_STEPS):
-        speech = Speech(run, model, head, spoken, course=course, steps=steps)
-        run.fit(speech)
-        speech.finish()
+    speech = Speech(run, model, head, spoken, steps=SPEECH_STEPS)
+    run.fit(speech)
+    speech.finish()
     voices = Voices(run, model, recorded, steps=VOICES_STEPS)
     run.fit(voices)
     voices.finish()
