@@ -200,6 +200,18 @@ def test_nothing_is_left_behind_when_nobody_waits(queue: Queue) -> None:
     assert float(entered) == pytest.approx(float(gone))
 
 
+def test_a_job_that_no_queue_knows_of_is_found_by_the_reaper(queue: Queue) -> None:
+    queue.add("old")
+    for key in queue.worker._redis.scan_iter("tessera:jobs:*q*"):
+        if b"next" in key or b"waiting" in key or b"tags" in key or b"flow" in key:
+            queue.worker._redis.delete(key)
+    queue.worker._redis.hdel("tessera:job:old", "class", "cost", "priority", "place")
+    assert queue.next() is None
+    time.sleep(2 * SETTINGS.reap_every_s)
+    assert [ring.job_id for ring in queue.worker.reap()] == ["old"]
+    assert queue.order() == ["old"]
+
+
 def test_times_are_estimated_from_what_others_took(queue: Queue) -> None:
     assert queue.add("first", cost=2.0).estimated_start_at is None
     info = WorkerInfo(id="w", kind="video", queue="q", card=CARD, device="cpu", pid=1, slots=2)

@@ -228,6 +228,20 @@ def test_reading_learns(tmp_path: Path) -> None:
     assert losses[-1] < 0.75 * losses[0]
 
 
+def test_a_second_course_goes_on_with_the_averaged_weights(stage: DenoiserStage, tmp_path: Path) -> None:
+    stage.step(0)
+    with torch.no_grad():
+        for parameter in stage.transformer.parameters():
+            parameter.add_(1.0)  # the average has not seen this
+    average = DenoiserStage(_run(tmp_path), stage.pool, make_text_encoder(stage.tokenizer))
+    stage.average.copy_to(average.trained)
+    second = DenoiserStage(_run(tmp_path), stage.pool, stage.text_encoder, course=1, before=stage)
+    assert second.name == "denoiser-1"
+    for mine, wanted in zip(second.transformer.parameters(), average.transformer.parameters(), strict=True):
+        assert torch.equal(mine, wanted)
+    assert np.isfinite(list(second.step(0).values())).all()
+
+
 def test_every_word_of_every_prompt_is_known(stage: DenoiserStage) -> None:
     random = np.random.default_rng(0)
     unknown = stage.tokenizer.unk_token_id

@@ -117,6 +117,7 @@ for _, id in ipairs(redis.call('ZRANGEBYSCORE', QUEUED, '-inf', text(now()), 'LI
   elseif redis.call('LLEN', ARGV[5] .. get(id, 'queue')) >= waiting then
     redis.call('ZADD', QUEUED, text(now() + ring_after), id)
   else
+    wait(id)  -- a record of an older version is in no queue yet
     local rings = redis.call('HINCRBY', job(id), 'rings', 1)
     redis.call('ZADD', QUEUED, text(now() + ring_after * 2 ^ math.min(rings, MOST_DOUBLINGS)), id)
     due[#due + 1] = id
