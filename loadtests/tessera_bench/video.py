@@ -1,4 +1,4 @@
-"""Video jobs over HTTP against Diffusers' own pipeline: one at once and several at once, from first request to last file.
+"""Video jobs over HTTP against Diffusers' own pipeline: one and several at once, from first request to last file.
 
 The peer is the pipeline of the same directory, loaded once, called for one prompt after the other on as many threads as
 it takes; it neither encodes MP4 nor keeps checkpoints. Every number is of one run on one machine; read the ratios.

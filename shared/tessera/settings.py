@@ -164,7 +164,7 @@ class SpeechSettings(Section, frozen=True, kw_only=True):
     url: Annotated[str, says("Where the gateway reaches it. Empty: http://host:port.")] = ""
     synthesis_model: Annotated[
         str, says("Name of a starter, path of a model directory, or hf:owner/name of a model hub.")
-    ] = "tiny-random-speech"
+    ] = "english-voices"
     transcription_model: Annotated[
         str, says("Name of a starter, path of a model directory, or hf:owner/name of a model hub.")
     ] = "english-transcription"

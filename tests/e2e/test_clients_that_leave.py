@@ -18,7 +18,7 @@ ENDLESS: dict[str, Any] = {
     "ignore_eos": True,
 }
 SENTENCE = "Every large picture is made of small stones. "
-SPEECH: dict[str, Any] = {"model": "tiny-random-speech", "response_format": "pcm", "seed": 1}
+SPEECH: dict[str, Any] = {"model": "english-voices", "response_format": "pcm", "seed": 1}
 
 
 def asking(port: int, body: dict[str, Any]) -> socket.socket:

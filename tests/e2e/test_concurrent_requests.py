@@ -81,7 +81,7 @@ def test_all_modalities_are_served_at_once(suite: Any) -> None:
 
     async def speak_and_listen(client: openai.AsyncOpenAI) -> None:
         spoken = await client.audio.speech.create(
-            model="tiny-random-speech", voice="alloy", input="Small stones.", response_format="flac"
+            model="english-voices", voice="alloy", input="Small stones.", response_format="flac"
         )
         heard = await client.audio.transcriptions.create(
             model="english-transcription", file=("speech.flac", spoken.content)

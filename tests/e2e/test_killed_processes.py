@@ -222,7 +222,7 @@ def test_services_killed_all_at_once_come_back_with_new_engines(
         wait(lambda name=name, pid=pid: set(breakable_suite.pids(f"-m tessera_{name} ")) - {pid}, f"another {name}")
     for model in (TEXT, "scenes-vision"):
         assert client.chat.completions.create(model=model, messages=QUESTION, max_tokens=1).choices
-    assert client.audio.speech.create(model="tiny-random-speech", voice="alloy", input="Hi.").content
+    assert client.audio.speech.create(model="english-voices", voice="alloy", input="Hi.").content
     assert client.videos.create_and_poll(prompt="x", seconds="1", extra_body={"steps": 1}).status == "completed"
     for name, old in engines.items():
         assert not [pid for pid in old if Path(f"/proc/{pid}").exists()], f"an engine of {name} was left behind"
@@ -231,7 +231,7 @@ def test_services_killed_all_at_once_come_back_with_new_engines(
 def test_speech_killed_within_a_file_does_not_look_whole(
     breakable_suite: Any, keys: tuple[str, str], kill: Callable[[str], int]
 ) -> None:
-    body = {"model": "tiny-random-speech", "input": "Small stones. " * 200, "response_format": "pcm"}
+    body = {"model": "english-voices", "input": "Small stones. " * 200, "response_format": "pcm"}
     headers = {"authorization": f"Bearer {keys[0]}"}
     url = f"{breakable_suite.base_url}/v1/audio/speech"
     with httpx.stream("POST", url, json=body, headers=headers, timeout=60) as answer:

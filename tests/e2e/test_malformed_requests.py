@@ -257,7 +257,7 @@ FIELDS: dict[str, tuple[dict[str, Any], list[str]]] = {
         ["input", "encoding_format", "dimensions", "user"],
     ),
     "/v1/audio/speech": (
-        {"model": "tiny-random-speech", "input": "hi"},
+        {"model": "english-voices", "input": "hi"},
         ["input", "voice", "response_format", "speed", "stream_format", "seed"],
     ),
     "/v1/videos": (

@@ -18,7 +18,7 @@ TASKS = {
     TEXT: {"chat", "completions", "embeddings"},
     "scenes-vision": {"chat", "vision"},
     "tiny-random-video": {"video"},
-    "tiny-random-speech": {"speech"},
+    "english-voices": {"speech"},
     "english-transcription": {"transcription"},
 }
 ROUTES = {
@@ -112,7 +112,7 @@ def test_the_api_description_has_every_route_and_its_errors_shape(suite: Any) ->
         ("text", "/v1/completions", {"model": TEXT, "prompt": "hi", "max_tokens": 1}),
         ("text", "/v1/completions", {"model": TEXT, "prompt": "hi", "max_tokens": 2, "stream": True}),
         ("vision", "/v1/chat/completions", {"model": "scenes-vision", "messages": [], "max_tokens": 1}),
-        ("speech", "/v1/audio/speech", {"model": "tiny-random-speech", "input": "Hi."}),
+        ("speech", "/v1/audio/speech", {"model": "english-voices", "input": "Hi."}),
     ],
     ids=["text", "stream", "refused", "speech"],
 )
@@ -166,7 +166,7 @@ def test_metrics_count_what_was_asked_by_route_not_by_path(suite: Any) -> None:
 def test_prompts_are_in_no_log(suite: Any) -> None:
     secret = "a-prompt-that-nobody-else-writes"
     suite.sdk().completions.create(model=TEXT, prompt=secret, max_tokens=1)
-    suite.sdk().audio.speech.create(model="tiny-random-speech", voice="alloy", input=secret)
+    suite.sdk().audio.speech.create(model="english-voices", voice="alloy", input=secret)
     httpx.post(f"{suite.base_url}/v1/completions", json={"model": TEXT, "prompt": secret, "n": 0})
     for path in (suite.data / "logs").glob("*.log"):
         assert secret not in path.read_text(), path.name
@@ -184,7 +184,7 @@ def test_the_services_answer_the_same_routes_without_the_gateway(suite: Any, wai
     assert text.completions.create(model=TEXT, prompt="hi", max_tokens=1).choices
     assert text.embeddings.create(model=TEXT, input="hi").data
     speech = suite.sdk(service="speech")
-    wav = speech.audio.speech.create(model="tiny-random-speech", voice="alloy", input="Hi.", response_format="wav")
+    wav = speech.audio.speech.create(model="english-voices", voice="alloy", input="Hi.", response_format="wav")
     assert wav.content.startswith(b"RIFF")
     heard = speech.audio.transcriptions.create(model="english-transcription", file=("silence.wav", silence()))
     assert heard.usage.seconds == 0.5

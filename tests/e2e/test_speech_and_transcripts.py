@@ -17,7 +17,7 @@ import soundfile
 from tessera_speech.starter.espeak import Teacher
 from tessera_speech.starter.transcription import sentences, voices
 
-SPEECH = "tiny-random-speech"
+SPEECH = "english-voices"
 TRANSCRIPTION = "english-transcription"
 SENTENCE = "Every large picture is made of small stones. Each of them is a tile."
 CODECS = {"mp3": "mp3float", "opus": "opus", "aac": "aac", "flac": "flac", "wav": "pcm_s16le"}

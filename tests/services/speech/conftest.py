@@ -22,7 +22,7 @@ import numpy as np
 import pytest
 
 from tessera.hub.cards import write_card
-from tessera.hub.store import ModelDirectory, ensure
+from tessera.hub.store import ModelDirectory
 
 SPEECH = "tiny-random-speech"
 TRANSCRIPTION = "tiny-random-transcription"
@@ -36,7 +36,7 @@ def models_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def synthesis_model(models_dir: Path) -> ModelDirectory:
-    return ensure(SPEECH, models_dir)
+    return made("random_synthesis", models_dir / SPEECH)
 
 
 @pytest.fixture(scope="session")
@@ -53,6 +53,11 @@ def made(builder: str, directory: Path) -> ModelDirectory:
     spec.loader.exec_module(module)
     directory.mkdir(parents=True)
     return ModelDirectory(directory, write_card(directory, module.build(directory)))
+
+
+@pytest.fixture(scope="session", name="made")
+def made_fixture() -> Callable[[str, Path], ModelDirectory]:
+    return made
 
 
 @dataclass

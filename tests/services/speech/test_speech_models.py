@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -323,9 +324,9 @@ def test_recordings_that_no_message_can_carry_are_refused_at_the_start(
         worker.build(load(environment={}, overrides=values))
 
 
-def test_starters_are_the_same_on_every_machine(synthesis_model: ModelDirectory, tmp_path: Path) -> None:
-    from tessera.hub.store import ensure
-
-    again = ensure(synthesis_model.card.id, tmp_path)
+def test_random_models_are_the_same_on_every_machine(
+    synthesis_model: ModelDirectory, made: Callable[[str, Path], ModelDirectory], tmp_path: Path
+) -> None:
+    again = made("random_synthesis", tmp_path / "again")
     assert again.card.sha256 == synthesis_model.card.sha256
     assert "random weights" in (again.card.notice or "")
