@@ -20,7 +20,7 @@ import torch
 from PIL import Image, UnidentifiedImageError
 
 from tessera.engine.diffusion import DiffusionRequest, Frames, Freeze, ResumeError, VideoModel
-from tessera.errors import EngineDiedError, InvalidRequestError
+from tessera.errors import EngineDiedError, InvalidRequestError, UnavailableError
 from tessera.jobs.artifacts import ArtifactStore
 from tessera.jobs.runner import JobContext
 from tessera.settings import VideoSettings
@@ -73,6 +73,7 @@ class VideoPipeline:
             InvalidRequestError: the first frame is no image, or the job is for another model.
             StorageFullError: there is no room for the files.
             EngineDiedError: the device failed; another worker may do better.
+            UnavailableError: it has too little memory, also for this video alone; so may it.
             JobStoppedError: at a step.
         """
         given = msgspec.json.decode(job.input, type=VideoInput)
@@ -83,6 +84,11 @@ class VideoPipeline:
             logger.exception("the device has failed")
             self.on_broken_device()
             raise EngineDiedError("the device failed while it worked on this video") from error
+        except torch.OutOfMemoryError as error:
+            raise UnavailableError(
+                "there is too little memory on the device for this video; ask for a smaller `size` or fewer `seconds`",
+                code="out_of_memory",
+            ) from error
         finally:
             request_id_var.reset(token)
 

@@ -1,7 +1,7 @@
 """`python -m tessera_video.worker`: a process that makes videos, several at once where their steps can be batched.
 
 The model is loaded before the first ring is heard. SIGTERM ends it within a denoising step: the job it works on goes
-back and another worker takes it at once. Celery runs one thread, never a forked pool: CUDA does not survive a fork.
+back and another worker takes it at once. Celery runs threads, never a forked pool: CUDA does not survive a fork.
 Does not know HTTP.
 """
 
@@ -90,6 +90,7 @@ def work(settings: Settings) -> int:
     def end() -> None:
         """As SIGTERM from outside does, but with a status that says why: a supervisor starts a sound process."""
         broken.set()
+        runner.drain()  # at once: the signal comes when the next job would be taken already
         os.kill(os.getpid(), signal.SIGTERM)
 
     pipeline = VideoPipeline(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import binascii
 from typing import Annotated
 
 from tessera.settings_engine import Positive, PositiveFloat, Section, says
@@ -32,3 +34,19 @@ class WebhookSettings(Section, frozen=True, kw_only=True):
     ] = []  # noqa: RUF012 - msgspec copies it for each
     attempts: Annotated[Positive, says("Deliveries tried before one is given up; each waits four times longer.")] = 8
     timeout_s: Annotated[PositiveFloat, says("Seconds that one delivery may take.")] = 10.0
+
+    def __post_init__(self) -> None:
+        """Refuse a secret that receivers could not check. Raises ValueError, which does not show it."""
+        if self.secret and not self.key:
+            raise ValueError("`webhooks.secret` must be `whsec_` and base64, as `openssl rand -base64 32` makes it")
+
+    @property
+    def key(self) -> bytes:
+        """What the secret stands for; empty when there is none, or it is not one."""
+        prefix, _, encoded = self.secret.partition("_")
+        if prefix != "whsec":
+            return b""
+        try:
+            return base64.b64decode(encoded, validate=True)
+        except binascii.Error:
+            return b""

@@ -17,7 +17,7 @@ import torch
 from PIL import Image
 
 from tessera.engine.diffusion import DiffusionRequest, Frames, OnStep, Resume, ResumeError
-from tessera.errors import EngineDiedError, InvalidRequestError, StorageFullError
+from tessera.errors import EngineDiedError, InvalidRequestError, StorageFullError, UnavailableError
 from tessera.jobs.artifacts import DirectoryArtifacts, Pending
 from tessera.jobs.records import Lease
 from tessera.jobs.runner import JobContext, JobStoppedError
@@ -171,6 +171,16 @@ def test_a_device_that_fails_ends_the_worker_and_the_job_is_tried_elsewhere(tmp_
         pipeline(*_job())
     assert failed.value.retryable
     assert ended == [True]
+
+
+def test_too_little_memory_is_told_with_what_to_do(tmp_path: Path) -> None:
+    class Full(Painter):
+        def generate(self, *_: Any) -> Frames:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB")
+
+    with pytest.raises(UnavailableError, match="smaller `size`") as failed:
+        VideoPipeline(Full(), "m", DirectoryArtifacts(tmp_path), VideoSettings())(*_job())
+    assert failed.value.body().code == "out_of_memory"
 
 
 def test_a_job_for_another_model_is_refused(tmp_path: Path) -> None:

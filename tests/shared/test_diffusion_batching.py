@@ -214,6 +214,31 @@ def test_too_little_memory_for_a_batch_is_met_by_smaller_ones(callers: Callers) 
     assert {len(batch) for batch in callers.model.batches} == {1}
 
 
+def test_a_step_that_failed_half_way_is_made_again_from_where_it_began(callers: Callers) -> None:
+    """Schedulers remember earlier outputs: one that had begun to step must not remember them twice."""
+    real = callers.model.step
+    states: dict[str, DiffusionState] = {}
+
+    def half_way(given: Sequence[DiffusionState]) -> None:
+        states.update({state.request.id: state for state in given})
+        if len(given) > 1:
+            for state in given:
+                state.scheduler.remembers.append(None)
+            raise torch.OutOfMemoryError("too much")
+        real(given)
+
+    callers.model.step = half_way  # type: ignore[method-assign]
+    callers.model.hold()
+    callers.ask("a", steps=5)
+    assert callers.model.at_gate.acquire(timeout=DEADLINE_S)
+    callers.ask("b", steps=5)
+    entered(callers, 2)
+    callers.model.gate.release(1000)
+    callers.join()
+    assert [len(states[name].scheduler.remembers) for name in "ab"] == [5, 5]
+    assert None not in states["a"].scheduler.remembers
+
+
 def test_a_dead_device_is_told_to_all_whose_step_it_was(callers: Callers) -> None:
     callers.model.fault = lambda _: torch.AcceleratorError("gone")
     callers.ask("a")

@@ -262,6 +262,18 @@ def test_a_full_disk_fails_the_job_clearly_and_leaves_no_half_file(house: House)
     assert left == []
 
 
+def test_a_worker_that_finds_itself_broken_takes_its_job_no_second_time(house: House) -> None:
+    house.create()
+
+    def breaks(_job: Job, _context: JobContext) -> Mapping[str, Artifact]:
+        runner.drain()
+        raise UnavailableError("the device failed")
+
+    runner = house.runner(breaks)
+    assert runner.run() == ["queued", "draining"]
+    assert house.get().attempts == 1
+
+
 def test_one_ring_is_enough_for_all_that_wait(house: House) -> None:
     for name in "abc":
         house.create(name)

@@ -13,11 +13,12 @@ import openai
 import pytest
 from aiohttp import web
 
-from tessera.errors import InvalidRequestError
+from tessera.errors import InvalidRequestError, SettingsError
 from tessera.jobs.records import Lease
 from tessera.jobs.store import AsyncJobStore
 from tessera.jobs.webhooks import Webhooks, checked_webhook
 from tessera.jobs.worker_store import WorkerStore
+from tessera.settings import load
 from tessera.settings_jobs import JobSettings, WebhookSettings
 from tessera.web.outbound import PublicResolver, checked_url
 from tessera.wire.jobs import Job, JobError
@@ -158,6 +159,8 @@ def test_a_deliverer_that_dies_under_way_leaves_it_to_another(redis_server: Any)
         "https://[::1]/x",
         "https://[::ffff:10.0.0.1]/x",
         "https://[fe80::1%25eth0]/x",
+        "https://[64:ff9b::a00:1]/x",
+        "https://[2002:a00:1::1]/x",
         "https://2130706433/x",
         "https://0x7f.1/x",
         "https://127.1/x",
@@ -205,3 +208,10 @@ def test_without_a_secret_a_webhook_is_refused_by_name() -> None:
     assert checked_webhook(None, WebhookSettings()) is None
     with pytest.raises(InvalidRequestError, match=r"webhooks\.secret"):
         checked_webhook("https://example.com/x", WebhookSettings())
+
+
+@pytest.mark.parametrize("secret", ["word", "whsec_", "whsec_not base64!", "whsec_abc"])
+def test_a_secret_that_no_receiver_could_check_is_refused_at_the_start_and_not_shown(secret: str) -> None:
+    with pytest.raises(SettingsError, match=r"webhooks\.secret") as refused:
+        load(environment={}, overrides={"webhooks": {"secret": secret}})
+    assert secret == "whsec_" or secret not in refused.value.message.replace("`whsec_`", "")

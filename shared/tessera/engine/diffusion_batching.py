@@ -145,7 +145,7 @@ class StepBatcher:
         return alike[: self.costs.best(shape, len(alike))]
 
     def _step(self, batch: list[_Running]) -> None:
-        before = [running.state.index for running in batch]
+        before = [freeze(running.state) for running in batch]
         shape, started = self.model.shape(batch[0].state), time.perf_counter()
         error = self._try(batch)
         if error is None:
@@ -159,8 +159,9 @@ class StepBatcher:
         logger.warning("a step of %d requests failed and is made again one by one: %s", len(batch), error)
         if isinstance(error, torch.OutOfMemoryError):
             self.costs.record(shape, len(batch), float("inf"))
-        for running, index in zip(batch, before, strict=True):
-            if running.state.index == index:
+        for running, snapshot in zip(batch, before, strict=True):
+            if running.state.index == snapshot.index:
+                snapshot.put_back(running.state)  # its scheduler may have begun to step
                 self._step([running])
             else:
                 self._account([running])

@@ -51,6 +51,13 @@ class Snapshot:
         data: bytes = save_tensors(tensors, {HEADER: json.dumps(said)})
         return data
 
+    def put_back(self, state: DiffusionState) -> None:
+        """Make the request that this was taken of as it was, where a step of it has failed half way."""
+        for name, value in self.scheduler.items():
+            setattr(state.scheduler, name, _own(value))
+        state.latents_BCTHW, state.index = self.latents_BCTHW, self.index
+        state.generator.set_state(self.generator)
+
 
 def freeze(state: DiffusionState) -> Snapshot:
     """What a request is like now. Not while it is stepped."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import binascii
 import contextlib
 import hashlib
 import hmac
@@ -31,7 +30,6 @@ LOOK_EVERY_S = 1.0
 AT_ONCE = 16
 FIRST_WAIT_S, GROWTH = 5.0, 4.0
 PARAM = "webhook_url"
-SECRET_PREFIX = "whsec_"  # noqa: S105 - the prefix of one
 
 
 class WebhookEvent(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,20 +65,16 @@ def event_of(job: Job) -> WebhookEvent:
     )
 
 
-def signed(secret: str, identity: str, body: bytes, *, at: int) -> dict[str, str]:
+def signed(key: bytes, identity: str, body: bytes, *, at: int) -> dict[str, str]:
     """The headers that go with a body.
 
     Args:
-        secret: as configured.
+        key: what the configured secret stands for.
         identity: of the event.
         body: what is sent.
         at: Unix seconds.
     """
-    try:
-        key = base64.b64decode(secret.removeprefix(SECRET_PREFIX)) if secret.startswith(SECRET_PREFIX) else b""
-    except binascii.Error:
-        key = b""
-    digest = hmac.digest(key or secret.encode(), f"{identity}.{at}.".encode() + body, hashlib.sha256)
+    digest = hmac.digest(key, f"{identity}.{at}.".encode() + body, hashlib.sha256)
     return {
         "content-type": "application/json",
         "user-agent": "tessera-webhooks",
@@ -137,7 +131,7 @@ class Webhooks:
         assert job.webhook is not None
         event = event_of(job)
         body = msgspec.json.encode(event)
-        headers = signed(self.settings.secret, event.id, body, at=int(time.time()))
+        headers = signed(self.settings.key, event.id, body, at=int(time.time()))
         try:
             # Checked again: settings may have changed since the job was made.
             url = checked_url(job.webhook, allow_hosts=self.settings.allow_hosts, param=PARAM)

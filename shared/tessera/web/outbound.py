@@ -17,6 +17,8 @@ from aiohttp.resolver import ThreadedResolver
 from tessera.errors import InvalidRequestError
 
 MOST_CHARACTERS = 2048
+TRANSLATED = ipaddress.IPv6Network("64:ff9b::/96")
+"""IPv4 behind NAT64 (RFC 6052)."""
 
 
 def checked_url(url: str, *, allow_hosts: Collection[str], param: str) -> str:
@@ -58,8 +60,12 @@ def public(host: str) -> bool:
     except ValueError:
         # Other writings of an IPv4 address, which resolvers understand: 2130706433, 0x7f.1, 127.1
         return not host.rsplit(".", 1)[-1][:1].isdigit() and "." in host
-    mapped = getattr(address, "ipv4_mapped", None)
-    return (mapped or address).is_global and not address.is_multicast
+    if isinstance(address, ipaddress.IPv6Address):
+        if address.ipv4_mapped is not None:
+            address = address.ipv4_mapped
+        elif address.sixtofour or address.teredo or address in TRANSLATED:
+            return False  # an IPv4 address within, which may be private
+    return address.is_global and not address.is_multicast
 
 
 class PublicResolver(aiohttp.abc.AbstractResolver):
