@@ -1,0 +1,42 @@
+"""Which implementation of an op runs: a candidate answers whether it can, and if not, why.
+
+An op's public function asks its candidates in order of speed and falls back to its reference, which always can.
+`explain` lets an engine log what it runs on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib.util import find_spec
+
+import torch
+
+HAS_TRITON = find_spec("triton") is not None
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Whether a candidate can compute something; the reason is for people, and empty when it can."""
+
+    ok: bool
+    reason: str = ""
+
+
+YES = Answer(ok=True)
+
+
+def no(reason: str) -> Answer:
+    """A candidate cannot, because of `reason`."""
+    return Answer(ok=False, reason=reason)
+
+
+def triton_on(*tensors: torch.Tensor | None) -> Answer:
+    """Whether Triton can compute on these tensors: it is installed, and all of them are on one GPU."""
+    if not HAS_TRITON:
+        return no("Triton is not installed")
+    devices = {tensor.device for tensor in tensors if tensor is not None}
+    if any(device.type != "cuda" for device in devices):
+        return no(f"not on a GPU: {', '.join(sorted(map(str, devices)))}")
+    if len(devices) > 1:
+        return no(f"on several devices: {', '.join(sorted(map(str, devices)))}")
+    return YES
