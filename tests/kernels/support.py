@@ -1,6 +1,7 @@
 """How tests of kernels compare: one measure of error, and one table of how much of it a dtype may cost.
 
 Imported as `from tests.kernels.support import BOUNDS, poisoned, relative_rms`.
+"""
 
 from __future__ import annotations
 
