@@ -1,0 +1,122 @@
+"""Configurations of launches that were timed on a device, read from `tuned/<device>.json`.
+
+A file belongs to one device and has configurations by Triton's version, op, dtype and bucket of shapes. What it does
+not have, the op's heuristic decides: an unknown device is no error. `tessera_kernels.tune` writes the files; nothing
+is timed when a request runs. Does not know what a bucket or a configuration means to an op, and imports no Triton.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from functools import lru_cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+FOLDER = Path(__file__).parent / "tuned"
+
+Table = Mapping[str, Mapping[str, Mapping[str, Mapping[str, Mapping[str, int]]]]]
+"""Triton's version -> op -> dtype -> bucket -> configuration."""
+
+
+class TuningError(ValueError):
+    """A tuned file is not what it should be; the message says which and where."""
+
+
+def lookup(op: str, device_name: str, dtype: str, bucket: str) -> dict[str, int] | None:
+    """The configuration that was fastest, or None where nobody has timed it.
+
+    Args:
+        op: the folder's name.
+        device_name: as `torch.cuda.get_device_name()` gives it.
+        dtype: as the op names it, `bfloat16`.
+        bucket: of shapes, as the op names it.
+
+    Raises:
+        TuningError: there is a file for the device, and it is malformed.
+    """
+    table = load(path_of(device_name))
+    found = table.get(triton_version(), {}).get(op, {}).get(dtype, {}).get(bucket)
+    return dict(found) if found is not None else None
+
+
+def device_here() -> str:
+    """The name of the current CUDA device; `cpu` where there is none, as in the interpreter."""
+    import torch  # noqa: PLC0415 - reading a file needs none of it
+
+    return torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
+
+
+def path_of(device_name: str) -> Path:
+    """Where the configurations of a device are."""
+    return FOLDER / f"{slug(device_name)}.json"
+
+
+def slug(device_name: str) -> str:
+    """A device's name as a file's: `NVIDIA H100 80GB HBM3` is `nvidia-h100-80gb-hbm3`."""
+    return re.sub(r"[^a-z0-9]+", "-", device_name.lower()).strip("-")
+
+
+@lru_cache(maxsize=1)
+def triton_version() -> str:
+    """Major and minor version, as tables name it; empty where Triton is not installed."""
+    try:
+        return ".".join(version("triton").split(".")[:2])
+    except PackageNotFoundError:
+        return ""
+
+
+@lru_cache(maxsize=8)
+def load(path: Path) -> Table:
+    """All configurations of a file; none if there is no file.
+
+    Raises:
+        TuningError: it is not JSON, or not shaped as it should be.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return {}
+    try:
+        found = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise TuningError(f"{path} is not JSON: {error}. Delete it, or write it again: tessera_kernels.tune") from error
+    if not isinstance(found, dict) or set(found) != {"device", "configurations"}:
+        raise TuningError(f"{path} must have the fields 'device' and 'configurations' and no other")
+    _check(path, found["configurations"], ["Triton's version", "op", "dtype", "bucket"], [])
+    table: Table = found["configurations"]
+    return table
+
+
+def _check(path: Path, found: Any, levels: list[str], place: list[str]) -> None:
+    where = " / ".join(["configurations", *place])
+    if not isinstance(found, dict):
+        wanted = f"an object by {levels[0]}" if levels else "a configuration"
+        raise TuningError(f"{path}: {where} must be {wanted}, not {json.dumps(found)}")
+    for name, inner in found.items():
+        if levels:
+            _check(path, inner, levels[1:], [*place, name])
+        elif not isinstance(inner, int) or isinstance(inner, bool):
+            raise TuningError(f"{path}: {where} / {name} must be a whole number, not {json.dumps(inner)}")
+
+
+def write(device_name: str, op: str, chosen: Mapping[tuple[str, str], Mapping[str, int]]) -> Path:
+    """Put configurations of an op, by dtype and bucket, into the device's file; the others in it stay.
+
+    Raises:
+        TuningError: the file that is there is malformed.
+    """
+    path = path_of(device_name)
+    table = json.loads(json.dumps(load(path)))
+    of_op = table.setdefault(triton_version(), {}).setdefault(op, {})
+    for (dtype, bucket), config in chosen.items():
+        of_op.setdefault(dtype, {})[bucket] = dict(config)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    content = {"device": device_name, "configurations": table}
+    unfinished = path.with_suffix(".part")
+    unfinished.write_text(json.dumps(content, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    unfinished.replace(path)
+    load.cache_clear()
+    return path
