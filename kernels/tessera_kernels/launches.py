@@ -27,6 +27,9 @@ class Launch:
         aligned: names of pointers and sizes that are multiples of 16, as the launcher guarantees.
         minimum: the oldest CUDA architecture that it is launched on: 80, or 89 for float8.
         amd: whether it is launched on AMD's GPUs.
+        narrow: why its tiles are too small for Hopper's warp-group instructions (they need 64 rows); empty when they
+            are not, and then the gate demands them.
+        only: names of the chips that it is launched on, where a launcher chooses by chip; empty: all.
     """
 
     name: str
@@ -40,3 +43,5 @@ class Launch:
     aligned: frozenset[str] = field(default_factory=frozenset)
     minimum: int = 80
     amd: bool = True
+    narrow: str = ""
+    only: frozenset[str] = field(default_factory=frozenset)

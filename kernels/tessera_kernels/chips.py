@@ -1,0 +1,76 @@
+"""What kernels need to know of a chip to choose their tiles: its family, and how much shared memory a program may take.
+
+Does not know what is tuned for a device by its name; that is `tuning`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+
+@dataclass(frozen=True)
+class Chip:
+    """A family of chips that kernels are compiled for.
+
+    Attributes:
+        name: as the compile gate's targets, `sm_90` or `gfx942`.
+        backend: Triton's name of the maker's back end, `cuda` or `hip`.
+        arch: what that back end calls it.
+        warp: threads of a warp.
+        shared: bytes of shared memory that one program may take.
+        units: multiprocessors of its usual device.
+    """
+
+    name: str
+    backend: str
+    arch: int | str
+    warp: int
+    shared: int
+    units: int
+
+    @property
+    def capability(self) -> int:
+        """80, 89, 90, 100; 0 for AMD's."""
+        return self.arch if isinstance(self.arch, int) else 0
+
+
+CHIPS: dict[str, Chip] = {
+    chip.name: chip
+    for chip in (
+        Chip("sm_80", "cuda", 80, 32, 163 * 1024, 108),
+        Chip("sm_89", "cuda", 89, 32, 99 * 1024, 128),
+        Chip("sm_90", "cuda", 90, 32, 227 * 1024, 132),
+        Chip("sm_100", "cuda", 100, 32, 227 * 1024, 148),
+        Chip("gfx942", "hip", "gfx942", 64, 64 * 1024, 304),
+    )
+}
+"""By name."""
+
+
+def chip_of(device: torch.device) -> Chip:
+    """The family whose tiles fit the device. Without a GPU (the interpreter) Hopper, whose kernels are the largest."""
+    if device.type != "cuda":
+        return CHIPS["sm_90"]
+    if torch.version.hip:
+        return CHIPS["gfx942"]
+    major, minor = torch.cuda.get_device_capability(device)
+    if major in {10, 11}:
+        return CHIPS["sm_100"]
+    if major == 9:
+        return CHIPS["sm_90"]
+    # Consumer chips of every generation have as little shared memory as Ada's.
+    return CHIPS["sm_80"] if (major, minor) == (8, 0) else CHIPS["sm_89"]
+
+
+def units_of(device: torch.device) -> int:
+    """How many multiprocessors the device has."""
+    if device.type != "cuda":
+        return CHIPS["sm_90"].units
+    return int(torch.cuda.get_device_properties(device).multi_processor_count)
+
+
+def has_float8(device: torch.device) -> bool:
+    """Whether Triton knows float8 (e4m3) there; on a CPU the interpreter does."""
+    return device.type != "cuda" or bool(torch.version.hip) or torch.cuda.get_device_capability(device) >= (8, 9)
