@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import torch
 
+from tessera_kernels.chips import has_float8
+from tessera_kernels.dispatch import triton_on
 from tessera_kernels.kv_store import reference
 from tessera_kernels.paged_kv import PagedKV
 
@@ -34,4 +36,49 @@ def kv_store(key_THD: torch.Tensor, value_THE: torch.Tensor, cache: PagedKV, slo
         raise ValueError(
             f"slots must be int64 of shape {tuple(key_THD.shape[:1])}, not {slots_T.dtype} {slots_T.shape}"
         )
-    reference.kv_store(key_THD, value_THE, cache, slots_T)
+    if value_THE.shape[0] != key_THD.shape[0]:
+        raise ValueError(f"as many values as keys are stored, not {value_THE.shape[0]} and {key_THD.shape[0]}")
+    stored = cache.key_PSHD.dtype
+    if cache.key_scale_PSH is None and not key_THD.dtype == value_THE.dtype == stored == cache.value_PSHE.dtype:
+        raise ValueError(
+            f"a cache that is not quantized stores its own dtype {stored}, not {key_THD.dtype} and {value_THE.dtype}"
+        )
+    if not all(tensor.is_contiguous() for tensor in cache.tensors):
+        raise ValueError("the cache must be contiguous: a slot is a row of it")
+    if key_THD.device.type == "cpu" and not torch.compiler.is_compiling():
+        reference.kv_store(key_THD, value_THE, cache, slots_T)
+        return
+    torch.ops.tessera.kv_store(
+        key_THD,
+        value_THE,
+        cache.key_PSHD,
+        cache.value_PSHE,
+        cache.key_scale_PSH,
+        cache.value_scale_PSH,
+        slots_T,
+    )
+
+
+@torch.library.custom_op("tessera::kv_store", mutates_args={"key_cache", "value_cache", "key_scale", "value_scale"})
+def _kv_store(
+    key: torch.Tensor,
+    value: torch.Tensor,
+    key_cache: torch.Tensor,
+    value_cache: torch.Tensor,
+    key_scale: torch.Tensor | None,
+    value_scale: torch.Tensor | None,
+    slots: torch.Tensor,
+) -> None:
+    cache = PagedKV(key_cache, value_cache, key_scale, value_scale)
+    known = key_cache.dtype != torch.float8_e4m3fn or has_float8(key.device)
+    if known and triton_on(key, value, slots, *cache.tensors).ok:
+        from tessera_kernels.kv_store import triton  # noqa: PLC0415 - a CPU needs no Triton
+
+        triton.kv_store(key, value, cache, slots)
+    else:
+        reference.kv_store(key, value, cache, slots)
+
+
+@_kv_store.register_fake
+def _(*_: torch.Tensor | None) -> None:
+    return None
