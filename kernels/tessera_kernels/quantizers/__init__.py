@@ -1,0 +1,26 @@
+"""Making few bits of many: weights once, offline; what it cost, by layer.
+
+Activations are quantized online by `scaled_gemm.quantize_tokens`, a scale for each token or each token's 128 inputs.
+"""
+
+from __future__ import annotations
+
+from tessera_kernels.quantizers.report import LayerError, layer_error, table
+from tessera_kernels.quantizers.weights import (
+    quantize_fp8,
+    quantize_int4,
+    quantize_int8,
+    quantize_mxfp4,
+    quantize_nvfp4,
+)
+
+__all__ = [
+    "LayerError",
+    "layer_error",
+    "quantize_fp8",
+    "quantize_int4",
+    "quantize_int8",
+    "quantize_mxfp4",
+    "quantize_nvfp4",
+    "table",
+]

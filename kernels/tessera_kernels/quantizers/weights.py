@@ -1,0 +1,184 @@
+"""Weights in four and eight bits: round to nearest, with scales from the range or from the least squared error.
+
+Every number is rounded by the scale as it is stored, so that rounding a scale costs nothing twice.
+
+Shape letters: N outputs, K inputs, G groups of inputs, C inputs of a group.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Literal
+
+import torch
+
+from tessera_kernels.quantized_weight import E2M1, LONGEST_RUN, MIDDLE, QuantizedWeight, exponents, pack, run_of
+
+Clip = Literal["range", "mse"]
+RATIOS = tuple(1 - 0.025 * step for step in range(21))
+"""Shares of a group's range that the search for the least squared error tries, the whole range first."""
+_SMALLEST = 2.0**-24
+"""The smallest scale: one that float16 can tell from zero."""
+FP8_LARGEST = 448.0
+E2M1_LARGEST = E2M1[-1]
+_Candidate = Callable[[float], tuple[torch.Tensor, torch.Tensor, torch.Tensor]]
+
+
+def quantize_int4(
+    weight_NK: torch.Tensor,
+    group: int = 128,
+    *,
+    symmetric: bool = True,
+    clip: Clip = "range",
+    scale_dtype: torch.dtype = torch.float16,
+) -> QuantizedWeight:
+    """Four bits with a scale, and unless symmetric a zero point, for each group of inputs.
+
+    Args:
+        weight_NK: [N, K], any float dtype.
+        group: inputs that share a scale: 32, 64 or 128.
+        symmetric: numbers of -8 to 7; else 0 to 15 with a zero point.
+        clip: scales that cover the whole range of a group, or those with the least squared error among `RATIOS`.
+        scale_dtype: of the scales.
+
+    Raises:
+        ValueError: another group size.
+    """
+    if group not in {32, 64, 128}:
+        raise ValueError(f"groups of 32, 64 or 128 inputs, not of {group}")
+    values_NGC = _grouped(weight_NK, group)
+    high_NG1 = values_NGC.amax(-1, keepdim=True).clamp_min(0)
+    low_NG1 = values_NGC.amin(-1, keepdim=True).clamp_max(0)
+    largest_NG1 = torch.maximum(high_NG1, -low_NG1)
+
+    def candidate(ratio: float) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        wanted = ratio * (largest_NG1 / (MIDDLE - 1) if symmetric else (high_NG1 - low_NG1) / 15)
+        scale = _stored(wanted, scale_dtype)
+        zero = torch.full_like(scale, MIDDLE) if symmetric else (-ratio * low_NG1 / scale).round().clamp(0, 15)
+        numbers = ((values_NGC / scale).round() + zero).clamp(0, 15)
+        return numbers, scale, zero
+
+    def meant(numbers: torch.Tensor, scale: torch.Tensor, zero: torch.Tensor) -> torch.Tensor:
+        return (numbers - zero) * scale
+
+    numbers, scale, zero = _least(values_NGC, candidate, meant, RATIOS if clip == "mse" else (1.0,))
+    packed = pack(numbers.flatten(1)[:, : weight_NK.shape[1]], run_of(group))
+    zero_GN = None if symmetric else _by_group(zero).to(torch.uint8)
+    return QuantizedWeight("int4", weight_NK.shape[1], group, packed, _by_group(scale).to(scale_dtype), zero_GN)
+
+
+def quantize_int8(weight_NK: torch.Tensor, group: int | None = None) -> QuantizedWeight:
+    """Eight bits with a float32 scale for each output, or for each group of 32, 64 or 128 inputs of it."""
+    values_NGC, group = _grouped_or_whole(weight_NK, group)
+    scale = _stored(values_NGC.abs().amax(-1, keepdim=True) / 127, torch.float32)
+    numbers = (values_NGC / scale).round().to(torch.int8)
+    return QuantizedWeight("int8", weight_NK.shape[1], group, _cut(numbers, weight_NK), _by_group(scale))
+
+
+def quantize_fp8(weight_NK: torch.Tensor, group: int | None = None) -> QuantizedWeight:
+    """float8 (e4m3) with a float32 scale for each output or group, for products with inputs of 16 bits."""
+    values_NGC, group = _grouped_or_whole(weight_NK, group)
+    scale = _stored(values_NGC.abs().amax(-1, keepdim=True) / FP8_LARGEST, torch.float32)
+    numbers = (values_NGC / scale).clamp(-FP8_LARGEST, FP8_LARGEST).to(torch.float8_e4m3fn)
+    return QuantizedWeight("fp8", weight_NK.shape[1], group, _cut(numbers, weight_NK), _by_group(scale))
+
+
+def quantize_mxfp4(weight_NK: torch.Tensor, *, clip: Clip = "range") -> QuantizedWeight:
+    """e2m1 with a power of two for 32 inputs (OCP Microscaling Formats 1.0, section 6.3); `mse` tries others."""
+    values_NGC = _grouped(weight_NK, 32)
+    largest_NG1 = values_NGC.abs().amax(-1, keepdim=True)
+    # The largest power of two in the group becomes 4, the largest of e2m1: what is above 6 is cut off.
+    base_NG1 = torch.frexp(largest_NG1).exponent - 1 - 2 + 127
+
+    def candidate(step: float) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        bits = (base_NG1 + int(step)).clamp(0, 254)
+        bits = torch.where(largest_NG1.isfinite(), bits, 255)
+        return _e2m1(values_NGC / exponents(bits)), exponents(bits), bits
+
+    def meant(numbers: torch.Tensor, scale: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
+        return _values(numbers) * scale
+
+    numbers, _, bits = _least(values_NGC, candidate, meant, (0, 1, -1) if clip == "mse" else (0,))
+    packed = pack(numbers.flatten(1)[:, : weight_NK.shape[1]], 32)
+    return QuantizedWeight("mxfp4", weight_NK.shape[1], 32, packed, _by_group(bits).to(torch.uint8))
+
+
+def quantize_nvfp4(weight_NK: torch.Tensor, *, clip: Clip = "range") -> QuantizedWeight:
+    """e2m1 with an e4m3 scale for 16 inputs and a float32 scale for all (NVIDIA, NVFP4 pretraining 2025, section 2)."""
+    values_NGC = _grouped(weight_NK, 16)
+    largest_NG1 = values_NGC.abs().amax(-1, keepdim=True)
+    whole = (largest_NG1.amax() / (E2M1_LARGEST * FP8_LARGEST)).clamp_min(torch.finfo(torch.float32).tiny)
+
+    def candidate(ratio: float) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        wanted = (ratio * largest_NG1 / E2M1_LARGEST / whole).clamp(2.0**-9, FP8_LARGEST)
+        scale = wanted.to(torch.float8_e4m3fn).float()
+        return _e2m1(values_NGC / (scale * whole)), scale, scale
+
+    def meant(numbers: torch.Tensor, scale: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
+        return _values(numbers) * scale * whole
+
+    numbers, scale, _ = _least(values_NGC, candidate, meant, RATIOS if clip == "mse" else (1.0,))
+    packed = pack(numbers.flatten(1)[:, : weight_NK.shape[1]], 16)
+    scale_GN = _by_group(scale).to(torch.float8_e4m3fn)
+    return QuantizedWeight("nvfp4", weight_NK.shape[1], 16, packed, scale_GN, None, whole.reshape(1))
+
+
+def _least(
+    values_NGC: torch.Tensor,
+    candidate: _Candidate,
+    meant: Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor],
+    choices: Sequence[float],
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The candidate with the least squared error, for each group on its own."""
+    best = candidate(choices[0])
+    if len(choices) == 1:
+        return best
+    least = (meant(*best) - values_NGC).square().sum(-1, keepdim=True)
+    for choice in choices[1:]:
+        tried = candidate(choice)
+        error = (meant(*tried) - values_NGC).square().sum(-1, keepdim=True)
+        better = error < least
+        least = torch.where(better, error, least)
+        numbers, scale, other = (torch.where(better, new, old) for new, old in zip(tried, best, strict=True))
+        best = numbers, scale, other
+    return best
+
+
+def _e2m1(values: torch.Tensor) -> torch.Tensor:
+    """The nearest numbers, halves to even; beyond the largest, the largest."""
+    middles = torch.tensor([(low + high) / 2 for low, high in pairwise(E2M1)])
+    # `bucketize` gives what lies on a boundary to the lower number; every second one belongs to the upper.
+    middles[1::2] = torch.nextafter(middles[1::2], torch.zeros(1))
+    magnitude = torch.bucketize(values.abs().nan_to_num(0.0), middles.to(values.device))
+    return magnitude + 8 * (values < 0)
+
+
+def _values(numbers: torch.Tensor) -> torch.Tensor:
+    return torch.tensor((*E2M1, *(-value for value in E2M1)), device=numbers.device)[numbers]
+
+
+def _stored(scale: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    return scale.clamp_min(_SMALLEST).to(dtype).float()
+
+
+def _grouped(weight_NK: torch.Tensor, group: int) -> torch.Tensor:
+    """float32 [N, G, C]; inputs that the last group lacks are 0."""
+    inputs = weight_NK.shape[1]
+    padded = torch.nn.functional.pad(weight_NK.float(), (0, -inputs % group))
+    return padded.reshape(weight_NK.shape[0], -1, group)
+
+
+def _grouped_or_whole(weight_NK: torch.Tensor, group: int | None) -> tuple[torch.Tensor, int]:
+    if group not in {None, 32, 64, 128}:
+        raise ValueError(f"groups of 32, 64 or 128 inputs, or one for each output (None), not of {group}")
+    group = -(-weight_NK.shape[1] // LONGEST_RUN) * LONGEST_RUN if group is None else group
+    return _grouped(weight_NK, group), group
+
+
+def _by_group(values_NG1: torch.Tensor) -> torch.Tensor:
+    return values_NG1[..., 0].t().contiguous()
+
+
+def _cut(numbers_NGC: torch.Tensor, weight_NK: torch.Tensor) -> torch.Tensor:
+    return numbers_NGC.flatten(1)[:, : weight_NK.shape[1]].contiguous()
