@@ -39,7 +39,7 @@ def _put(
     p_row = p_new + token * stride_t + i_h.to(tl.int64)[:, None] * stride_h + o_d[None, :]
     b_new = tl.load(p_row, mask=inside, other=0)
     p_out = p_cache + (slot * HEADS + i_h)[:, None] * DIM + o_d[None, :]
-    if LARGEST_NUMBER:
+    if LARGEST_NUMBER > 0:
         b_x = b_new.to(tl.float32)
         b_scale = tl.max(tl.abs(b_x), axis=1)
         # The maximum passes over NaN, and an overflow has to stay visible.

@@ -1,0 +1,90 @@
+"""Every kernel compiles for every chip, in processes without the interpreter; and the gate shuts when it should."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from tessera_kernels import gate
+from tessera_kernels.chips import CHIPS, chip_of
+from tessera_kernels.launches import Launch
+
+
+@pytest.fixture(scope="session")
+def triton_cache(tmp_path_factory):
+    return tmp_path_factory.mktemp("triton")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("op", gate.ops())
+def test_compiles_for_every_chip(op, triton_cache):
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    done = subprocess.run(
+        [sys.executable, "-m", "tessera_kernels.gate", "--ops", op, "--sample", "--json"],
+        capture_output=True,
+        text=True,
+        env=environment | {"TRITON_CACHE_DIR": str(triton_cache)},
+    )
+    results = [json.loads(line) for line in done.stdout.splitlines()]
+    assert {result["target"] for result in results} == set(CHIPS), done.stderr[-2000:]
+    assert [result for result in results if result["faults"]] == []
+    assert done.returncode == 0
+    assert any(triton_cache.iterdir())
+
+
+MULTIPLIES = Launch("product", None, {}, {}, matrix=True)
+
+
+@pytest.mark.parametrize(
+    ("launch", "target", "built", "fault"),
+    [
+        (MULTIPLIES, "sm_80", {"mix": {"ld": 3}}, "without matrix instructions"),
+        (MULTIPLIES, "sm_90", {"mix": {"mma": 3}}, "without wgmma"),
+        (Launch("few rows", None, {}, {}, matrix=True, narrow="16 rows"), "sm_90", {"mix": {"mma": 3}}, None),
+        (MULTIPLIES, "sm_90", {"mix": {"wgmma": 3}}, None),
+        (MULTIPLIES, "sm_80", {"mix": {"mma": 3}, "spilled": 8}, "spills 8 bytes"),
+        (Launch("candidate", None, {}, {}, tuned=False), "sm_80", {"spilled": 8}, None),
+        (Launch("large", None, {}, {}), "sm_89", {"shared": 100 * 1024}, "sm_89 has 101376"),
+        (Launch("large", None, {}, {}), "sm_80", {"shared": 100 * 1024}, None),
+    ],
+)
+def test_the_gate_shuts(launch, target, built, fault):
+    found = list(gate._faults(launch, CHIPS[target], gate.Built("op", launch.name, target, **built)))
+    assert (fault in found[0]) if fault else not found
+
+
+def test_launches_are_compiled_where_they_are_launched():
+    def chips(launch):
+        return [name for name, chip in CHIPS.items() if gate.serves(launch, chip)]
+
+    assert chips(Launch("any", None, {}, {})) == list(CHIPS)
+    assert chips(Launch("float8", None, {}, {}, minimum=89)) == ["sm_89", "sm_90", "sm_100", "gfx942"]
+    assert chips(Launch("not AMD's", None, {}, {}, amd=False)) == ["sm_80", "sm_89", "sm_90", "sm_100"]
+    assert chips(Launch("large tiles", None, {}, {}, only=frozenset({"sm_90"}))) == ["sm_90"]
+
+
+def test_the_table_shows_what_failed():
+    good = gate.Built("op", "a", "sm_80", 40, 0, 2048, {"mma": 4, "ld": 2})
+    bad = gate.Built("op", "a", "sm_90", 255, 16, 0, {}, 1.0, ("spills 16 bytes a thread",))
+    text = gate.table([good, bad], ["sm_80", "sm_90", "gfx942"])
+    assert (
+        "| a | 40 r · 2 K · 4 mma, 2 ld | 255 r · 0 K · **spills 16 B** · **FAILS** spills 16 bytes a thread |  |"
+        in text
+    )
+
+
+def test_what_is_unknown_is_named(capsys):
+    with pytest.raises(SystemExit):
+        gate.main(["--targets", "sm_70"])
+    assert "sm_70" in capsys.readouterr().err
+    with pytest.raises(ValueError, match="no op 'attentive'"):
+        gate.launches_of("attentive")
+
+
+def test_without_a_gpu_kernels_are_as_on_the_largest_chip():
+    assert chip_of(torch.device("cpu")).name == "sm_90"
