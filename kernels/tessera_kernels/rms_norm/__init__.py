@@ -1,12 +1,17 @@
-"""Root-mean-square layer normalization (Zhang & Sennrich 2019)."""
+"""Root-mean-square layer normalization (Zhang & Sennrich 2019), by itself or with what surrounds it in a transformer.
+
+`add_rms_norm` adds the residual before it, `rms_norm_quantized` quantizes for the linear after it; each is one pass
+over memory on a GPU. Does not know models. T rows, K features.
+"""
 
 from __future__ import annotations
 
 import torch
 
-from tessera_kernels.rms_norm import cpu, reference
+from tessera_kernels.rms_norm import cpu, registered
+from tessera_kernels.row_quantize_reference import check_quantized
 
-__all__ = ["rms_norm"]
+__all__ = ["add_rms_norm", "rms_norm", "rms_norm_quantized"]
 
 
 def rms_norm(x_TK: torch.Tensor, weight_K: torch.Tensor, epsilon: float, *, offset: float = 0.0) -> torch.Tensor:
@@ -26,6 +31,90 @@ def rms_norm(x_TK: torch.Tensor, weight_K: torch.Tensor, epsilon: float, *, offs
     """
     if weight_K.shape != x_TK.shape[-1:]:
         raise ValueError(f"a weight of shape {tuple(weight_K.shape)} does not fit rows of {x_TK.shape[-1]}")
+    if torch.compiler.is_compiling():
+        normalized: torch.Tensor = registered.rms_norm(x_TK, weight_K, epsilon, offset)
+        return normalized
     if cpu.suited(x_TK, weight_K):
         return cpu.rms_norm(x_TK, weight_K, epsilon, offset)
-    return reference.rms_norm(x_TK, weight_K, epsilon, offset)
+    return registered.computed(x_TK, weight_K, epsilon, offset)
+
+
+def add_rms_norm(
+    x_TK: torch.Tensor, residual_TK: torch.Tensor, weight_K: torch.Tensor, epsilon: float, *, offset: float = 0.0
+) -> torch.Tensor:
+    """Add x to the residual in place, and normalize the sum, rounded as it is stored.
+
+    Args:
+        x_TK: [..., features], any float dtype.
+        residual_TK: of x's shape and dtype, contiguous; becomes the sum.
+        weight_K: [features].
+        epsilon: keeps the root away from zero.
+        offset: added to the weight.
+
+    Returns:
+        The normalized sum, as `x`.
+
+    Raises:
+        ValueError: weight or residual do not fit.
+    """
+    _check(x_TK, weight_K, residual_TK)
+    if torch.compiler.is_compiling():
+        normalized: torch.Tensor = registered.add_rms_norm(x_TK, residual_TK, weight_K, epsilon, offset)
+        return normalized
+    return registered.computed_sum(x_TK, residual_TK, weight_K, epsilon, offset)
+
+
+def rms_norm_quantized(
+    x_TK: torch.Tensor,
+    weight_K: torch.Tensor,
+    epsilon: float,
+    dtype: torch.dtype,
+    *,
+    residual_TK: torch.Tensor | None = None,
+    offset: float = 0.0,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """`rms_norm`, or `add_rms_norm` where there is a residual, quantized with a scale for each row.
+
+    The scale is the row's largest magnitude over the dtype's largest number; a row that is not finite has a scale that
+    is not finite, and spoils no other.
+
+    Args:
+        x_TK: [..., features], any float dtype.
+        weight_K: [features].
+        epsilon: keeps the root away from zero.
+        dtype: int8 or float8_e4m3fn.
+        residual_TK: of x's shape and dtype, contiguous; becomes the sum.
+        offset: added to the weight.
+
+    Returns:
+        Numbers of `dtype`, as `x`, and float32 scales [...]: numbers times scales are what `rms_norm` returns.
+
+    Raises:
+        ValueError: weight or residual do not fit, or the dtype is neither.
+    """
+    _check(x_TK, weight_K, residual_TK)
+    check_quantized(dtype)
+    if torch.compiler.is_compiling():
+        quantized: tuple[torch.Tensor, torch.Tensor]
+        if residual_TK is None:
+            quantized = registered.rms_norm_quantized(x_TK, weight_K, epsilon, offset, dtype)
+        else:
+            quantized = registered.add_rms_norm_quantized(x_TK, residual_TK, weight_K, epsilon, offset, dtype)
+        return quantized
+    return registered.computed_quantized(x_TK, residual_TK, weight_K, epsilon, offset, dtype)
+
+
+def _check(x_TK: torch.Tensor, weight_K: torch.Tensor, residual_TK: torch.Tensor | None) -> None:
+    if weight_K.shape != x_TK.shape[-1:]:
+        raise ValueError(f"a weight of shape {tuple(weight_K.shape)} does not fit rows of {x_TK.shape[-1]}")
+    if residual_TK is None:
+        return
+    if residual_TK.shape != x_TK.shape or residual_TK.dtype != x_TK.dtype:
+        raise ValueError(
+            f"a residual must be as x, {x_TK.dtype} {tuple(x_TK.shape)}, "
+            f"not {residual_TK.dtype} {tuple(residual_TK.shape)}"
+        )
+    if not residual_TK.is_contiguous():
+        raise ValueError(
+            f"a residual is written in place, so it must be contiguous: its strides {residual_TK.stride()}"
+        )

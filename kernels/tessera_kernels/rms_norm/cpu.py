@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-import numpy as np
+from importlib import import_module
+from typing import Any
+
 import torch
 
 from tessera_kernels.compiled import SUMS, available, compiled
+
+np: Any = import_module("numpy") if available() else None
 
 
 def suited(x_TK: torch.Tensor, weight_K: torch.Tensor) -> bool:

@@ -1,0 +1,58 @@
+"""What `rms_norm` may launch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+
+from tessera_kernels.launches import Launch
+
+TYPES = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}
+WIDTHS = (128, 2048, 4096, 5120, 16384)
+"""A head, Qwen3-30B-A3B, Llama-3-8B, Wan 14B, and the widest."""
+
+
+def launches() -> Iterator[Launch]:
+    """Every variant at every width, for few rows and many; float16 and float32 at one width."""
+    for width in WIDTHS:
+        for rows in (1, 64, 65536):
+            yield _launch(width, rows, torch.bfloat16, residual=False, quantized="")
+            yield _launch(width, rows, torch.bfloat16, residual=True, quantized="")
+        for quantized in ("i8", "fp8e4nv"):
+            yield _launch(width, 65536, torch.bfloat16, residual=True, quantized=quantized)
+    for dtype in (torch.float16, torch.float32):
+        yield _launch(4096, 64, dtype, residual=True, quantized="")
+        yield _launch(4096, 64, dtype, residual=False, quantized="i8")
+
+
+def _launch(width: int, rows: int, dtype: torch.dtype, *, residual: bool, quantized: str) -> Launch:
+    from tessera_kernels.rms_norm import triton  # noqa: PLC0415 - Triton is needed for launches alone
+
+    how = dict(triton.config(width, rows, dtype))
+    kind = TYPES[dtype]
+    return Launch(
+        name=f"{kind}{' + residual' if residual else ''}{f' to {quantized}' if quantized else ''} K{width} T{rows}",
+        kernel=triton.rms_norm_kernel,
+        signature={
+            **dict.fromkeys(("p_x", "p_residual", "p_weight"), f"*{kind}"),
+            "p_out": f"*{quantized or kind}",
+            "p_scale": "*fp32",
+            **dict.fromkeys(("rows", "width", "x_stride", "residual_stride", "out_stride"), "i32"),
+            "epsilon": "fp32",
+            "offset": "fp32",
+        },
+        constants={
+            "RESIDUAL": residual,
+            "LARGEST": {"": 0.0, "i8": 127.0, "fp8e4nv": 448.0}[quantized],
+            "WHOLE": quantized == "i8",
+            "INTERPRETED": False,
+            "BLOCK_T": how["BLOCK_T"],
+            "BLOCK_K": 1 << (width - 1).bit_length(),
+        },
+        num_warps=how["num_warps"],
+        aligned=frozenset(
+            {"p_x", "p_residual", "p_weight", "p_out", "width", "x_stride", "residual_stride", "out_stride"}
+        ),
+        minimum=89 if quantized == "fp8e4nv" else 80,
+    )

@@ -1,0 +1,135 @@
+# mypy: disable-error-code="no-untyped-def,untyped-decorator"
+"""`rms_norm` in Triton: whole rows in registers, so that everything is read once and written once.
+
+Does not know where rows come from: [..., K] is [T, K] here. T rows, K features.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+import triton
+import triton.language as tl
+
+from tessera_kernels import tuning
+from tessera_kernels.paged_kv import LARGEST
+from tessera_kernels.row_quantize import quantize_rows
+
+FEW = 256
+"""Rows up to which programs alone do not fill a device: each gets more warps."""
+
+
+@triton.jit(do_not_specialize=["epsilon", "offset"])
+def rms_norm_kernel(
+    p_x,
+    p_residual,
+    p_weight,
+    p_out,
+    p_scale,
+    rows,
+    width,
+    x_stride,
+    residual_stride,
+    out_stride,
+    epsilon,
+    offset,
+    RESIDUAL: tl.constexpr,
+    LARGEST: tl.constexpr,
+    WHOLE: tl.constexpr,
+    INTERPRETED: tl.constexpr,
+    BLOCK_T: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+):
+    """Normalize BLOCK_T rows. LARGEST is 0 where nothing is quantized, RESIDUAL whether one is added and written."""
+    i_rows = tl.program_id(0).to(tl.int64) * BLOCK_T + tl.arange(0, BLOCK_T)
+    o_k = tl.arange(0, BLOCK_K)
+    in_row = o_k < width
+    here = (i_rows < rows)[:, None] & in_row[None, :]
+    b_x = tl.load(p_x + i_rows[:, None] * x_stride + o_k[None, :], mask=here, other=0.0).to(tl.float32)
+    if RESIDUAL:
+        p_sum = p_residual + i_rows[:, None] * residual_stride + o_k[None, :]
+        b_sum = (b_x + tl.load(p_sum, mask=here, other=0.0).to(tl.float32)).to(p_residual.dtype.element_ty)
+        tl.store(p_sum, b_sum, mask=here)
+        # What later layers see is the rounded sum, so that is what is normalized.
+        b_x = b_sum.to(tl.float32)
+    b_weight = tl.load(p_weight + o_k, mask=in_row, other=0.0).to(tl.float32) + offset
+    inverse = 1.0 / tl.sqrt(tl.sum(b_x * b_x, axis=1) / width + epsilon)
+    b_y = b_x * inverse[:, None] * b_weight[None, :]
+    if LARGEST > 0:
+        b_y = tl.where(here, b_y, 0.0)
+        b_out, scale = quantize_rows(b_y, LARGEST, WHOLE, INTERPRETED)
+        tl.store(p_scale + i_rows, scale, mask=i_rows < rows)
+    else:
+        b_out = b_y.to(p_out.dtype.element_ty)
+    tl.store(p_out + i_rows[:, None] * out_stride + o_k[None, :], b_out, mask=here)
+
+
+def bucket(width: int, rows: int) -> str:
+    """The name of a class of shapes, as tuned tables have it."""
+    return f"K{triton.next_power_of_2(width)} {'few' if rows <= FEW else 'many'}"
+
+
+def config(width: int, rows: int, dtype: torch.dtype) -> Mapping[str, int]:
+    """`BLOCK_T` and `num_warps` for rows of this width."""
+    name = bucket(width, rows)
+    tuned = tuning.lookup("rms_norm", tuning.device_here(), str(dtype).removeprefix("torch."), name)
+    return tuned or heuristic(width, rows)
+
+
+def heuristic(width: int, rows: int) -> Mapping[str, int]:
+    """16 elements a thread where there are many rows, 8 where there are few; narrow rows share a program."""
+    block = triton.next_power_of_2(width)
+    together = max(1, min(1024 // block, triton.next_power_of_2(max(rows // FEW, 1))))
+    warps = together * block // (256 if rows <= FEW else 512)
+    return {"BLOCK_T": together, "num_warps": max(1, min(warps, 16))}
+
+
+def rms_norm(
+    x_TK: torch.Tensor,
+    weight_K: torch.Tensor,
+    epsilon: float,
+    offset: float,
+    *,
+    residual_TK: torch.Tensor | None = None,
+    out_TK: torch.Tensor,
+    scale_T: torch.Tensor | None = None,
+    chosen: Mapping[str, int] | None = None,
+) -> None:
+    """Fill `out`, and where it is of a quantized dtype `scale`; a residual becomes its sum with x.
+
+    Args:
+        x_TK: rows of contiguous features, likewise `residual` and `out`; at most `registered.WIDEST` wide.
+        weight_K: contiguous.
+        epsilon: keeps the root away from zero.
+        offset: added to the weight.
+        residual_TK: added to x before, and overwritten with the sum.
+        out_TK: [rows, features], of x's dtype or one of `LARGEST`.
+        scale_T: float32, [rows], if `out` is quantized.
+        chosen: instead of what `config` decides.
+    """
+    rows, width = x_TK.shape
+    if rows == 0 or width == 0:
+        return
+    how = dict(chosen or config(width, rows, x_TK.dtype))
+    residual = x_TK if residual_TK is None else residual_TK
+    rms_norm_kernel[(triton.cdiv(rows, how["BLOCK_T"]),)](
+        x_TK,
+        residual,
+        weight_K,
+        out_TK,
+        out_TK if scale_T is None else scale_T,
+        rows,
+        width,
+        x_TK.stride(0),
+        residual.stride(0),
+        out_TK.stride(0),
+        epsilon,
+        offset,
+        RESIDUAL=residual_TK is not None,
+        LARGEST=0.0 if scale_T is None else LARGEST[out_TK.dtype],
+        WHOLE=not out_TK.dtype.is_floating_point,
+        INTERPRETED=triton.knobs.runtime.interpret,
+        BLOCK_K=triton.next_power_of_2(width),
+        **how,
+    )
