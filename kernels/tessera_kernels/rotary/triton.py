@@ -1,0 +1,224 @@
+# mypy: disable-error-code="no-untyped-def,untyped-decorator"
+"""`rotary` in Triton: a program turns some heads of one token, of its queries or its keys.
+
+Does not know axes' meaning or whose tokens they are. T tokens, H query heads, G key heads, D head dim, F pairs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+import triton
+import triton.language as tl
+
+from tessera_kernels import tuning
+
+FEW = 128
+"""Tokens up to which programs of many heads do not fill a device, and angles are computed where they are used.
+
+Beyond it they are computed once, into tables: every thread that turns a head would compute the same again, which takes
+longer than moving the heads.
+"""
+TABLE_BLOCK = 256
+"""Angles of a program that fills tables."""
+
+
+@triton.jit
+def _turn(p_token, heads, head_stride, i_block, pairs, b_cos, b_sin, INTERLEAVED, BLOCK_H, BLOCK_F):
+    """Turn a block of heads of the token that starts at `p_token`."""
+    i_h = i_block * BLOCK_H + tl.arange(0, BLOCK_H)
+    p_heads = p_token + i_h.to(tl.int64)[:, None] * head_stride
+    if INTERLEAVED:
+        # Neighbours are loaded together and parted in registers: every load and store is of whole lines.
+        o_d = tl.arange(0, 2 * BLOCK_F)
+        here = (i_h < heads)[:, None] & (o_d < 2 * pairs)[None, :]
+        b_x = tl.load(p_heads + o_d[None, :], mask=here, other=0.0).to(tl.float32)
+        b_first, b_second = tl.split(tl.reshape(b_x, (BLOCK_H, BLOCK_F, 2)))
+        b_turned = tl.join(b_first * b_cos - b_second * b_sin, b_first * b_sin + b_second * b_cos)
+        b_out = tl.reshape(b_turned, (BLOCK_H, 2 * BLOCK_F))
+        tl.store(p_heads + o_d[None, :], b_out.to(p_token.dtype.element_ty), mask=here)
+    else:
+        o_f = tl.arange(0, BLOCK_F)
+        here = (i_h < heads)[:, None] & (o_f < pairs)[None, :]
+        p_first, p_second = p_heads + o_f[None, :], p_heads + pairs + o_f[None, :]
+        b_first = tl.load(p_first, mask=here, other=0.0).to(tl.float32)
+        b_second = tl.load(p_second, mask=here, other=0.0).to(tl.float32)
+        tl.store(p_first, (b_first * b_cos - b_second * b_sin).to(p_token.dtype.element_ty), mask=here)
+        tl.store(p_second, (b_first * b_sin + b_second * b_cos).to(p_token.dtype.element_ty), mask=here)
+
+
+@triton.jit
+def _angles(p_positions, p_inverse, p_axis, token, axes, o_f, here):
+    """Angles of the frequencies `o_f` at a token, or at a block of tokens."""
+    o_axis = tl.zeros_like(o_f)
+    if p_axis is not None:
+        o_axis = tl.load(p_axis + o_f, mask=here, other=0)
+    b_position = tl.load(p_positions + token * axes + o_axis, mask=here, other=0).to(tl.float32)
+    return b_position * tl.load(p_inverse + o_f, mask=here, other=0.0)
+
+
+@triton.jit(do_not_specialize=["scaling"])
+def tables_kernel(p_positions, p_inverse, p_axis, p_cos, p_sin, count, pairs, axes, scaling, BLOCK: tl.constexpr):
+    """Cosines and sines of all tokens' angles, in the order of memory [T, F]."""
+    i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    here = i < count
+    b_angle = _angles(p_positions, p_inverse, p_axis, i // pairs, axes, (i % pairs).to(tl.int32), here)
+    tl.store(p_cos + i, tl.cos(b_angle) * scaling, mask=here)
+    tl.store(p_sin + i, tl.sin(b_angle) * scaling, mask=here)
+
+
+@triton.jit(do_not_specialize=["scaling"])
+def rotary_kernel(
+    p_query,
+    p_key,
+    p_positions,
+    p_inverse,
+    p_axis,
+    p_cos,
+    p_sin,
+    query_heads,
+    key_heads,
+    pairs,
+    axes,
+    table_rows,
+    query_stride_t,
+    query_stride_h,
+    key_stride_t,
+    key_stride_h,
+    cos_stride,
+    sin_stride,
+    scaling,
+    INTERLEAVED: tl.constexpr,
+    BLOCK_H: tl.constexpr,
+    BLOCK_F: tl.constexpr,
+):
+    """Program (t, b) turns block b of token t: of its queries' blocks first, then of its keys'."""
+    token = tl.program_id(0).to(tl.int64)
+    i_block = tl.program_id(1)
+    o_f = tl.arange(0, BLOCK_F)
+    here = o_f < pairs
+    if p_cos is not None:
+        row = token % table_rows
+        if p_positions is not None:
+            row = tl.load(p_positions + token).to(tl.int64)
+        b_cos = tl.load(p_cos + row * cos_stride + o_f, mask=here, other=0.0).to(tl.float32)[None, :]
+        b_sin = tl.load(p_sin + row * sin_stride + o_f, mask=here, other=0.0).to(tl.float32)[None, :]
+    else:
+        b_angle = _angles(p_positions, p_inverse, p_axis, token, axes, o_f, here)
+        b_cos, b_sin = (tl.cos(b_angle) * scaling)[None, :], (tl.sin(b_angle) * scaling)[None, :]
+    query_blocks = tl.cdiv(query_heads, BLOCK_H)
+    if i_block < query_blocks:
+        p_token = p_query + token * query_stride_t
+        _turn(p_token, query_heads, query_stride_h, i_block, pairs, b_cos, b_sin, INTERLEAVED, BLOCK_H, BLOCK_F)
+    else:
+        p_token = p_key + token * key_stride_t
+        i_block -= query_blocks
+        _turn(p_token, key_heads, key_stride_h, i_block, pairs, b_cos, b_sin, INTERLEAVED, BLOCK_H, BLOCK_F)
+
+
+def bucket(tokens: int, heads: int, pairs: int) -> str:
+    """The name of a class of shapes, as tuned tables have it; `heads` are those of queries."""
+    return f"H{heads} F{pairs} {'few' if tokens <= FEW else 'many'}"
+
+
+def config(tokens: int, heads: int, pairs: int, dtype: torch.dtype) -> Mapping[str, int]:
+    """`BLOCK_H` and `num_warps` of a program."""
+    name = bucket(tokens, heads, pairs)
+    tuned = tuning.lookup("rotary", tuning.device_here(), str(dtype).removeprefix("torch."), name)
+    return tuned or heuristic(tokens, heads, pairs)
+
+
+def heuristic(tokens: int, heads: int, pairs: int) -> Mapping[str, int]:
+    """All heads of a token up to 4,096 numbers, 16 pairs a thread; few tokens are cut smaller."""
+    largest = (512 if tokens <= FEW else 2048) // triton.next_power_of_2(pairs)
+    together = max(1, min(triton.next_power_of_2(heads), largest))
+    warps = together * triton.next_power_of_2(pairs) // 512
+    return {"BLOCK_H": together, "num_warps": max(1, min(warps, 8))}
+
+
+def tables(
+    positions_TA: torch.Tensor, inverse_F: torch.Tensor, axis_F: torch.Tensor | None, scaling: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Cosines and sines [tokens, pairs], float32; arguments are contiguous."""
+    tokens, pairs = positions_TA.shape[0], inverse_F.shape[0]
+    cos_TF, sin_TF = inverse_F.new_empty(tokens, pairs), inverse_F.new_empty(tokens, pairs)
+    if cos_TF.numel():
+        tables_kernel[(triton.cdiv(cos_TF.numel(), TABLE_BLOCK),)](
+            positions_TA,
+            inverse_F,
+            axis_F,
+            cos_TF,
+            sin_TF,
+            cos_TF.numel(),
+            pairs,
+            positions_TA.shape[1] if positions_TA.dim() == 2 else 1,
+            scaling,
+            BLOCK=TABLE_BLOCK,
+            num_warps=4,
+        )
+    return cos_TF, sin_TF
+
+
+def rotary(
+    query_THD: torch.Tensor,
+    key_TGD: torch.Tensor | None,
+    positions: torch.Tensor | None,
+    inverse_F: torch.Tensor | None = None,
+    axis_F: torch.Tensor | None = None,
+    cos_PF: torch.Tensor | None = None,
+    sin_PF: torch.Tensor | None = None,
+    *,
+    interleaved: bool,
+    scaling: float = 1.0,
+    chosen: Mapping[str, int] | None = None,
+) -> None:
+    """Turn queries and keys in place, by tables where there are some, else by inverse frequencies.
+
+    Args:
+        query_THD: with contiguous heads.
+        key_TGD: likewise, or None.
+        positions: [tokens] or [tokens, axes], contiguous; None with tables for row t % P.
+        inverse_F: float32, contiguous, or None.
+        axis_F: int32, contiguous, or None for axis 0.
+        cos_PF: with contiguous pairs, or None.
+        sin_PF: likewise.
+        interleaved: whether pairs are neighbours.
+        scaling: of cosine and sine that are computed.
+        chosen: instead of what `config` decides.
+    """
+    tokens, heads, _ = query_THD.shape
+    key = query_THD[:, :0] if key_TGD is None else key_TGD
+    table = cos_PF if cos_PF is not None else inverse_F
+    assert table is not None, "angles are computed from inverse frequencies or looked up in tables"
+    pairs = table.shape[-1]
+    if tokens == 0 or pairs == 0 or heads + key.shape[1] == 0:
+        return
+    if cos_PF is None and tokens > FEW:
+        assert positions is not None
+        cos_PF, sin_PF = tables(positions, table, axis_F, scaling)
+        positions = inverse_F = axis_F = None
+    how = dict(chosen or config(tokens, heads, pairs, query_THD.dtype))
+    blocks = triton.cdiv(heads, how["BLOCK_H"]) + triton.cdiv(key.shape[1], how["BLOCK_H"])
+    rotary_kernel[(tokens, blocks)](
+        query_THD,
+        key,
+        positions,
+        inverse_F,
+        axis_F,
+        cos_PF,
+        sin_PF,
+        heads,
+        key.shape[1],
+        pairs,
+        positions.shape[1] if positions is not None and positions.dim() == 2 else 1,
+        1 if cos_PF is None else cos_PF.shape[0],
+        *query_THD.stride()[:2],
+        *key.stride()[:2],
+        0 if cos_PF is None else cos_PF.stride(0),
+        0 if sin_PF is None else sin_PF.stride(0),
+        scaling,
+        INTERLEAVED=interleaved,
+        BLOCK_F=triton.next_power_of_2(pairs),
+        **how,
+    )
