@@ -1,0 +1,96 @@
+"""A linear layer whose weight has few bits, or 16, and whose inputs have 16: int8, float8, int4, MXFP4, NVFP4, dense.
+
+Formats and their sources are in `tessera_kernels.quantized_weight`. A chip needs no units for them: numbers are
+expanded, exactly, on their way to the units for 16 bits.
+
+Shape letters: T tokens, K inputs, N outputs.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from tessera_kernels.dispatch import triton_on
+from tessera_kernels.quantized_weight import FLOATS, Format, QuantizedWeight
+from tessera_kernels.weight_only_linear import reference
+
+__all__ = ["weight_only_linear"]
+
+
+def weight_only_linear(
+    x_TK: torch.Tensor,
+    weight: QuantizedWeight,
+    bias_N: torch.Tensor | None = None,
+    *,
+    batch_invariant: bool = False,
+) -> torch.Tensor:
+    """x · weightᵀ + bias.
+
+    Args:
+        x_TK: [tokens, inputs], float16, bfloat16 or float32.
+        weight: of one layer.
+        bias_N: any float dtype, [outputs].
+        batch_invariant: a row of the result is the same bits whatever shares its batch. Costs speed where there are
+            many tokens: one way to add that suits all counts suits none best.
+
+    Returns:
+        [tokens, outputs], the dtype of `x`. What is not finite stays in its row.
+
+    Raises:
+        ValueError: shapes or dtypes do not fit together.
+    """
+    _check(x_TK, weight, bias_N)
+    if torch.compiler.is_compiling():
+        parts = weight.numbers, weight.scale_GN, weight.zero_GN, weight.tensor_scale
+        found: torch.Tensor = torch.ops.tessera.weight_only_linear(
+            x_TK, *parts, bias_N, weight.format, weight.inputs, weight.group, batch_invariant
+        )
+        return found
+    return _run(x_TK, weight, bias_N, batch_invariant)
+
+
+def _check(x_TK: torch.Tensor, weight: QuantizedWeight, bias_N: torch.Tensor | None) -> None:
+    weight.check()
+    if weight.experts:
+        raise ValueError(f"one weight alone, not those of {weight.experts[0]} experts: see grouped_gemm")
+    if x_TK.dtype not in FLOATS or x_TK.ndim != 2 or x_TK.shape[1] != weight.inputs:
+        raise ValueError(f"inputs must be float [tokens, {weight.inputs}], not {x_TK.dtype} {tuple(x_TK.shape)}")
+    if weight.format == "dense" and weight.numbers.dtype != x_TK.dtype:
+        raise ValueError(f"a dense weight must have the inputs' {x_TK.dtype}, not {weight.numbers.dtype}")
+    if bias_N is not None and (tuple(bias_N.shape) != (weight.outputs,) or bias_N.dtype not in FLOATS):
+        raise ValueError(f"the bias must be float [{weight.outputs}], not {bias_N.dtype} {tuple(bias_N.shape)}")
+
+
+def _run(
+    x_TK: torch.Tensor, weight: QuantizedWeight, bias_N: torch.Tensor | None, batch_invariant: bool
+) -> torch.Tensor:
+    if not triton_on(x_TK, *weight.tensors, bias_N).ok:
+        return reference.weight_only_linear(x_TK, weight, bias_N)
+    from tessera_kernels.weight_only_linear import triton  # noqa: PLC0415 - nothing on a CPU imports Triton
+
+    inputs = x_TK if x_TK.stride(1) == 1 else x_TK.contiguous()
+    bias = None if bias_N is None else bias_N.contiguous()
+    return triton.weight_only_linear(inputs, weight, bias, invariant=batch_invariant)
+
+
+@torch.library.custom_op("tessera::weight_only_linear", mutates_args=())
+def _registered(
+    x_TK: torch.Tensor,
+    numbers: torch.Tensor,
+    scale_GN: torch.Tensor | None,
+    zero_GN: torch.Tensor | None,
+    tensor_scale: torch.Tensor | None,
+    bias_N: torch.Tensor | None,
+    kind: str,
+    inputs: int,
+    group: int,
+    batch_invariant: bool,
+) -> torch.Tensor:
+    form: Format = kind  # type: ignore[assignment]
+    weight = QuantizedWeight(form, inputs, group, numbers, scale_GN, zero_GN, tensor_scale)
+    return _run(x_TK, weight, bias_N, batch_invariant)
+
+
+@_registered.register_fake
+def _(x_TK: torch.Tensor, numbers: torch.Tensor, *_: object) -> torch.Tensor:
+    return x_TK.new_empty(x_TK.shape[0], numbers.shape[-2])

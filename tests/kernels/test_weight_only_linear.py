@@ -1,0 +1,155 @@
+"""A linear layer of few bits: the kernels compute what the weight means, whatever the shape and the way."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.kernels.support import BOUNDS, poisoned, relative_rms
+
+from tessera_kernels.chips import CHIPS
+from tessera_kernels.quantized_weight import QuantizedWeight, dequantize
+from tessera_kernels.quantizers import quantize_fp8, quantize_int4, quantize_int8, quantize_mxfp4, quantize_nvfp4
+from tessera_kernels.weight_only_linear import reference, weight_only_linear
+from tessera_kernels.weight_only_linear import triton as launcher
+
+
+def with_offsets(weight):
+    made = quantize_int4(weight, 32, symmetric=False)
+    return replace(made, zero_GN=-made.zero_GN.half() * made.scale_GN)
+
+
+WAYS = {
+    "int4 32": lambda w: quantize_int4(w, 32),
+    "int4 64 zero points": lambda w: quantize_int4(w, 64, symmetric=False),
+    "int4 128": quantize_int4,
+    "int4 32 offsets": with_offsets,
+    "int8": quantize_int8,
+    "int8 32": lambda w: quantize_int8(w, 32),
+    "fp8": quantize_fp8,
+    "fp8 128": lambda w: quantize_fp8(w, 128),
+    "mxfp4": quantize_mxfp4,
+    "nvfp4": quantize_nvfp4,
+    "dense": lambda w: QuantizedWeight("dense", w.shape[1], 64, w),
+}
+GEMV = {"GEMV": 1, "B_N": 16, "SPLITS": 1, "num_warps": 4, "num_stages": 3}
+GEMM = {"GEMV": 0, "B_T": 16, "B_N": 32, "SPLITS": 1, "AFTER": 0, "num_warps": 4, "num_stages": 2}
+HOW = [GEMV, {**GEMV, "SPLITS": 2}, GEMM, {**GEMM, "AFTER": 1, "SPLITS": 3}, {**GEMM, "AFTER": 1}]
+
+
+@pytest.mark.parametrize("way", WAYS)
+@settings(max_examples=8, deadline=None)
+@given(
+    tokens=st.integers(1, 8),
+    outputs=st.integers(1, 50),
+    inputs=st.sampled_from([1, 17, 64, 200, 256]),
+    how=st.sampled_from(HOW),
+    dtype=st.sampled_from([torch.float32, torch.float16, torch.bfloat16]),
+    bias=st.booleans(),
+)
+def test_equals_the_meaning_of_the_weight(way, tokens, outputs, inputs, how, dtype, bias):
+    torch.manual_seed(tokens + outputs)
+    x = torch.randn(tokens, inputs).to(dtype)
+    weight = WAYS[way](torch.randn(outputs, inputs) if way != "dense" else torch.randn(outputs, inputs).to(dtype))
+    added = torch.randn(outputs).to(dtype) if bias else None
+    exact = x.double() @ dequantize(weight).double().t() + (added.double() if bias else 0)
+    out = poisoned(tokens, outputs, dtype=dtype)
+    got = launcher.weight_only_linear(x, weight, added, out=out, chosen=how)
+    # A scaled weight is rounded to the dtype that is multiplied, except under the interpreter.
+    assert relative_rms(got, exact) < BOUNDS[dtype]
+    assert relative_rms(reference.weight_only_linear(x, weight, added), exact) < BOUNDS[dtype]
+
+
+@pytest.mark.parametrize("way", ["int4 32 offsets", "int8", "nvfp4", "dense"])
+@pytest.mark.parametrize("tokens", [2, 40])
+def test_a_row_is_the_same_whatever_shares_its_batch(way, tokens):
+    torch.manual_seed(tokens)
+    x = torch.randn(tokens, 200)
+    weight = WAYS[way](torch.randn(70, 200))
+    together = launcher.weight_only_linear(x, weight, None, invariant=True)
+    for row in (0, tokens - 1):
+        assert torch.equal(
+            launcher.weight_only_linear(x[row : row + 1], weight, None, invariant=True)[0], together[row]
+        )
+
+
+def test_the_batch_invariant_way_does_not_ask_how_many_tokens_there_are():
+    for outputs, inputs in ((4096, 4096), (128, 14336), (151936, 2048)):
+        ways = {
+            str(launcher.heuristic(tokens, outputs, inputs, 64, CHIPS["sm_90"], 132, invariant=True))
+            for tokens in (1, 5, 300, 10**5)
+        }
+        assert len(ways) == 1
+        assert launcher.bucket(1, outputs, inputs, invariant=True) == launcher.bucket(
+            9, outputs, inputs, invariant=True
+        )
+
+
+@pytest.mark.parametrize("how", [None, GEMV, GEMM])
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_what_is_not_finite_stays_in_its_row(how, bad):
+    x, weight = torch.randn(4, 96), quantize_int4(torch.randn(20, 96), 32)
+    x[1, 95] = bad
+    finite = weight_only_linear(x, weight).isfinite() if how is None else launcher.weight_only_linear(
+        x, weight, None, chosen=how
+    ).isfinite()  # fmt: skip
+    assert finite.all(1).tolist() == [True, False, True, True]
+
+
+def test_the_scale_that_is_not_a_number_is_seen():
+    weight = quantize_mxfp4(torch.randn(20, 96))
+    weight.scale_GN[1, 3] = 255
+    for how in (GEMV, GEMM):
+        got = launcher.weight_only_linear(torch.randn(2, 96), weight, None, chosen=how)
+        assert got.isnan().any(0).nonzero().flatten().tolist() == [3]
+
+
+@pytest.mark.parametrize("how", [GEMV, GEMM])
+def test_rows_farther_apart_than_32_bits_count(how):
+    stride = 2**31 // 2 + 64
+    memory = torch.empty(stride * 2 + 64, dtype=torch.float16)  # pages that nobody touches take no memory
+    x = torch.as_strided(memory, (3, 64), (stride, 1))
+    x.copy_(torch.randn(3, 64))
+    weight = quantize_int4(torch.randn(16, 64), 32)
+    got = launcher.weight_only_linear(x, weight, None, chosen=how)
+    assert relative_rms(got, reference.weight_only_linear(x, weight, None)) < BOUNDS[torch.float16]
+
+
+@pytest.mark.parametrize("shape", [(0, 8), (3, 0)])
+def test_nothing_gives_nothing(shape):
+    tokens, outputs = shape
+    weight = quantize_int4(torch.randn(8, 64), 32)
+    if not outputs:
+        numbers, scales = torch.zeros(1, 0, 32, dtype=torch.uint8), torch.ones(2, 0)
+        weight = replace(weight, numbers=numbers, scale_GN=scales)
+    assert weight_only_linear(torch.randn(tokens, 64), weight).shape == shape
+    assert launcher.weight_only_linear(torch.randn(tokens, 64), weight, None).shape == shape
+
+
+def test_what_does_not_fit_is_refused():
+    weight = quantize_int4(torch.randn(8, 64), 32)
+    stacked = replace(weight, numbers=weight.numbers[None], scale_GN=weight.scale_GN[None])
+    for x, one, bias, match in (
+        (torch.randn(2, 63), weight, None, "inputs must be float"),
+        (torch.ones(2, 64, dtype=torch.int32), weight, None, "inputs must be float"),
+        (torch.randn(2, 64), weight, torch.ones(7), "the bias must be"),
+        (torch.randn(2, 64), replace(weight, group=48), None, "groups must be"),
+        (torch.randn(2, 64), stacked, None, "experts"),
+        (torch.randn(2, 64), WAYS["dense"](torch.ones(4, 64, dtype=torch.float16)), None, "must have the inputs'"),
+    ):
+        with pytest.raises(ValueError, match=match):
+            weight_only_linear(x, one, bias)
+
+
+@pytest.mark.parametrize("way", ["int4 64 zero points", "mxfp4"])
+def test_the_registered_op_is_whole(way):
+    weight = WAYS[way](torch.randn(8, 64))
+    parts = weight.numbers, weight.scale_GN, weight.zero_GN, weight.tensor_scale
+    arguments = torch.randn(2, 64), *parts, torch.ones(8), weight.format, 64, weight.group, False
+    torch.library.opcheck(torch.ops.tessera.weight_only_linear, arguments)
+    compiled = torch.compile(lambda x: weight_only_linear(x, weight), backend="eager", fullgraph=True)
+    x = torch.randn(3, 64)
+    assert torch.equal(compiled(x), weight_only_linear(x, weight))
