@@ -53,6 +53,7 @@ class Case:
         cost: of one run; FLOPs and bytes that the op cannot do without.
         peers: what else computes this, by name, with the arguments of `run`: cuBLAS, `torch._scaled_mm`, SDPA.
         tiny: small enough for the interpreter; checked everywhere, timed nowhere.
+        goal: the fraction of the limit that this shape should reach; None where it is shown and not judged.
         error: how wrong one result is; for what has to be equal bit for bit, `unequal`.
     """
 
@@ -64,6 +65,7 @@ class Case:
     cost: Cost
     peers: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
     tiny: bool = False
+    goal: float | None = None
     error: Callable[[torch.Tensor, torch.Tensor], float] = relative_rms
 
 

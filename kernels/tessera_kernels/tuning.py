@@ -54,6 +54,7 @@ def path_of(device_name: str) -> Path:
     return FOLDER / f"{slug(device_name)}.json"
 
 
+@lru_cache(maxsize=8)
 def slug(device_name: str) -> str:
     """A device's name as a file's: `NVIDIA H100 80GB HBM3` is `nvidia-h100-80gb-hbm3`."""
     return re.sub(r"[^a-z0-9]+", "-", device_name.lower()).strip("-")

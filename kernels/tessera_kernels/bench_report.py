@@ -1,0 +1,73 @@
+"""What a benchmark found, as Markdown. Does not measure and does not know files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+Found = Mapping[str, Any]
+"""As JSON has it; see `bench`."""
+
+
+def markdown(device: Mapping[str, Any], ops: Sequence[Found]) -> str:
+    """The device and its peaks, then a table per op, then what is wrong, if anything is."""
+    return "\n".join(_lines(device, ops)) + "\n"
+
+
+def _lines(device: Mapping[str, Any], ops: Sequence[Found]) -> Iterator[str]:
+    yield f"# {device['name']}"
+    yield ""
+    yield f"torch {device['torch']}, Triton {device['triton']}. Written by `python -m tessera_kernels.bench --check`."
+    yield "The limit is the longer of bytes / bandwidth and FLOPs / peak, both measured in the same run"
+    yield "(DESIGN, how things are measured); caches are cold. × is the peer's time over ours."
+    yield ""
+    peaks = device["peaks"]
+    yield "| measured peak | |"
+    yield "|---|---:|"
+    yield f"| copy, bytes read and written | {peaks['bandwidth'] / 1e9:,.0f} GB/s |"
+    for unit, flops in peaks["flops"].items():
+        yield f"| {unit} product of 8,192² matrices | {flops / 1e12:,.0f} TFLOP/s |"
+    for op in ops:
+        yield from _table(op)
+    wrong = [(op["op"], check) for op in ops for check in op["checks"] if not check["ok"]]
+    yield ""
+    if wrong:
+        yield "## Wrong"
+        yield ""
+        for name, check in wrong:
+            yield f"- {name} / {check['name']}: {check['fault']}"
+    else:
+        count = sum(len(op["checks"]) for op in ops)
+        yield f"All {count} results agree with their references within the bounds of their dtypes."
+
+
+def _table(op: Found) -> Iterator[str]:
+    if not op["times"]:
+        return
+    peers = list(dict.fromkeys(peer for row in op["times"] for peer in row.get("peers", {})))
+    yield ""
+    yield f"## {op['op']}"
+    yield ""
+    yield " | ".join(["| case", "µs", "GB/s", "TFLOP/s", "of the limit", "goal", "limited by", *peers]) + " |"
+    yield "|---|" + "---:|" * 5 + "---|" + "---:|" * len(peers)
+    for row in op["times"]:
+        if "fault" in row:
+            yield f"| {row['name']} | {row['fault']} |" + " |" * (5 + len(peers))
+            continue
+        goal = row["goal"]
+        cells = [
+            row["name"] + ("" if row["captured"] else " (not as a graph)"),
+            f"{row['seconds'] * 1e6:,.1f}",
+            f"{row['bytes_per_second'] / 1e9:,.0f}",
+            f"{row['flops_per_second'] / 1e12:,.1f}",
+            f"{row['fraction']:.0%}",
+            "" if goal is None else f"{goal:.0%} {'reached' if row['fraction'] >= goal else 'missed'}",
+            row["limited_by"],
+            *(_peer(row, peer) for peer in peers),
+        ]
+        yield f"| {' | '.join(cells)} |"
+
+
+def _peer(row: Found, peer: str) -> str:
+    seconds = row["peers"].get(peer)
+    return "" if seconds is None else f"{seconds * 1e6:,.1f} ({seconds / row['seconds']:.2f} ×)"

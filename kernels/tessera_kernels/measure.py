@@ -1,0 +1,116 @@
+"""Seconds on a CUDA device, and its peaks. Imports no Triton, and does not know ops.
+
+A run is captured as a CUDA graph where it can be, so that what Python takes to start it does not count, and every run
+finds the caches cold: between two runs more memory than they hold is written.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from tessera_kernels.roofline import Peaks
+
+FLUSHED = 256 * 2**20
+"""Bytes written between runs: more than any chip's last cache."""
+LONG_ENOUGH = 0.15
+"""Seconds of runs whose median counts, where runs are short."""
+FEWEST, MOST = 5, 100
+SIDE = 8192
+"""Of the matrices by which peaks are measured."""
+
+
+@dataclass(frozen=True)
+class Timed:
+    """Median seconds of a run, and whether it ran as a CUDA graph."""
+
+    seconds: float
+    captured: bool
+
+
+def timed(run: Callable[[], Any]) -> Timed:
+    """Measure a run on the current CUDA device."""
+    for _ in range(3):
+        run()
+    torch.cuda.synchronize()
+    graph = captured(run)
+    again: Callable[[], Any] = run if graph is None else graph.replay
+    flush = torch.empty(FLUSHED, dtype=torch.int8, device="cuda")
+    once = statistics.median(_seconds(again, flush, 3))
+    count = min(max(int(LONG_ENOUGH / max(once, 1e-7)), FEWEST), MOST)
+    return Timed(statistics.median(_seconds(again, flush, count)), graph is not None)
+
+
+def captured(run: Callable[[], Any]) -> torch.cuda.CUDAGraph | None:
+    """The run as a graph; None if it does what a graph cannot hold."""
+    graph = torch.cuda.CUDAGraph()
+    try:
+        with torch.cuda.graph(graph):
+            run()
+    except RuntimeError:
+        torch.cuda.synchronize()
+        return None
+    return graph
+
+
+def _seconds(run: Callable[[], Any], flush: torch.Tensor, count: int) -> list[float]:
+    pairs = []
+    for _ in range(count):
+        flush.zero_()
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+        start.record()
+        run()
+        end.record()
+        pairs.append((start, end))
+    torch.cuda.synchronize()
+    return [start.elapsed_time(end) / 1000 for start, end in pairs]
+
+
+def peaks() -> Peaks:
+    """Of the current CUDA device; a unit that torch cannot use there is left out."""
+    free, _ = torch.cuda.mem_get_info()
+    size = min(2 * 2**30, free // 8)
+    bandwidth = 2 * size / timed(_copy(size)).seconds
+    found = {}
+    for unit, product in _products().items():
+        try:
+            run = product()
+            found[unit] = 2 * SIDE**3 / timed(run).seconds
+        except (RuntimeError, TypeError):  # this chip or this torch does not have it
+            torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    return Peaks(bandwidth, found)
+
+
+def _copy(size: int) -> Callable[[], Any]:
+    source, target = (torch.empty(size, dtype=torch.int8, device="cuda") for _ in range(2))
+    return lambda: target.copy_(source)
+
+
+def _products() -> dict[str, Callable[[], Callable[[], Any]]]:
+    """By unit, what makes two large matrices and returns their product's run."""
+
+    def floats(dtype: torch.dtype) -> Callable[[], Any]:
+        a, b = (torch.randn(SIDE, SIDE, device="cuda").to(dtype) for _ in range(2))
+        return lambda: torch.mm(a, b)
+
+    def float8() -> Callable[[], Any]:
+        a, b = (torch.randn(SIDE, SIDE, device="cuda").to(torch.float8_e4m3fn) for _ in range(2))
+        one = torch.ones((), device="cuda")
+        return lambda: torch._scaled_mm(a, b.t(), scale_a=one, scale_b=one, out_dtype=torch.bfloat16)
+
+    def int8() -> Callable[[], Any]:
+        a, b = (torch.randint(-127, 127, (SIDE, SIDE), dtype=torch.int8, device="cuda") for _ in range(2))
+        return lambda: torch._int_mm(a, b.t())
+
+    return {
+        "bf16": lambda: floats(torch.bfloat16),
+        "fp16": lambda: floats(torch.float16),
+        "fp8": float8,
+        "int8": int8,
+        "fp32": lambda: floats(torch.float32),
+    }
