@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 import torch
 
+from tessera_kernels.dispatch import triton_on
 from tessera_kernels.int8_linear import cpu, reference
 
 __all__ = ["LEVELS", "Int8Weight", "int8_linear", "quantize_weight"]
@@ -107,6 +108,37 @@ def int8_linear(x_TK: torch.Tensor, weight: Int8Weight, bias_N: torch.Tensor | N
             f"inputs {tuple(x_TK.shape)}, {weight_KN.dtype} weights {tuple(weight_KN.shape)} and scales "
             f"{tuple(scale_N.shape)} do not fit together"
         )
+    if torch.compiler.is_compiling():
+        found: torch.Tensor = torch.ops.tessera.int8_linear(
+            x_TK, weight_KN, scale_N, weight.columns_M, weight.float_MN, weight.shrink_K, bias_N
+        )
+        return found
+    return _run(x_TK, weight, bias_N)
+
+
+def _run(x_TK: torch.Tensor, weight: Int8Weight, bias_N: torch.Tensor | None) -> torch.Tensor:
     if cpu.suited(x_TK):
         return cpu.int8_linear(x_TK, weight, bias_N)
+    if triton_on(x_TK, weight.weight_KN, bias_N).ok:
+        from tessera_kernels.int8_linear import triton  # noqa: PLC0415 - nothing on a CPU imports Triton
+
+        return triton.int8_linear(x_TK, weight, bias_N)
     return reference.int8_linear(x_TK, weight, bias_N)
+
+
+@torch.library.custom_op("tessera::int8_linear", mutates_args=())
+def _registered(
+    x_TK: torch.Tensor,
+    weight_KN: torch.Tensor,
+    scale_N: torch.Tensor,
+    columns_M: torch.Tensor,
+    float_MN: torch.Tensor,
+    shrink_K: torch.Tensor,
+    bias_N: torch.Tensor | None,
+) -> torch.Tensor:
+    return _run(x_TK, Int8Weight(weight_KN, scale_N, columns_M, float_MN, shrink_K), bias_N)
+
+
+@_registered.register_fake
+def _(x_TK: torch.Tensor, weight_KN: torch.Tensor, *_: object) -> torch.Tensor:
+    return x_TK.new_empty(x_TK.shape[0], weight_KN.shape[1])

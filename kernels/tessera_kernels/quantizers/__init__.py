@@ -1,11 +1,12 @@
 """Making few bits of many: weights once, offline; what it cost, by layer.
 
-Activations are quantized online by `scaled_gemm.quantize_tokens`, a scale for each token or each token's 128 inputs.
+Activations are quantized online by `scaled_linear.quantize_tokens`, a scale for each token or each token's 128 inputs.
 """
 
 from __future__ import annotations
 
 from tessera_kernels.quantizers.report import LayerError, layer_error, table
+from tessera_kernels.quantizers.scaled import quantize_scaled
 from tessera_kernels.quantizers.weights import (
     quantize_fp8,
     quantize_int4,
@@ -22,5 +23,6 @@ __all__ = [
     "quantize_int8",
     "quantize_mxfp4",
     "quantize_nvfp4",
+    "quantize_scaled",
     "table",
 ]

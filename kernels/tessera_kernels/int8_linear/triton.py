@@ -1,0 +1,37 @@
+"""`int8_linear` on a GPU: tokens are rounded in one launch, and multiplied in one by `scaled_linear`'s kernel.
+
+Columns in float are left out of the rounding by a factor of zero, and added in the same launch as the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import torch
+
+from tessera_kernels.scaled_linear.quantize import quantize_tokens
+from tessera_kernels.scaled_linear.triton import multiply
+from tessera_kernels.scaled_weight import ScaledWeight
+
+if TYPE_CHECKING:
+    from tessera_kernels.int8_linear import Int8Weight
+
+
+def int8_linear(
+    x_TK: torch.Tensor,
+    weight: Int8Weight,
+    bias_N: torch.Tensor | None,
+    *,
+    out: torch.Tensor | None = None,
+    chosen: Mapping[str, int] | None = None,
+) -> torch.Tensor:
+    """See `tessera_kernels.int8_linear.int8_linear`."""
+    x_TK = x_TK if x_TK.stride(1) == 1 else x_TK.contiguous()
+    factor_K = weight.shrink_K.index_fill(0, weight.columns_M, 0.0)
+    numbers_TK, scale_T = quantize_tokens(x_TK, torch.int8, factor_K=factor_K)
+    out = x_TK.new_empty(len(x_TK), weight.weight_KN.shape[1]) if out is None else out
+    multiplied = ScaledWeight(weight.weight_KN.t(), weight.scale_N)
+    exact = x_TK, weight.columns_M, weight.float_MN
+    multiply(numbers_TK, scale_T, multiplied, bias_N, out, exact=exact, chosen=chosen)
+    return out

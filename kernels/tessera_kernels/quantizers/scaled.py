@@ -1,0 +1,46 @@
+"""Weights in eight bits for products with inputs in eight bits: a scale for the tensor, each output, or each block."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+
+from tessera_kernels.paged_kv import LARGEST
+from tessera_kernels.scaled_weight import BLOCK, ScaledWeight
+
+Grain = Literal["tensor", "output", "block"]
+_SMALLEST = 2.0**-126
+
+
+def quantize_scaled(
+    weight_NK: torch.Tensor, dtype: torch.dtype, grain: Grain = "output", *, largest_input: float | None = None
+) -> ScaledWeight:
+    """Round a weight to the nearest.
+
+    Args:
+        weight_NK: [N, K], any float dtype.
+        dtype: int8 or float8_e4m3fn.
+        grain: what shares a scale; a block has 128 · 128 weights.
+        largest_input: the largest magnitude of inputs, where it was measured: they are rounded by it then.
+
+    Raises:
+        ValueError: another dtype.
+    """
+    if dtype not in LARGEST:
+        raise ValueError(f"weights are rounded to {' or '.join(map(str, LARGEST))}, not {dtype}")
+    values_NK, largest = weight_NK.float(), LARGEST[dtype]
+    if grain == "block":
+        outputs, inputs = values_NK.shape
+        padded = torch.nn.functional.pad(values_NK.abs(), (0, -inputs % BLOCK, 0, -outputs % BLOCK))
+        scale = padded.unflatten(1, (-1, BLOCK)).unflatten(0, (-1, BLOCK)).amax((1, 3)) / largest
+        spread = scale.repeat_interleave(BLOCK, 0).repeat_interleave(BLOCK, 1)[:outputs, :inputs]
+    else:
+        largest_N = values_NK.abs().amax(1)
+        scale = (largest_N if grain == "output" else largest_N.amax().expand_as(largest_N)) / largest
+        spread = scale[:, None]
+    numbers = values_NK / spread.clamp_min(_SMALLEST)
+    if dtype == torch.int8:
+        numbers = numbers.round()
+    given = None if largest_input is None else torch.tensor([largest_input / largest])
+    return ScaledWeight(numbers.clamp(-largest, largest).to(dtype).contiguous(), scale.contiguous(), given)

@@ -1,0 +1,116 @@
+# mypy: disable-error-code="no-untyped-def,untyped-decorator"
+"""Rounding tokens to eight bits in one launch, a scale for each token or each 128 inputs of one. Imports Triton.
+
+Shape letters: T tokens, K inputs, J blocks of 128 inputs.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+from tessera_kernels.float8 import to_float8
+from tessera_kernels.paged_kv import LARGEST
+from tessera_kernels.row_quantize import quantize_rows
+from tessera_kernels.scaled_weight import BLOCK
+
+PER_THREAD = 32
+"""Elements of a row that one thread holds, at most, up to the widest program."""
+
+
+@triton.jit
+def quantize_kernel(
+    p_x,
+    p_factor,
+    p_given,
+    p_out,
+    p_scale,
+    inputs,
+    blocks,
+    x_stride,
+    FACTOR: tl.constexpr,
+    GIVEN: tl.constexpr,
+    LARGEST: tl.constexpr,
+    WHOLE: tl.constexpr,
+    INTERPRETED: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+):
+    """One token's block of inputs, which may be all; FACTOR: times a factor for each input; GIVEN: the scale is."""
+    i_row = tl.program_id(0).to(tl.int64)
+    i_block = tl.program_id(1)
+    o_k = i_block * BLOCK_K + tl.arange(0, BLOCK_K)
+    there = o_k < inputs
+    b_x = tl.load(p_x + i_row * x_stride + o_k, mask=there, other=0.0).to(tl.float32)
+    if FACTOR:
+        b_x *= tl.load(p_factor + o_k, mask=there, other=0.0)
+    if GIVEN:
+        scale = tl.load(p_given)
+        # What is not finite less itself is not a number; anything else is 0.
+        spoiled = tl.sum(tl.where(b_x - b_x == 0.0, 0, 1), axis=0) > 0
+        b_number = tl.div_rn(b_x, tl.full((BLOCK_K,), 0.0, tl.float32) + scale)
+        b_number = tl.minimum(tl.maximum(b_number, -LARGEST), LARGEST)
+        b_number = tl.where(b_number == b_number, b_number, 0.0)  # noqa: PLR0124
+        if WHOLE:  # noqa: SIM108 - Triton wants both sides of a conditional expression to have one type
+            b_out = ((b_number + 12582912.0) - 12582912.0).to(tl.int8)
+        else:
+            b_out = to_float8(b_number, INTERPRETED)
+        tl.store(p_scale + i_row, tl.where(spoiled, float("nan"), scale))
+        tl.store(p_out + i_row * inputs + o_k, b_out, mask=there)
+    else:
+        b_rows, scales = quantize_rows(b_x[None, :], LARGEST, WHOLE, INTERPRETED)
+        tl.store(p_scale + i_row * blocks + i_block + tl.arange(0, 1), scales)
+        tl.store(p_out + i_row * inputs + o_k[None, :], b_rows, mask=there[None, :])
+
+
+def warps_for(width: int) -> int:
+    """Of a program that holds a row of this width."""
+    return max(1, min(16, width // (32 * PER_THREAD)))
+
+
+def quantize_tokens(
+    x_TK: torch.Tensor,
+    dtype: torch.dtype,
+    *,
+    blocks: bool = False,
+    factor_K: torch.Tensor | None = None,
+    given: torch.Tensor | None = None,
+    out: tuple[torch.Tensor, torch.Tensor] | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """See `tessera_kernels.scaled_linear.quantize_tokens`.
+
+    Args:
+        x_TK: inputs of a row are contiguous.
+        dtype: of the numbers.
+        blocks: a scale for every 128 inputs.
+        factor_K: float32, what inputs are multiplied with before.
+        given: float32 [1], the scale, if it is known; not with blocks.
+        out: numbers and scales to fill.
+    """
+    tokens, inputs = x_TK.shape
+    width = BLOCK if blocks else triton.next_power_of_2(max(inputs, 1))
+    count = triton.cdiv(inputs, width)
+    if out is None:
+        shape = (tokens, count) if blocks else (tokens,)
+        numbers, scales = x_TK.new_empty(tokens, inputs, dtype=dtype), x_TK.new_zeros(shape, dtype=torch.float32)
+    else:
+        numbers, scales = out
+    if tokens and inputs:
+        quantize_kernel[(tokens, count)](
+            x_TK,
+            scales if factor_K is None else factor_K,
+            scales if given is None else given,
+            numbers,
+            scales,
+            inputs,
+            count,
+            x_TK.stride(0),
+            FACTOR=factor_K is not None,
+            GIVEN=given is not None,
+            LARGEST=LARGEST[dtype],
+            WHOLE=not dtype.is_floating_point,
+            INTERPRETED=triton.knobs.runtime.interpret,
+            BLOCK_K=width,
+            num_warps=warps_for(width),
+        )
+    return numbers, scales
