@@ -35,9 +35,9 @@ _PTX = {
     "wgmma": r"wgmma\.mma_async",
     "tcgen05": r"tcgen05\.mma",
     "mma": r"(?:mma\.sync|wmma\.mma)",
-    "ld": r"(?:@\S+ )?ld\.global",
-    "cp.async": r"(?:@\S+ )?cp\.async\.c[ag]\.shared",
-    "st": r"(?:@\S+ )?st\.global",
+    "ld": r"ld\.global",
+    "cp.async": r"cp\.async\.c[ag]\.shared",
+    "st": r"st\.global",
 }
 _GCN = {
     "mfma": r"v_mfma",
@@ -54,7 +54,7 @@ class Built:
     Attributes:
         op, name, target: which.
         registers: of a thread.
-        spilled: bytes of a thread's registers that went to memory.
+        spilled: bytes of a thread's registers that are stored to memory.
         shared: bytes of shared memory of a program.
         mix: how many instructions of each kind.
         seconds: it took to compile.
@@ -149,13 +149,18 @@ def _cuda_usage(cubin: bytes) -> tuple[int, int]:
     import triton  # noqa: PLC0415
 
     tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
+
+    def told(what: str) -> str:
+        return subprocess.run([tool, what, file.name], capture_output=True, text=True, check=True).stdout
+
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(cubin)
         file.flush()
-        said = subprocess.run([tool, "--dump-resource-usage", file.name], capture_output=True, text=True, check=True)
-    usage = dict(re.findall(r"(REG|STACK|LOCAL):(\d+)", said.stdout))
-    # A kernel of ours has no arrays of its own, so what it keeps on its stack are registers.
-    return int(usage["REG"]), int(usage["STACK"]) + int(usage["LOCAL"])
+        usage = dict(re.findall(r"(REG|STACK|LOCAL):(\d+)", told("--dump-resource-usage")))
+        registers, stack = int(usage["REG"]), int(usage["STACK"]) + int(usage["LOCAL"])
+        # A stack may also be for a division's slow path; registers on it are those that are stored there.
+        stores = re.findall(r"\bSTL(?:\.(64|128))?\b", told("--dump-sass")) if stack else []
+    return registers, sum(int(bits or 32) // 8 for bits in stores)
 
 
 def _amd_usage(assembly: str) -> tuple[int, int]:
@@ -168,7 +173,9 @@ def _amd_usage(assembly: str) -> tuple[int, int]:
 
 
 def _count(assembly: str, kinds: dict[str, str]) -> dict[str, int]:
-    found = {name: len(re.findall(rf"^\s*{begin}", assembly, re.MULTILINE)) for name, begin in kinds.items()}
+    found = {
+        name: len(re.findall(rf"^\s*(?:@\S+\s+)?{begin}", assembly, re.MULTILINE)) for name, begin in kinds.items()
+    }
     return {name: count for name, count in found.items() if count}
 
 

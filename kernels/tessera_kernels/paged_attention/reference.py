@@ -24,6 +24,7 @@ def paged_attention(
     sliding_window: int | None,
     softcap: float | None,
     sinks_Q: torch.Tensor | None,
+    tree_BNN: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """See `tessera_kernels.paged_attention.paged_attention`."""
     device = query_TQD.device
@@ -46,6 +47,8 @@ def paged_attention(
         value_GLHE.masked_fill_((position_L >= context_G[:, None])[..., None, None], 0)
         own_GN = context_G[:, None] - count + torch.arange(count, device=device)
         seen_GNL = position_L <= own_GN[..., None]
+        if tree_BNN is not None:
+            seen_GNL = _seen_in_tree(tree_BNN[sequences_G], context_G, count, longest)
         if sliding_window is not None:
             seen_GNL &= position_L > own_GN[..., None] - sliding_window
         result_GNQE = _attend(query_GNQD, key_GLHD, value_GLHE, seen_GNL, scaling, softcap, sinks_Q)
@@ -60,6 +63,15 @@ def _gathered(
     kind = torch.int8 if stored_PSHD.dtype.itemsize == 1 else stored_PSHD.dtype
     numbers_GMSHD = stored_PSHD.view(kind)[pages_GM].view(stored_PSHD.dtype)
     return dequantize(numbers_GMSHD, None if scale_PSH is None else scale_PSH[pages_GM], dtype).flatten(1, 2)
+
+
+def _seen_in_tree(tree_GNN: torch.Tensor, context_G: torch.Tensor, count: int, longest: int) -> torch.Tensor:
+    """Which positions each row sees, [sequences, count, longest]: all before this step, and the tree's of this step."""
+    draft_GL = torch.arange(longest, device=tree_GNN.device) - (context_G[:, None] - count)
+    inside_GL = (draft_GL >= 0) & (draft_GL < count)
+    index_GNL = draft_GL.clamp(0, count - 1)[:, None].expand(-1, count, -1)
+    seen_GNL = tree_GNN[:, :count, :count].gather(2, index_GNL) & inside_GL[:, None]
+    return seen_GNL | (draft_GL < 0)[:, None]
 
 
 def _rows(query_counts: list[int]) -> list[tuple[int, int, int]]:

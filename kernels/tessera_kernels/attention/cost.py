@@ -1,0 +1,23 @@
+"""What `attention` takes at least, for the roofline."""
+
+from __future__ import annotations
+
+import torch
+
+from tessera_kernels.roofline import Cost
+
+UNITS = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}
+
+
+def cost(
+    batch: int, queries: int, keys: int, heads: int, dim: int, dtype: torch.dtype, *, int8_scores: bool = False
+) -> Cost:
+    """Two products for each pair of a query and a key; queries, keys, values and the result are moved once.
+
+    With int8 scores the peak is still that of the queries' dtype: a part of the work stays in it.
+    """
+    moved = batch * heads * dim * (2 * queries + 2 * keys) * dtype.itemsize
+    if int8_scores:
+        # Queries and keys are written and read again as one byte.
+        moved += 2 * batch * heads * dim * (queries + keys)
+    return Cost(4 * batch * heads * queries * keys * dim, moved, UNITS[dtype])

@@ -1,0 +1,54 @@
+"""`attention` as torch.compile and CUDA graphs see it, and which implementation it runs.
+
+Does not check arguments: the public function does.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from tessera_kernels.attention import reference
+from tessera_kernels.chips import has_float8
+from tessera_kernels.dispatch import Answer, no, triton_on
+
+DTYPES = frozenset({torch.float32, torch.float16, torch.bfloat16})
+WIDEST = 256
+"""The largest head dim whose tiles fit a program."""
+
+
+def triton_suits(query_BTHD: torch.Tensor, key_BSHD: torch.Tensor, value_BSHD: torch.Tensor) -> Answer:
+    """Whether Triton's kernel can run, and why not."""
+    if query_BTHD.shape[3] > WIDEST:
+        return no(f"a head dim of {query_BTHD.shape[3]} is wider than {WIDEST}")
+    return triton_on(query_BTHD, key_BSHD, value_BSHD)
+
+
+@torch.library.custom_op("tessera::attention", mutates_args=())
+def _attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    scaling: float,
+    lengths: torch.Tensor | None,
+    int8_scores: bool,
+    float8_values: bool,
+) -> torch.Tensor:
+    if not triton_suits(query, key, value).ok:
+        return reference.attention(query, key, value, scaling=scaling, lengths_B=lengths).contiguous()
+    from tessera_kernels.attention import triton  # noqa: PLC0415 - a CPU needs no Triton
+
+    quantized = int8_scores and query.dtype != torch.float32
+    return triton.attention(
+        query,
+        key,
+        value,
+        scaling=scaling,
+        lengths_B=lengths,
+        int8_scores=quantized,
+        float8_values=quantized and float8_values and has_float8(query.device) and not torch.version.hip,
+    )
+
+
+@_attention.register_fake
+def _(query: torch.Tensor, *_: object) -> torch.Tensor:
+    return query.new_empty(query.shape)

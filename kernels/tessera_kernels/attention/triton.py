@@ -1,0 +1,135 @@
+"""How `attention` is launched: what is quantized before, and the size of tiles.
+
+Shape letters as in `tessera_kernels.attention`. Does not know how a tile is computed; `kernel` does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+import triton
+
+from tessera_kernels.attention.kernel import attention_kernel
+from tessera_kernels.attention.quantize import center_of, float8_channels, int8_blocks
+from tessera_kernels.chips import Chip, chip_of
+from tessera_kernels.tuning import device_here, lookup
+
+QUERY_ROWS, KEY_ROWS = 128, 64
+"""Tokens that share a scale of int8."""
+
+
+def block(dim: int) -> int:
+    """Numbers of a row as a block of a matrix instruction; int8 and float8 take 32 at least."""
+    return max(32, 1 << (dim - 1).bit_length())
+
+
+def scheme(dtype: torch.dtype, *, int8_scores: bool, float8_values: bool) -> str:
+    """What tuned configurations are kept by, as a dtype."""
+    kind = str(dtype).removeprefix("torch.")
+    return kind + ("_int8" if int8_scores else "") + ("_float8" if float8_values else "")
+
+
+def config(dim: int, queries: int, dtype: torch.dtype, chip: Chip, *, int8: bool, float8: bool) -> dict[str, int]:
+    """Queries of a tile (not more than `QUERY_ROWS`), keys of a block, warps and stages.
+
+    Args:
+        dim: of a head.
+        queries: of a sequence.
+        dtype: as given, before anything is quantized.
+        chip: where.
+        int8: whether scores are made of int8.
+        float8: whether values are float8.
+    """
+    kind = scheme(dtype, int8_scores=int8, float8_values=float8)
+    found = lookup("attention", device_here(), kind, f"D{dim} {'few' if queries <= 64 else 'many'}")
+    if found is not None:
+        return found
+    wide = block(dim) > 128
+    rows, keys, stages = 64 if queries <= 64 or wide else 128, 64, 2
+    if chip.capability >= 90 and not wide:
+        # Scores of int8 come as int32 and stay beside their float32.
+        keys, stages = 128 if not int8 and (rows == 128 or block(dim) == 64) else 64, 3
+    elif chip.capability < 90 and wide:
+        keys = 32
+    if chip.backend == "hip":
+        stages = 1
+    if dtype == torch.float32:
+        # There are no matrix units for it: what a thread multiplies has to fit its registers.
+        rows, keys, stages = 16, 16, 1
+    warps = 8 if rows == 128 or wide else 4
+    size = dtype.itemsize
+    of_key, of_value = (1 if int8 else size), (1 if float8 else size)
+
+    def shared() -> int:
+        return block(dim) * (stages * keys * (of_key + of_value) + rows * of_key) + rows * keys * of_value
+
+    while shared() > chip.shared and stages > 1:
+        stages -= 1
+    while shared() > chip.shared and keys > 16:
+        keys //= 2
+    return {"BLOCK_M": rows, "BLOCK_N": keys, "num_warps": warps, "num_stages": stages}
+
+
+def attention(
+    query_BTHD: torch.Tensor,
+    key_BSHD: torch.Tensor,
+    value_BSHD: torch.Tensor,
+    *,
+    scaling: float,
+    lengths_B: torch.Tensor | None = None,
+    int8_scores: bool = False,
+    float8_values: bool = False,
+    out_BTHD: torch.Tensor | None = None,
+    chosen: Mapping[str, int] | None = None,
+) -> torch.Tensor:
+    """See `tessera_kernels.attention.attention`.
+
+    Args:
+        query_BTHD, key_BSHD, value_BSHD, scaling, lengths_B, int8_scores, float8_values: as there.
+        out_BTHD: written to if given.
+        chosen: as `config` gives; that of the device if not given.
+    """
+    query, key, value = (x if x.stride(-1) == 1 else x.contiguous() for x in (query_BTHD, key_BSHD, value_BSHD))
+    batch, queries, heads, dim = query.shape
+    out = torch.empty(query.shape, dtype=query.dtype, device=query.device) if out_BTHD is None else out_BTHD
+    if not out.numel():
+        return out
+    how = chosen or config(dim, queries, query.dtype, chip_of(query.device), int8=int8_scores, float8=float8_values)
+    keys = key.shape[1]
+    query_scale = key_scale = value_scale = None
+    if float8_values:
+        transposed, value_scale = float8_channels(value, lengths_B=lengths_B)
+        value = transposed.permute(0, 3, 1, 2)
+    if int8_scores:
+        center = center_of(key, lengths_B)
+        numbers, key_scale = int8_blocks(key, KEY_ROWS, center_BHD=center, lengths_B=lengths_B)
+        key = numbers.transpose(1, 2)
+        numbers, query_scale = int8_blocks(query, QUERY_ROWS)
+        query = numbers.transpose(1, 2)
+    attention_kernel[(triton.cdiv(queries, how["BLOCK_M"]), batch * heads)](
+        query,
+        key,
+        value,
+        query_scale,
+        key_scale,
+        value_scale,
+        lengths_B,
+        out,
+        queries,
+        keys,
+        *query.stride()[:3],
+        *key.stride()[:3],
+        *value.stride(),
+        *out.stride()[:3],
+        scaling,
+        HEADS=heads,
+        DIM=dim,
+        BLOCK_D=block(dim),
+        QUERY_ROWS=QUERY_ROWS,
+        KEY_ROWS=KEY_ROWS,
+        FLOAT8=float8_values,
+        INTERPRETED=triton.knobs.runtime.interpret,
+        **how,
+    )
+    return out
