@@ -33,7 +33,8 @@ def quantize_scaled(
     if grain == "block":
         outputs, inputs = values_NK.shape
         padded = torch.nn.functional.pad(values_NK.abs(), (0, -inputs % BLOCK, 0, -outputs % BLOCK))
-        scale = padded.unflatten(1, (-1, BLOCK)).unflatten(0, (-1, BLOCK)).amax((1, 3)) / largest
+        blocks = padded.reshape(-(-outputs // BLOCK), BLOCK, -(-inputs // BLOCK), BLOCK)
+        scale = blocks.amax((1, 3)) / largest
         spread = scale.repeat_interleave(BLOCK, 0).repeat_interleave(BLOCK, 1)[:outputs, :inputs]
     else:
         largest_N = values_NK.abs().amax(1)

@@ -17,7 +17,7 @@ from tessera_kernels.quantized_weight import FLOATS
 from tessera_kernels.scaled_linear import reference
 from tessera_kernels.scaled_weight import ScaledWeight
 
-__all__ = ["quantize_tokens", "scaled_linear"]
+__all__ = ["quantize_tokens", "scaled_can", "scaled_linear"]
 
 
 def scaled_linear(
@@ -76,14 +76,15 @@ def quantize_tokens(
             f"float [tokens, inputs] are rounded to {' or '.join(map(str, LARGEST))}, not {x_TK.dtype} "
             f"{tuple(x_TK.shape)} to {dtype}"
         )
-    if not _triton_can(dtype, x_TK).ok:
+    if not scaled_can(dtype, x_TK).ok:
         return reference.quantize_tokens(x_TK, dtype, blocks=blocks)
     from tessera_kernels.scaled_linear import quantize  # noqa: PLC0415 - nothing on a CPU imports Triton
 
     return quantize.quantize_tokens(x_TK if x_TK.stride(1) == 1 else x_TK.contiguous(), dtype, blocks=blocks)
 
 
-def _triton_can(dtype: torch.dtype, *tensors: torch.Tensor | None) -> Answer:
+def scaled_can(dtype: torch.dtype, *tensors: torch.Tensor | None) -> Answer:
+    """Whether Triton can multiply numbers of `dtype` where these tensors are; the first of them is one."""
     found = triton_on(*tensors)
     first = next(tensor for tensor in tensors if tensor is not None)
     if found.ok and dtype == torch.float8_e4m3fn and not chips.has_float8(first.device):
@@ -92,7 +93,7 @@ def _triton_can(dtype: torch.dtype, *tensors: torch.Tensor | None) -> Answer:
 
 
 def _run(x_TK: torch.Tensor, weight: ScaledWeight, bias_N: torch.Tensor | None, batch_invariant: bool) -> torch.Tensor:
-    if not _triton_can(weight.numbers_NK.dtype, x_TK, *weight.tensors, bias_N).ok:
+    if not scaled_can(weight.numbers_NK.dtype, x_TK, *weight.tensors, bias_N).ok:
         return reference.scaled_linear(x_TK, weight, bias_N)
     from tessera_kernels.scaled_linear import triton  # noqa: PLC0415 - nothing on a CPU imports Triton
 

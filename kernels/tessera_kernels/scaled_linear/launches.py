@@ -79,12 +79,15 @@ def heuristics(tokens: int, *, whole: bool) -> Iterator[tuple[dict[str, int], fr
 
 def launches() -> Iterator[Launch]:
     """Products by tile, and rounding of tokens by width."""
+    named = set()
     for kind, blocked in (("int8", False), ("fp8", False), ("fp8", True), ("int8", True)):
         for tokens in (16, 64, 128, 8192):
             for how, only in heuristics(tokens, whole=kind == "int8"):
                 stages = f" {how['num_stages']} stages" if only else ""
                 name = f"{kind}{' blocks' if blocked else ''} T{how['B_T']} N{how['B_N']}{stages}"
-                yield product(kind, blocked, how, only, name)
+                if name not in named:  # one chip may have the same tile for few tokens and for many
+                    named.add(name)
+                    yield product(kind, blocked, how, only, name)
     for dtype, kind in ((torch.int8, "int8"), (torch.float8_e4m3fn, "fp8")):
         for width, factor, given in ROUNDED:
             yield Launch(

@@ -13,8 +13,8 @@ def quantize_tokens(x_TK: torch.Tensor, dtype: torch.dtype, *, blocks: bool) -> 
     if not blocks:
         return quantize(x_TK.float(), dtype) if x_TK.shape[1] else (x_TK.to(dtype), x_TK.new_zeros(len(x_TK)).float())
     inputs = x_TK.shape[1]
-    padded = torch.nn.functional.pad(x_TK.float(), (0, -inputs % BLOCK)).unflatten(1, (-1, BLOCK))
-    numbers, scale_TJ = quantize(padded, dtype)
+    padded = torch.nn.functional.pad(x_TK.float(), (0, -inputs % BLOCK))
+    numbers, scale_TJ = quantize(padded.reshape(len(x_TK), -(-inputs // BLOCK), BLOCK), dtype)
     return numbers.view(torch.uint8).flatten(1)[:, :inputs].contiguous().view(dtype), scale_TJ
 
 

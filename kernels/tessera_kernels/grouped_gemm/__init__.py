@@ -1,0 +1,147 @@
+"""Products of tokens with the weights of the experts that they were sent to, in one launch, in every scheme of linears.
+
+Weights are those of `weight_only_linear` or of `scaled_linear` with one more dimension for experts. With `gated` the
+activation is made where the sums are, so gates and ups are never written. Does not know how tokens were sent.
+
+Shape letters: R rows of inputs, K inputs, A assignments, E experts, N outputs (half as many where they are gated).
+"""
+
+from __future__ import annotations
+
+import torch
+
+from tessera_kernels.dispatch import triton_on
+from tessera_kernels.grouped_gemm import reference
+from tessera_kernels.moe_routing import Plan
+from tessera_kernels.quantized_weight import FLOATS, Format, QuantizedWeight
+from tessera_kernels.scaled_linear import scaled_can
+from tessera_kernels.scaled_weight import ScaledWeight
+
+__all__ = ["ExpertsWeight", "grouped_gemm", "tile_for"]
+
+ExpertsWeight = QuantizedWeight | ScaledWeight
+
+
+def tile_for(assignments: int, experts: int) -> int:
+    """Places of a tile for `moe_routing.plan`: what an expert has on average, so that few stay empty; 16 to 128."""
+    average = -(-assignments // experts)
+    return min(max(16, 1 << (average - 1).bit_length()), 128)
+
+
+def grouped_gemm(
+    x_RK: torch.Tensor,
+    weight: ExpertsWeight,
+    plan: Plan,
+    assignments: int,
+    bias_EN: torch.Tensor | None = None,
+    *,
+    gated: bool = False,
+) -> torch.Tensor:
+    """Row a: input row a // (A / R) times the weight of the expert that assignment a went to.
+
+    Args:
+        x_RK: float16, bfloat16 or float32; one row for each token, or one for each assignment.
+        weight: of all experts; with `gated` gates first, then as many ups.
+        plan: from `moe_routing.plan`.
+        assignments: A, a multiple of R.
+        bias_EN: any float dtype, [E, outputs of the weight].
+        gated: whether the result is silu(gate) · up (SwiGLU).
+
+    Returns:
+        [A, N], the dtype of `x`. Rows of assignments that have no place in the plan are not defined.
+
+    Raises:
+        ValueError: shapes or dtypes do not fit together.
+    """
+    _check(x_RK, weight, assignments, bias_EN, gated)
+    if torch.compiler.is_compiling():
+        numbers, scale, third, fourth, form, inputs, group = _flat(weight)
+        found: torch.Tensor = torch.ops.tessera.grouped_gemm(
+            x_RK, numbers, scale, third, fourth, bias_EN, plan.rows_P, plan.experts_B, form, inputs, group,
+            plan.tile, assignments, gated,
+        )  # fmt: skip
+        return found
+    return _run(x_RK, weight, plan, assignments, bias_EN, gated)
+
+
+def sizes(weight: ExpertsWeight) -> tuple[int, int, int]:
+    """Experts, outputs and inputs of a weight."""
+    numbers = weight.numbers_NK if isinstance(weight, ScaledWeight) else weight.numbers
+    inputs = numbers.shape[-1] if isinstance(weight, ScaledWeight) else weight.inputs
+    return weight.experts[0], numbers.shape[-2], inputs
+
+
+def _check(
+    x_RK: torch.Tensor, weight: ExpertsWeight, assignments: int, bias_EN: torch.Tensor | None, gated: bool
+) -> None:
+    weight.check()
+    if len(weight.experts) != 1:
+        raise ValueError("the weight must have one dimension for experts; see weight_only_linear for one alone")
+    experts, outputs, inputs = sizes(weight)
+    if x_RK.dtype not in FLOATS or x_RK.ndim != 2 or x_RK.shape[1] != inputs:
+        raise ValueError(f"inputs must be float [rows, {inputs}], not {x_RK.dtype} {tuple(x_RK.shape)}")
+    if isinstance(weight, QuantizedWeight) and weight.format == "dense" and weight.numbers.dtype != x_RK.dtype:
+        raise ValueError(f"a dense weight must have the inputs' {x_RK.dtype}, not {weight.numbers.dtype}")
+    if assignments % max(len(x_RK), 1) or (assignments and not len(x_RK)):
+        raise ValueError(f"{assignments} assignments are no multiple of {len(x_RK)} rows")
+    if gated and outputs % 2:
+        raise ValueError(f"gated weights have gates and as many ups, not {outputs} outputs")
+    if bias_EN is not None and (tuple(bias_EN.shape) != (experts, outputs) or bias_EN.dtype not in FLOATS):
+        raise ValueError(f"the bias must be float {(experts, outputs)}, not {bias_EN.dtype} {tuple(bias_EN.shape)}")
+
+
+def _run(
+    x_RK: torch.Tensor, weight: ExpertsWeight, plan: Plan, assignments: int, bias_EN: torch.Tensor | None, gated: bool
+) -> torch.Tensor:
+    tensors = x_RK, *weight.tensors, plan.rows_P, bias_EN
+    can = scaled_can(weight.numbers_NK.dtype, *tensors) if isinstance(weight, ScaledWeight) else triton_on(*tensors)
+    if not can.ok:
+        return reference.grouped_gemm(x_RK, weight, plan, assignments, bias_EN, gated)
+    from tessera_kernels.grouped_gemm import triton  # noqa: PLC0415 - nothing on a CPU imports Triton
+
+    inputs = x_RK if x_RK.stride(1) == 1 else x_RK.contiguous()
+    bias = None if bias_EN is None else bias_EN.contiguous()
+    return triton.grouped_gemm(inputs, weight, plan, assignments, bias, gated)
+
+
+def _flat(
+    weight: ExpertsWeight,
+) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None, torch.Tensor | None, str, int, int]:
+    if isinstance(weight, ScaledWeight):
+        return weight.numbers_NK, weight.scale, weight.input_scale, None, "scaled", 0, 0
+    parts = weight.numbers, weight.scale_GN, weight.zero_GN, weight.tensor_scale
+    return *parts, weight.format, weight.inputs, weight.group
+
+
+@torch.library.custom_op("tessera::grouped_gemm", mutates_args=())
+def _registered(
+    x_RK: torch.Tensor,
+    numbers: torch.Tensor,
+    scale: torch.Tensor | None,
+    third: torch.Tensor | None,
+    fourth: torch.Tensor | None,
+    bias_EN: torch.Tensor | None,
+    rows_P: torch.Tensor,
+    experts_B: torch.Tensor,
+    kind: str,
+    inputs: int,
+    group: int,
+    tile: int,
+    assignments: int,
+    gated: bool,
+) -> torch.Tensor:
+    weight: ExpertsWeight
+    if kind == "scaled":
+        assert scale is not None
+        weight = ScaledWeight(numbers, scale, third)
+    else:
+        form: Format = kind  # type: ignore[assignment]
+        weight = QuantizedWeight(form, inputs, group, numbers, scale, third, fourth)
+    return _run(x_RK, weight, Plan(rows_P, experts_B, tile), assignments, bias_EN, gated)
+
+
+@_registered.register_fake
+def _(x_RK: torch.Tensor, numbers: torch.Tensor, *rest: object) -> torch.Tensor:
+    *_, assignments, gated = rest
+    assert isinstance(assignments, int | torch.SymInt)
+    return x_RK.new_empty(assignments, numbers.shape[-2] // (2 if gated else 1))

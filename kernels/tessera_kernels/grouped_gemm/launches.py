@@ -1,0 +1,63 @@
+"""Every way in which `grouped_gemm` is launched: each scheme by each tile, gated and not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tessera_kernels.chips import CHIPS
+from tessera_kernels.gemm_tiles import without
+from tessera_kernels.grouped_gemm.triton import heuristic
+from tessera_kernels.launches import Launch
+from tessera_kernels.scaled_linear.launches import product
+from tessera_kernels.weight_only_linear.launches import SIZES, told
+from tessera_kernels.weight_only_linear.triton import weight_only_kernel
+
+TILES = (16, 32, 64, 128)
+SCHEMES = ("dense", "int4 32", "int4 128", "int4 128 zero points", "int8", "fp8", "mxfp4", "nvfp4")
+"""Of `weight_only_linear`; the others are a matter of one load more."""
+SCALED = (("int8", False), ("fp8", False), ("fp8", True))
+CHOSEN = 8
+
+
+def _heuristics(
+    tile: int, *, eight: bool, blocked: bool, gated: bool
+) -> Iterator[tuple[dict[str, int], frozenset[str]]]:
+    found: dict[str, tuple[dict[str, int], set[str]]] = {}
+    for chip in CHIPS.values():
+        how = heuristic(tile, chip, eight=eight, blocked=blocked, gated=gated)
+        found.setdefault(str(how), (how, set()))[1].add(chip.name)
+    for how, chips in found.values():
+        yield how, frozenset(chips if len(found) > 1 else ())
+
+
+def launches() -> Iterator[Launch]:
+    """The first product of experts is gated and reads rows of tokens, the second is not and reads assignments."""
+    for tile in TILES:
+        for gated in (True, False):
+            kind = f"T{tile}{' gated' if gated else ''}"
+            more = {"GROUPED": True, "DIVISOR": CHOSEN if gated else 1, "GATED": gated, "B_T": tile}
+            for scheme in SCHEMES:
+                pointers, constants = told(scheme, "bf16")
+                pointers |= {"p_out": "*bf16", "p_rows": "*i32", "p_experts": "*i32"}
+                for how, only in _heuristics(tile, eight=False, blocked=False, gated=gated):
+                    sizes = dict.fromkeys(("places", *SIZES, "out_stride"), "i32")
+                    yield Launch(
+                        name=f"{scheme} {kind} {how['num_stages']} stages",
+                        kernel=weight_only_kernel,
+                        signature=pointers | sizes,
+                        constants={
+                            **constants,
+                            "INTERPRETED": False,
+                            **more,
+                            **without(how, "num_warps", "num_stages"),
+                        },
+                        num_warps=how["num_warps"],
+                        num_stages=how["num_stages"],
+                        matrix=True,
+                        aligned=frozenset(pointers) | {"outputs", "inputs", "x_stride", "out_stride"},
+                        only=only,
+                    )
+            for numbers, blocked in SCALED:
+                for how, only in _heuristics(tile, eight=True, blocked=blocked, gated=gated):
+                    name = f"scaled {numbers}{' blocks' if blocked else ''} {kind} {how['num_stages']} stages"
+                    yield product(numbers, blocked, how, only, name, more)

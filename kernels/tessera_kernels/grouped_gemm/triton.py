@@ -1,0 +1,99 @@
+"""Grouped products on a GPU: launches of the kernels of linears, whose tiles ask the plan for rows and experts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import torch
+import triton
+
+from tessera_kernels import chips, tuning
+from tessera_kernels.quantized_weight import QuantizedWeight
+from tessera_kernels.scaled_linear.quantize import quantize_tokens
+from tessera_kernels.scaled_linear.triton import scaled_kernel
+from tessera_kernels.scaled_weight import BLOCK, ScaledWeight
+from tessera_kernels.weight_only_linear.triton import arguments, weight_only_kernel
+
+if TYPE_CHECKING:
+    from tessera_kernels.grouped_gemm import ExpertsWeight
+    from tessera_kernels.moe_routing import Plan
+
+
+def bucket(tile: int, outputs: int, inputs: int, *, gated: bool) -> str:
+    """The name of a class of shapes, as tuned tables have it; the plan's tile says how many tokens an expert has."""
+    sizes = f"N{triton.next_power_of_2(outputs)} K{triton.next_power_of_2(inputs)}"
+    return f"T{tile} {sizes}{' gated' if gated else ''}"
+
+
+def config(
+    weight: ExpertsWeight, plan: Plan, dtype: torch.dtype, device: torch.device, *, gated: bool
+) -> dict[str, int]:
+    """All of a launch but the plan's tile."""
+    if isinstance(weight, ScaledWeight):
+        (outputs, inputs), kind = weight.numbers_NK.shape[-2:], f"scaled {weight.numbers_NK.dtype}"
+        kind += " blocks" if weight.blocked else ""
+    else:
+        outputs, inputs, kind = weight.outputs, weight.inputs, f"{weight.format} {dtype}"
+    name = bucket(plan.tile, outputs, inputs, gated=gated)
+    tuned = tuning.lookup("grouped_gemm", tuning.device_here(), kind.replace("torch.", ""), name)
+    if tuned is not None:
+        return tuned
+    eight = isinstance(weight, ScaledWeight)
+    blocked = isinstance(weight, ScaledWeight) and weight.blocked
+    return heuristic(plan.tile, chips.chip_of(device), eight=eight, blocked=blocked, gated=gated)
+
+
+def heuristic(tile: int, chip: chips.Chip, *, eight: bool, blocked: bool, gated: bool) -> dict[str, int]:
+    """Narrow tiles keep numbers exact and scale sums; gated ones have twice the sums, so they are half as wide."""
+    wide = tile > 64 and not gated and not blocked
+    shape = {"B_N": 128 if wide else 64, "SPLITS": 1, "num_warps": 8 if tile > 64 else 4}
+    roomy = chip.shared > 2**16
+    if eight:
+        return {**shape, "B_K": BLOCK, "num_stages": 3 if roomy else 2}
+    return {**shape, "AFTER": int(tile <= 32), "num_stages": (3 if tile > 32 else 4) if roomy else 2}
+
+
+def grouped_gemm(
+    x_RK: torch.Tensor,
+    weight: ExpertsWeight,
+    plan: Plan,
+    assignments: int,
+    bias_EN: torch.Tensor | None,
+    gated: bool,
+    *,
+    out: torch.Tensor | None = None,
+    chosen: Mapping[str, int] | None = None,
+) -> torch.Tensor:
+    """See `tessera_kernels.grouped_gemm.grouped_gemm`; inputs of a row are contiguous, so are `bias` and `out`."""
+    numbers = weight.numbers_NK if isinstance(weight, ScaledWeight) else weight.numbers
+    outputs = numbers.shape[-2] // (2 if gated else 1)
+    out = x_RK.new_empty(assignments, outputs) if out is None else out
+    if not out.numel():
+        return out
+    how = dict(chosen or config(weight, plan, x_RK.dtype, x_RK.device, gated=gated))
+    places = len(plan.rows_P)
+    grid = (places // plan.tile * triton.cdiv(outputs, how["B_N"]), 1)
+    constants = {
+        "GROUPED": True,
+        "DIVISOR": assignments // len(x_RK),
+        "GATED": gated,
+        "INTERPRETED": triton.knobs.runtime.interpret,
+        "B_T": plan.tile,
+    }
+    if isinstance(weight, QuantizedWeight):
+        weight_only_kernel[grid](
+            x_RK, p_out=out, p_rows=plan.rows_P, p_experts=plan.experts_B, places=places, tokens=assignments,
+            outputs=outputs, x_stride=x_RK.stride(0), out_stride=outputs,
+            **arguments(weight, bias_EN, x_RK.dtype), **constants, **how,
+        )  # fmt: skip
+        return out
+    inputs = x_RK.shape[1]
+    rounded, scales = quantize_tokens(x_RK, numbers.dtype, blocks=weight.blocked, given=weight.input_scale)
+    scaled_kernel[grid](
+        rounded, numbers, scales, weight.scale, out if bias_EN is None else bias_EN, out, out, out, out,
+        plan.rows_P, plan.experts_B, places, assignments, outputs, inputs, 0, 0, outputs,
+        BLOCKED=weight.blocked, BIAS=bias_EN is not None, ALIGNED=not gated or outputs % how["B_N"] == 0,
+        COLUMNS=False, EVEN=inputs % how["B_K"] == 0, **constants, **how,
+    )  # fmt: skip
+    return out
