@@ -51,11 +51,31 @@ class PagedKV:
             pinned: whether a CUDA device copies it without a detour; only on a CPU.
         """
 
-        def made(*shape: int, kind: torch.dtype) -> torch.Tensor:
-            return torch.zeros(pages, page_size, heads, *shape, dtype=kind, device=device, pin_memory=pinned)
+        return cls.stacked(1, pages, page_size, heads, dims, dtype=dtype, device=device, pinned=pinned)[0]
 
-        scales = [made(kind=torch.float32) for _ in range(2)] if dtype in LARGEST else [None, None]
-        return cls(made(dims[0], kind=dtype), made(dims[1], kind=dtype), *scales)
+    @classmethod
+    def stacked(
+        cls,
+        layers: int,
+        pages: int,
+        page_size: int,
+        heads: int,
+        dims: tuple[int, int],
+        *,
+        dtype: torch.dtype,
+        device: torch.device,
+        pinned: bool = False,
+    ) -> list[PagedKV]:
+        """Empty storage of several layers, each tensor's right behind that of the layer before. See `zeros`."""
+
+        def made(*shape: int, kind: torch.dtype) -> torch.Tensor:
+            return torch.zeros(layers, pages, page_size, heads, *shape, dtype=kind, device=device, pin_memory=pinned)
+
+        keys, values = made(dims[0], kind=dtype), made(dims[1], kind=dtype)
+        if dtype not in LARGEST:
+            return [cls(*views) for views in zip(keys, values, strict=True)]
+        key_scales, value_scales = made(kind=torch.float32), made(kind=torch.float32)
+        return [cls(*views) for views in zip(keys, values, key_scales, value_scales, strict=True)]
 
     @property
     def tensors(self) -> list[torch.Tensor]:

@@ -20,10 +20,11 @@ import aiohttp
 from tessera_bench.suite import Suite
 
 WAYS: dict[str, dict[str, str]] = {
-    "as stored": {},
+    "as stored": {"text.engine.weights": "stored"},
     "weights = int8": {"text.engine.weights": "int8"},
-    "kv_cache_dtype = int8": {"text.engine.kv_cache_dtype": "int8"},
-    "kv_cache_dtype = fp8": {"text.engine.kv_cache_dtype": "fp8"},
+    "kv_cache_dtype = int8": {"text.engine.weights": "stored", "text.engine.kv_cache_dtype": "int8"},
+    "kv_cache_dtype = fp8": {"text.engine.weights": "stored", "text.engine.kv_cache_dtype": "fp8"},
+    "both int8": {"text.engine.weights": "int8", "text.engine.kv_cache_dtype": "int8"},
 }
 PIECE = 1024
 """Tokens that see each other."""

@@ -37,9 +37,12 @@ class SequenceEngineSettings(Section, frozen=True, kw_only=True):
         says("`dummy` takes random values of the model's shapes, and needs no weight file: for measuring speed."),
     ] = "weights"
     weights: Annotated[
-        Literal["stored", "int8"],
-        says("How linear layers are multiplied: as they are stored, or (on a CPU) in 8 bits, which is faster."),
-    ] = "stored"
+        Literal["auto", "stored", "int8"],
+        says(
+            "How linear layers are multiplied. `stored`: as they are. `int8`: in 8 bits, on a CPU alone. `auto`: in 8 "
+            "bits where a CPU computes whole steps so (AVX-512 VNNI, a decoder of Llama's kind) and the model is large."
+        ),
+    ] = "auto"
     threads: Annotated[NonNegative, says("CPU threads of the engine. 0: all cores of the machine.")] = 0
     page_size: Annotated[Positive, says("Token slots in one page of KV cache.")] = 16
     kv_cache_bytes: Annotated[Positive, says("Memory for KV pages.")] = 512 * 1024 * 1024

@@ -1,7 +1,8 @@
 """A real suite for end-to-end tests: `tessera up` with every part, real models, real Redis, free ports.
 
 `suite` is one suite for all tests of a run; do not break it. `breakable_suite` asks for keys, and its processes may be
-killed: it must mend itself. `start_suite` starts suites of a test's own.
+killed: it must mend itself. `exact_suite` has text alone, with weights as stored. `start_suite` starts suites of a
+test's own.
 Tests that use any of them run in one xdist worker (group "suite"), so that two suites never fight for the cores.
 """
 
@@ -44,7 +45,7 @@ SHORT_WAITS = {"TESSERA_JOBS__LEASE_S": "3", "TESSERA_JOBS__REAP_EVERY_S": "1", 
 @pytest.hookimpl(tryfirst=True)  # before xdist looks for groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if {"suite", "breakable_suite", "start_suite"} & set(getattr(item, "fixturenames", ())):
+        if {"suite", "exact_suite", "breakable_suite", "start_suite"} & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.xdist_group("suite"))
             item.add_marker(pytest.mark.e2e)
 
@@ -219,6 +220,15 @@ def breakable_suite(tmp_path_factory: pytest.TempPathFactory, models_dir: Path) 
     status = running.stop()
     left = running.left_behind()
     assert (status, left) == (0, []), running.said()
+
+
+@pytest.fixture(scope="module")
+def exact_suite(tmp_path_factory: pytest.TempPathFactory, models_dir: Path) -> Iterator[RunningSuite]:
+    """Gateway and text service with weights as they are stored: for equality with Transformers."""
+    extra = {"TESSERA_TEXT__ENGINE__WEIGHTS": "stored"}
+    running = start(tmp_path_factory.mktemp("exact"), models_dir, only="gateway,text", extra=extra)
+    yield running
+    assert running.stop() == 0, running.said()
 
 
 @pytest.fixture(scope="session")

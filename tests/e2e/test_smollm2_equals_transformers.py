@@ -12,6 +12,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tessera.starters.recipe import Evaluation
+from tessera_kernels.int8_decoder import machine
 from tessera_text.starter.smollm2_judge import RECIPE, knows
 
 MODEL = "smollm2-135m-instruct"
@@ -31,8 +32,8 @@ COMPLETIONS = ["Once upon a time", "1 + 1 = 2, 2 + 2 =", "  leading spaces and\n
 
 
 @pytest.fixture(scope="module")
-def directory(suite: Any) -> Path:
-    return suite.models / MODEL
+def directory(exact_suite: Any) -> Path:
+    return exact_suite.models / MODEL
 
 
 @pytest.fixture(scope="module")
@@ -67,11 +68,11 @@ def greedy(model: Any, token_ids: list[int]) -> list[int]:
 
 @pytest.mark.parametrize("messages", CONVERSATIONS, ids=["question", "system", "turns", "unicode"])
 def test_greedy_answers_are_those_of_transformers(
-    suite: Any, reference: Any, tokenizer: Any, messages: list[dict[str, str]]
+    exact_suite: Any, reference: Any, tokenizer: Any, messages: list[dict[str, str]]
 ) -> None:
     prompt = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=True)["input_ids"]
     expected = greedy(reference, prompt)
-    answer = suite.sdk().chat.completions.create(
+    answer = exact_suite.sdk().chat.completions.create(
         model=MODEL, messages=messages, temperature=0, max_tokens=MAX_TOKENS, logprobs=True
     )
     (choice,) = answer.choices
@@ -87,28 +88,28 @@ def test_greedy_answers_are_those_of_transformers(
 
 @pytest.mark.parametrize("prompt", COMPLETIONS)
 def test_greedy_continuations_are_those_of_transformers(
-    suite: Any, reference: Any, tokenizer: Any, prompt: str
+    exact_suite: Any, reference: Any, tokenizer: Any, prompt: str
 ) -> None:
     token_ids = tokenizer(prompt)["input_ids"]
     expected = greedy(reference, token_ids)
     asked: dict[str, Any] = {"model": MODEL, "temperature": 0, "max_tokens": MAX_TOKENS}
-    answer = suite.sdk().completions.create(prompt=prompt, **asked)
+    answer = exact_suite.sdk().completions.create(prompt=prompt, **asked)
     assert answer.choices[0].text == tokenizer.decode(expected, skip_special_tokens=True)
     assert (answer.usage.prompt_tokens, answer.usage.completion_tokens) == (len(token_ids), len(expected))
 
 
-def test_a_prompt_may_come_as_tokens(suite: Any, tokenizer: Any, counted: Any) -> None:
+def test_a_prompt_may_come_as_tokens(exact_suite: Any, tokenizer: Any, counted: Any) -> None:
     asked: dict[str, Any] = {"model": MODEL, "temperature": 0, "max_tokens": 6}
     by_ids, by_text = (
-        suite.sdk().completions.create(prompt=prompt, **asked)
+        exact_suite.sdk().completions.create(prompt=prompt, **asked)
         for prompt in (tokenizer(COMPLETIONS[0])["input_ids"], COMPLETIONS[0])
     )
     assert by_ids.choices[0].text == by_text.choices[0].text
     assert counted(by_ids.usage) == counted(by_text.usage)
 
 
-def test_reported_logprobs_are_those_of_transformers(suite: Any, reference: Any, tokenizer: Any) -> None:
-    answer = suite.sdk().chat.completions.create(
+def test_reported_logprobs_are_those_of_transformers(exact_suite: Any, reference: Any, tokenizer: Any) -> None:
+    answer = exact_suite.sdk().chat.completions.create(
         model=MODEL, messages=CONVERSATIONS[0], temperature=0, max_tokens=4, logprobs=True, top_logprobs=5
     )
     prompt = tokenizer.apply_chat_template(CONVERSATIONS[0], add_generation_prompt=True, return_dict=True)["input_ids"]
@@ -120,6 +121,24 @@ def test_reported_logprobs_are_those_of_transformers(suite: Any, reference: Any,
         values, ids = expected[position].topk(5)
         assert [bytes(top.bytes) for top in token.top_logprobs] == [raw(tokenizer, int(i)) for i in ids]
         assert [top.logprob for top in token.top_logprobs] == pytest.approx(values.tolist(), abs=1e-3)
+
+
+def test_in_eight_bits_the_likeliest_tokens_are_nearly_as_likely(suite: Any, reference: Any, tokenizer: Any) -> None:
+    if not machine.available():
+        pytest.skip("this processor keeps weights as they are stored")
+    assert "compiled: the whole step" in suite.log("text")
+    prompt = tokenizer(COMPLETIONS[0])["input_ids"]
+    output = greedy(reference, prompt)
+    asked: dict[str, Any] = {"model": MODEL, "temperature": 0, "max_tokens": 1}
+    answer = suite.sdk().completions.create(
+        prompt=prompt + output, echo=True, logprobs=1, extra_body={"prompt_logprobs": 1}, **asked
+    )
+    with torch.inference_mode():
+        logits = reference(torch.tensor([prompt + output])).logits[0, :-1]
+    expected = torch.log_softmax(logits.double(), dim=-1).gather(1, torch.tensor([(prompt + output)[1:]]).T)[:, 0]
+    got = answer.choices[0].logprobs.token_logprobs[1 : len(prompt) + len(output)]
+    assert got == pytest.approx(expected.tolist(), abs=0.5)
+    assert sum(got) / len(got) == pytest.approx(float(expected.mean()), abs=0.05)
 
 
 def raw(tokenizer: Any, token: int) -> bytes:

@@ -7,7 +7,8 @@ probe: a forward of one token in which every module tells the shape of its keys 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import itertools
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -31,10 +32,26 @@ class AttentionBatch:
 
 
 @dataclass(frozen=True)
+class AttentionOptions:
+    """What a layer asks of attention, as `paged_attention` names it."""
+
+    scaling: float
+    sliding_window: int | None
+    softcap: float | None
+    sinks: bool
+
+
+@dataclass(frozen=True)
 class Probe:
-    """Passed instead of a batch to collect (module, key heads, head dim, value dim) of every attention layer."""
+    """Passed instead of a batch to collect (module, key heads, head dim, value dim) of every attention layer.
+
+    Attributes:
+        found: of each layer.
+        options: of each layer, what `attention` was called with beside the tensors.
+    """
 
     found: list[tuple[torch.nn.Module, int, int, int]]
+    options: list[AttentionOptions] = field(default_factory=list)
 
 
 def attention(
@@ -67,6 +84,7 @@ def attention(
     if isinstance(tessera_batch, Probe):
         heads, dim = key_1HTD.shape[1], key_1HTD.shape[3]
         tessera_batch.found.append((module, heads, dim, value_1HTE.shape[3]))
+        tessera_batch.options.append(AttentionOptions(scaling, sliding_window, softcap, s_aux is not None))
         return query_1QTD.new_zeros(1, query_1QTD.shape[2], query_1QTD.shape[1], value_1HTE.shape[3]), None
     cache: PagedKV = getattr(module, _CACHE)
     kv_store(key_1HTD[0].transpose(0, 1), value_1HTE[0].transpose(0, 1), cache, tessera_batch.slots_T)
@@ -104,14 +122,19 @@ def bytes_per_token(layers: Probe, dtype: torch.dtype) -> int:
 def make_caches(
     layers: Probe, *, pages: int, page_size: int, dtype: torch.dtype, device: torch.device
 ) -> list[PagedKV]:
-    """Every layer's storage, zeroed. Host storage of a CUDA model is pinned, so that it is copied without a detour."""
+    """Every layer's storage, zeroed, those of equal layers one behind another.
+
+    Host storage of a CUDA model is pinned, so that it is copied without a detour.
+    """
     pinned = device.type == "cpu" and any(
         parameter.is_cuda for module, *_ in layers.found for parameter in module.parameters()
     )
-    return [
-        PagedKV.zeros(pages, page_size, heads, (dim, value_dim), dtype=dtype, device=device, pinned=pinned)
-        for _, heads, dim, value_dim in layers.found
-    ]
+    caches: list[PagedKV] = []
+    for (heads, dim, value_dim), equal in itertools.groupby(layers.found, key=lambda layer: layer[1:]):
+        caches += PagedKV.stacked(
+            len(list(equal)), pages, page_size, heads, (dim, value_dim), dtype=dtype, device=device, pinned=pinned
+        )
+    return caches
 
 
 def attach_caches(layers: Probe, caches: list[PagedKV]) -> None:

@@ -52,6 +52,10 @@ class Int8Linear(nn.Module):
         out_TN = int8_linear(x.reshape(-1, self.in_features), self.weight, self.bias)
         return out_TN.view(*x.shape[:-1], self.out_features)
 
+    def free(self) -> None:
+        """Give the weight's memory back; the layer cannot run afterwards."""
+        del self.weight
+
 
 def quantize_int8(model: nn.Module, calibrate: Callable[[], object] = lambda: None) -> QuantizationReport:
     """Replace the linear layers of a model on a CPU, in place. Their float weights are freed.

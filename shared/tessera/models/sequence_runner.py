@@ -10,7 +10,7 @@ import logging
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 
@@ -20,6 +20,7 @@ from tessera.engine.batch import Batch, Chunk
 from tessera.engine.sequence_request import SequenceRequest
 from tessera.errors import ModelLoadError
 from tessera.models import attention
+from tessera.models.compiled_decoder import CompiledDecoder, compile_decoder, why_not_compiled
 from tessera.models.fusion import FusionReport, fuse
 from tessera.models.loading import load_decoder, require_attention_only
 from tessera.models.quantized import quantize_int8
@@ -32,6 +33,8 @@ logger = logging.getLogger(__name__)
 
 CALIBRATED = 512
 """Tokens that are run to find outlier inputs before weights are quantized."""
+LARGE = 50_000_000
+"""Weights of a model from which on `auto` keeps them in 8 bits: smaller ones are fast anyway, and lose more by it."""
 STORED = {"int8": torch.int8, "fp8": torch.float8_e4m3fn}
 """What keys and values are stored as, by the setting `kv_cache_dtype`; else as they are computed."""
 
@@ -64,7 +67,7 @@ class SequenceRunner:
         kv_cache_bytes: int,
         host_cache_bytes: int = 0,
         fused: bool = True,
-        weights: Literal["stored", "int8"] = "stored",
+        weights: Literal["auto", "stored", "int8"] = "stored",
         kv_cache_dtype: Literal["auto", "int8", "fp8"] = "auto",
         dummy: bool = False,
     ) -> None:
@@ -87,12 +90,15 @@ class SequenceRunner:
         self.fusion = fuse(self.model) if fused else FusionReport({})
         logger.info("fused: %s", self.fusion)
         self.encoder = Encoder.of(self.model)
+        self._compiled: CompiledDecoder | None = None
         on_cpu = device.place.type == "cpu"
         self.threads = ThreadShare(torch.get_num_threads() if on_cpu else 1, torch.set_num_threads)
-        if weights == "int8":
-            if device.place.type != "cpu":
-                raise ModelLoadError("`weights` is `int8`, which runs on a CPU alone; set it to `stored`")
+        if weights == "int8" and not on_cpu:
+            raise ModelLoadError("`weights` is `int8`, which runs on a CPU alone; set it to `stored` or `auto`")
+        if weights == "int8" or (weights == "auto" and on_cpu and self._pays_in_8_bits(layers)):
             logger.info("in 8 bits: %s", quantize_int8(self.model, self._calibrate))
+            self._compiled, different = compile_decoder(self.model, layers, self.caches)
+            logger.info("compiled: %s", f"no, {different}" if different else "the whole step")
         cached = time.perf_counter()
         self._warm_up()
         self.report = {
@@ -110,6 +116,14 @@ class SequenceRunner:
     def vocabulary(self) -> int:
         """Number of token ids the model knows."""
         return int(self.model.config.get_text_config().vocab_size)
+
+    def _pays_in_8_bits(self, layers: attention.Probe) -> bool:
+        """Whether 8 bits make steps much faster and cost little: see `LARGE`."""
+        size = sum(parameter.numel() for parameter in self.model.parameters())
+        reason = f"it has {size:,} weights" if size < LARGE else why_not_compiled(self.model, layers, self.caches)
+        if reason:
+            logger.info("weights stay as they are stored: %s", reason)
+        return not reason
 
     def _calibrate(self) -> None:
         """Run random tokens: which inputs of a layer are large is the model's own, hardly the text's."""
@@ -150,29 +164,40 @@ class SequenceRunner:
             for position in chunk.request.scored(chunk.start, chunk.count)
         ]
         embeds = any(not _samples(chunk.request) for chunk in chunks)
-        arguments: dict[str, Any] = {
-            "position_ids": torch.tensor([positions], device=device),
-            "use_cache": False,
-            "logits_to_keep": torch.tensor(sampled + scored, dtype=torch.long, device=device),
-            "tessera_batch": attention.AttentionBatch(
-                torch.tensor(slots, dtype=torch.long, device=device), self._ragged(batch)
-            ),
-            "output_hidden_states": embeds,
-        }
         ids_1T = torch.tensor([ids], device=device)
+        given = ids_1T
         if any(chunk.request.media is not None for chunk in chunks):
             assert self.encoder is not None
-            arguments["inputs_embeds"] = self.encoder.embed(ids_1T, chunks)
-        else:
-            arguments["input_ids"] = ids_1T
+            given = self.encoder.embed(ids_1T, chunks)
+        position_1T = torch.tensor([positions], device=device)
+        rows = torch.tensor(sampled + scored, dtype=torch.long, device=device)
+        batched = attention.AttentionBatch(torch.tensor(slots, dtype=torch.long, device=device), self._ragged(batch))
         with self.threads.step():
-            output = self.model(**arguments)
-        logits = output.logits[0]
-        return StepOutput(
-            logits[: len(sampled)],
-            output.hidden_states[-1][0] if embeds else None,
-            logits[len(sampled) :] if scored else None,
+            if self._compiled is not None:
+                logits, hidden_TD = self._compiled.run(given, position_1T, batched, rows, hidden=embeds)
+            else:
+                logits, hidden_TD = self._forward(given, position_1T, batched, rows, hidden=embeds)
+        return StepOutput(logits[: len(sampled)], hidden_TD, logits[len(sampled) :] if scored else None)
+
+    def _forward(
+        self,
+        given: torch.Tensor,
+        position_1T: torch.Tensor,
+        batch: attention.AttentionBatch,
+        rows: torch.Tensor,
+        *,
+        hidden: bool,
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """The model's own way from tokens or embeddings to logits of some rows, and to hidden states of all."""
+        output = self.model(
+            **{"inputs_embeds" if given.is_floating_point() else "input_ids": given},
+            position_ids=position_1T,
+            use_cache=False,
+            logits_to_keep=rows,
+            tessera_batch=batch,
+            output_hidden_states=hidden,
         )
+        return output.logits[0], output.hidden_states[-1][0] if hidden else None
 
     def _move(self, transfers: list[Transfer]) -> None:
         """Move pages inside the device and between it and the host, in the order in which they are asked for."""

@@ -21,11 +21,16 @@ from transformers import ParakeetFeatureExtractor, ParakeetTokenizer
 from tessera_speech.starter.espeak import Teacher
 from tessera_speech.starter.transcription import sentences, voices
 from tessera_speech.starter.transcription.model import FRAME_S, MELS
+from tessera_speech.starter.transcription.neural import NeuralTeacher
 
 UTTERANCES = 512
 """In a shard."""
 EASY_SHARDS = 2
 """The first shards have one to three words an utterance: there an alignment is found soon."""
+FORMANT_SHARDS, NEURAL_SHARDS = 40, 10
+"""Whose voices speak in the first shards, and in those behind them."""
+NEURAL_TIMES = 3
+"""An utterance of a neural voice is drawn so many times as often as another."""
 LONG_SHARE, LONGEST = 0.15, 5
 """So many of the others are two to five sentences with pauses, up to 15 s or so: recordings are longer."""
 SUBSAMPLING = 8
@@ -80,6 +85,7 @@ class Pool:
         self._extractor = extractor
         self._tokenizer = tokenizer
         self._teacher: Teacher | None = None
+        self._neural: NeuralTeacher | None = None
         self._shards: list[dict[str, npt.NDArray[Any]]] = []
         self._order = np.zeros((0, 2), dtype=np.int64)
 
@@ -92,6 +98,7 @@ class Pool:
         places = [
             (end - start, number, index)
             for number, shard in enumerate(self._shards)
+            for _ in range(NEURAL_TIMES if number >= FORMANT_SHARDS else 1)
             for index, (start, end) in enumerate(zip(shard["starts"][:-1], shard["starts"][1:], strict=True))
         ]
         self._order = np.array([place[1:] for place in sorted(places)], dtype=np.int64)
@@ -147,18 +154,26 @@ class Pool:
         new.replace(path)
         return shard
 
+    def _spoken(self, said: list[str], random: np.random.Generator, *, neural: bool) -> list[voices.Sound]:
+        """Sentences of one voice."""
+        if neural:
+            self._neural = self._neural or NeuralTeacher()
+            return self._neural.say(said, random)
+        self._teacher = self._teacher or Teacher(voices.invent(self._folder, self._seed))
+        manner = voices.trained_manner(random, invented=True)
+        return [voices.say(self._teacher, part, manner) for part in said]
+
     def _make(self, number: int) -> dict[str, npt.NDArray[Any]]:
         random = np.random.default_rng((self._seed, number))
-        self._teacher = self._teacher or Teacher(voices.invent(self._folder, self._seed))
         features, phonemes, tokens = [], [], []
         while len(features) < UTTERANCES:
             easy = number < EASY_SHARDS
             said = [trained_sentence(random, easy=easy)]
             if not easy and random.random() < LONG_SHARE:
                 said += [trained_sentence(random, easy=False) for _ in range(random.integers(1, LONGEST))]
-            manner = voices.trained_manner(random, invented=True)
+            sounds = self._spoken(said, random, neural=number >= FORMANT_SHARDS)
             pauses = random.uniform(0.0, 0.2 if easy else 0.5, size=len(said) + 1) ** 1.5
-            sound = voices.joined([voices.say(self._teacher, part, manner) for part in said], pauses.tolist())
+            sound = voices.joined(sounds, pauses.tolist())
             sentence = " ".join(said)
             ids = np.array(self._tokenizer(sentence)["input_ids"], dtype=np.int16)
             made = self._extractor(voices.heard(sound.samples, random), sampling_rate=voices.RATE, return_tensors="np")
@@ -168,7 +183,8 @@ class Pool:
                 continue  # spoken too fast: CTC needs a frame for every token, and one between equal ones
             features.append(frames)
             tokens.append(ids)
-            phonemes.append(phoneme_labels(sound.phonemes, outputs, len(sound.samples) / voices.RATE))
+            known = sound.phonemes if sounds[0].phonemes else []
+            phonemes.append(phoneme_labels(known, outputs, len(sound.samples) / voices.RATE))
         return {
             "features": np.concatenate(features),
             "starts": _starts(features),
@@ -195,8 +211,11 @@ def trained_sentence(random: np.random.Generator, *, easy: bool) -> str:
 def phoneme_labels(phonemes: list[tuple[str, float]], outputs: int, seconds: float) -> npt.NDArray[np.int16]:
     """Index of the phoneme in the middle of each half of the encoder's frames, int16 [outputs, 2].
 
-    Frame `n` of the encoder is centred at `n` times `FRAME_S`, as its convolutions pad with one frame in front.
+    Without `phonemes` nothing is labelled. Frame `n` of the encoder is centred at `n` times `FRAME_S`, as its
+    convolutions pad with one frame in front.
     """
+    if not phonemes:
+        return np.full((outputs, HALVES), UNLABELLED, dtype=np.int16)
     middles = (np.arange(outputs)[:, None] + (np.arange(HALVES) - 0.5) / HALVES) * FRAME_S
     begins = np.array([second for _, second in phonemes])
     known = {name: index for index, name in enumerate(PHONEMES)}

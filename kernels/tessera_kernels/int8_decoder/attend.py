@@ -1,0 +1,127 @@
+"""Attention of one query row and one key-value head over pages. In compiled code, for head dims of multiples of 16."""
+# Compiled functions have no types that Python could check.
+# mypy: disable-error-code="no-untyped-def,no-untyped-call"
+
+from __future__ import annotations
+
+import numpy as np
+
+from tessera_kernels.compiled import ELEMENTS, SUMS, compiled
+from tessera_kernels.int8_decoder.machine import LANES, float_of_bits
+from tessera_kernels.int8_decoder.rows import exp
+from tessera_kernels.int8_decoder.vectors import mix_rows, score_rows
+
+SINGLE = 4
+"""Bytes of a float32."""
+_MAGNITUDE = np.int32(0x7FFFFFFF)
+_LEAST = np.int32(-0x80000000)
+
+_score_4_singles, _score_4_octets = score_rows(4, quantized=False), score_rows(4, quantized=True)
+_score_singles, _score_octets = score_rows(1, quantized=False), score_rows(1, quantized=True)
+_mix_4_singles, _mix_4_octets = mix_rows(4, quantized=False), mix_rows(4, quantized=True)
+_mix_singles, _mix_octets = mix_rows(1, quantized=False), mix_rows(1, quantized=True)
+
+
+@compiled(ELEMENTS)
+def _largest(scores):
+    """Of all. Compared as integers, which vectors can; NaN is the largest or the smallest of all."""
+    bits = scores.view(np.int32)
+    largest = _LEAST
+    for at in range(len(bits)):
+        ordered = bits[at] ^ ((bits[at] >> np.int32(31)) & _MAGNITUDE)
+        largest = max(largest, ordered)
+    return float_of_bits(largest ^ ((largest >> np.int32(31)) & _MAGNITUDE))
+
+
+@compiled(SUMS)
+def _softmax(scores, scaling):
+    """softmax(scaling · scores) in place. A score that is not a number makes all of them none."""
+    for at in range(len(scores)):
+        scores[at] *= scaling
+    largest = _largest(scores)
+    total = np.float32(0)
+    for at in range(len(scores)):
+        weight = exp(scores[at] - largest)
+        scores[at] = weight
+        total += weight
+    factor = np.float32(1) / total
+    for at in range(len(scores)):
+        scores[at] *= factor
+
+
+@compiled(ELEMENTS)
+def attend_head(
+    query_GD,
+    keys_PSHD,
+    values_PSHD,
+    key_scale_PSH,
+    value_scale_PSH,
+    pages_M,
+    context,
+    window,
+    head,
+    scaling,
+    scores_GL,
+    out_GD,
+):
+    """Fill `out_GD` with softmax(scaling · q kᵀ) v of the query heads that share key-value head `head`.
+
+    Args:
+        query_GD: float32.
+        keys_PSHD, values_PSHD: one layer's cache, float32 or int8 with scales; these are of length 0 without.
+        pages_M: the sequence's pages.
+        context: positions that are seen, the row's own included.
+        window: at most so many of them, the last; 0 for all.
+        head: of keys and values.
+        scaling: factor on the scores.
+        scores_GL: float32, at least `context` wide; overwritten.
+        out_GD: float32.
+    """
+    groups, dim = query_GD.shape
+    size, kv_heads = keys_PSHD.shape[1], keys_PSHD.shape[2]
+    scaled = len(key_scale_PSH) > 0
+    first = max(0, context - window) if window > 0 else 0
+    item, stored = (1 if scaled else SINGLE), kv_heads * dim
+    query, out = query_GD.ctypes.data, out_GD.ctypes.data
+    keys = keys_PSHD.ctypes.data + head * dim * item
+    values = values_PSHD.ctypes.data + head * dim * item
+    stride, vectors = stored * item, dim // LANES
+    for page in range(first // size, (context - 1) // size + 1):
+        held = np.int64(pages_M[page])
+        begin, end = max(0, first - page * size), min(size, context - page * size)
+        at, count = page * size + begin, end - begin
+        key = keys + (held * size + begin) * stride
+        for g in range(groups):
+            scores = scores_GL[g].ctypes.data + at * SINGLE
+            if scaled:
+                if vectors % 4 == 0:
+                    _score_4_octets(query + g * dim * SINGLE, key, stride, count, vectors // 4, scores)
+                else:
+                    _score_octets(query + g * dim * SINGLE, key, stride, count, vectors, scores)
+                for slot in range(begin, end):
+                    scores_GL[g, page * size + slot] *= key_scale_PSH[held, slot, head]
+            elif vectors % 4 == 0:
+                _score_4_singles(query + g * dim * SINGLE, key, stride, count, vectors // 4, scores)
+            else:
+                _score_singles(query + g * dim * SINGLE, key, stride, count, vectors, scores)
+    for g in range(groups):
+        _softmax(scores_GL[g, first:context], scaling)
+        out_GD[g] = 0
+    for page in range(first // size, (context - 1) // size + 1):
+        held = np.int64(pages_M[page])
+        begin, end = max(0, first - page * size), min(size, context - page * size)
+        at, count = page * size + begin, end - begin
+        value = values + (held * size + begin) * stride
+        for g in range(groups):
+            shares, target = scores_GL[g].ctypes.data + at * SINGLE, out + g * dim * SINGLE
+            if scaled:
+                for slot in range(begin, end):
+                    scores_GL[g, page * size + slot] *= value_scale_PSH[held, slot, head]
+                if vectors % 4 == 0:
+                    _mix_4_octets(shares, value, stride, count, vectors // 4, target)
+                else:
+                    _mix_octets(shares, value, stride, count, vectors, target)
+            elif vectors % 4 == 0:
+                _mix_4_singles(shares, value, stride, count, vectors // 4, target)
+            else:
+                _mix_singles(shares, value, stride, count, vectors, target)

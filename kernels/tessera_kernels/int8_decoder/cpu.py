@@ -1,0 +1,258 @@
+"""A step of a whole decoder in one compiled call, by several threads that meet at barriers.
+
+What Python and torch take to start some thousand small operations is most of a decode step on a CPU; here nothing is
+started. Every thread runs `advance` with the same arguments and takes its share of rows, of output columns or of heads.
+"""
+# Compiled functions have no types that Python could check.
+# mypy: disable-error-code="no-untyped-def,no-untyped-call"
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tessera_kernels.compiled import ELEMENTS, compiled, numba
+from tessera_kernels.int8_decoder import rows, vectors
+from tessera_kernels.int8_decoder.attend import attend_head
+from tessera_kernels.int8_decoder.layout import Field, Part
+from tessera_kernels.int8_decoder.machine import LANES, fetch_add, load_shared, relax
+
+MOST_ROWS = 16
+"""Rows that are multiplied at once: one register for the sums of each."""
+SPINS = 2_000
+"""Looks at the barrier before the processor is given to somebody else."""
+SILU, GELU = 0, 1
+SINGLE = 4
+"""Bytes of a float32, and of an int32."""
+
+_dot_16, _dot_8 = vectors.dot_rows(16, 1), vectors.dot_rows(8, 1)
+_dot_4, _dot_2, _dot_1 = vectors.dot_rows(4, 2), vectors.dot_rows(2, 4), vectors.dot_rows(1, 4)
+_put_4, _put_1 = vectors.finish_rows(4, add=False), vectors.finish_rows(1, add=False)
+_add_4, _add_1 = vectors.finish_rows(4, add=True), vectors.finish_rows(1, add=True)
+_yield: Any = numba.types.ExternalFunction("sched_yield", numba.types.int32()) if numba else None
+
+# Plain numbers: compiled code knows no enumerations of fields.
+_WEIGHT, _OUTPUTS, _INPUTS, _CORRECTION, _SCALE = (int(field) for field in list(Field)[:5])
+_COLUMNS, _IN_FLOAT, _FLOAT, _SHRINK, _BIAS = (int(field) for field in list(Field)[5:])
+_QKV, _OUT, _GATE_UP, _DOWN = (int(part) for part in list(Part)[:4])
+_NORM, _MLP_NORM, _QUERY_NORM, _KEY_NORM, _WINDOW = (int(part) for part in list(Part)[4:])
+
+
+@compiled(ELEMENTS)
+def _meet(shared, threads):
+    """Wait until all threads are here."""
+    if threads == 1:
+        return
+    arrived, round_ = shared.ctypes.data, shared.ctypes.data + 64
+    mine = load_shared(round_)
+    if fetch_add(arrived, 1) == threads - 1:
+        fetch_add(arrived, -threads)
+        fetch_add(round_, 1)
+        return
+    looks = 0
+    while load_shared(round_) == mine:
+        relax()
+        looks += 1
+        if looks % SPINS == 0:
+            _yield()
+
+
+@compiled(ELEMENTS)
+def _multiply(me, threads, linear, arenas, work, tokens, target_TW, add):
+    """This thread's columns of rounded rows · weight + bias, written to `target` or added to it."""
+    bytes_, floats, ints = arenas
+    quantized_TW, scale_T, exact_TM, sums = work
+    weights, groups = bytes_.ctypes.data + linear[_WEIGHT], linear[_INPUTS] // 4
+    blocks, in_float = linear[_OUTPUTS] // LANES, linear[_IN_FLOAT]
+    stride, first_row, sum_ = quantized_TW.shape[1], quantized_TW.ctypes.data, sums.ctypes.data
+    target, target_stride = target_TW.ctypes.data, target_TW.shape[1] * SINGLE
+    steps_T, exact, exact_stride = scale_T.ctypes.data, exact_TM.ctypes.data, exact_TM.shape[1] * SINGLE
+    for block in range(blocks * me // threads, blocks * (me + 1) // threads):
+        begin = block * LANES
+        steps_N = floats.ctypes.data + (linear[_SCALE] + begin) * SINGLE
+        correction_N = ints.ctypes.data + (linear[_CORRECTION] + begin) * SINGLE
+        in_float_MN = floats.ctypes.data + (linear[_FLOAT] + begin * in_float) * SINGLE
+        bias_N = floats.ctypes.data + (linear[_BIAS] + begin) * SINGLE if linear[_BIAS] >= 0 else 0
+        column = weights + block * groups * 4 * LANES
+        row = 0
+        while row < tokens:
+            left, place = tokens - row, first_row + row * stride
+            if left >= MOST_ROWS:
+                count = 16
+                _dot_16(place, stride, column, groups, sum_)
+            elif left >= 8:
+                count = 8
+                _dot_8(place, stride, column, groups, sum_)
+            elif left >= 4:
+                count = 4
+                _dot_4(place, stride, column, groups, sum_)
+            elif left >= 2:
+                count = 2
+                _dot_2(place, stride, column, groups, sum_)
+            else:
+                count = 1
+                _dot_1(place, stride, column, groups, sum_)
+            done = 0
+            while done < count:
+                t, some = row + done, sum_ + done * LANES * SINGLE
+                step_T, exact_M = steps_T + t * SINGLE, exact + t * exact_stride
+                out = target + t * target_stride + begin * SINGLE
+                rest = (exact_M, exact_stride, in_float_MN, in_float, bias_N, out, target_stride)
+                if count >= 4:
+                    if add:
+                        _add_4(some, correction_N, steps_N, step_T, *rest)
+                    else:
+                        _put_4(some, correction_N, steps_N, step_T, *rest)
+                    done += 4
+                else:
+                    if add:
+                        _add_1(some, correction_N, steps_N, step_T, *rest)
+                    else:
+                        _put_1(some, correction_N, steps_N, step_T, *rest)
+                    done += 1
+            row += count
+
+
+@compiled(ELEMENTS)
+def _round_row(t, row_K, linear, arenas, work, spare):
+    """Row `t` of what is multiplied next."""
+    _, floats, ints = arenas
+    quantized_TW, scale_T, exact_TM, _ = work
+    width = linear[_INPUTS]
+    shrink_K = floats[linear[_SHRINK] : linear[_SHRINK] + width]
+    columns_M = ints[linear[_COLUMNS] : linear[_COLUMNS] + linear[_IN_FLOAT]]
+    scale_T[t] = rows.quantize(row_K, shrink_K, columns_M, spare[:width], quantized_TW[t, :width], exact_TM[t])
+
+
+@compiled(ELEMENTS)
+def _place_heads(t, layer, row, arenas, model, heads_TW, cosine_TD, sine_TD, slots_T, caches):
+    """Norm and rotate a row's heads; keys and values go to their slot."""
+    _, floats, _ = arenas
+    _, heads, kv_heads, dim, _, epsilon, _ = model
+    keys_LPSHD, values_LPSHD, key_scale_LPSH, value_scale_LPSH = caches
+    for head in range(heads + kv_heads):
+        head_D = heads_TW[t, head * dim : (head + 1) * dim]
+        weight = row[_QUERY_NORM] if head < heads else row[_KEY_NORM]
+        if weight >= 0:
+            rows.norm(head_D, floats[weight : weight + dim], epsilon, head_D)
+        rows.rotate(head_D, cosine_TD[t], sine_TD[t])
+    size = keys_LPSHD.shape[2]
+    page, slot = slots_T[t] // size, slots_T[t] % size
+    # Without scales there is no layer of them either.
+    scales = len(key_scale_LPSH) > 0
+    for head in range(kv_heads):
+        key = (heads + head) * dim
+        value = key + kv_heads * dim
+        key_D, value_D = keys_LPSHD[layer, page, slot, head], values_LPSHD[layer, page, slot, head]
+        key_scales = key_scale_LPSH[layer, page] if scales else np.empty((0, 0), np.float32)
+        value_scales = value_scale_LPSH[layer, page] if scales else np.empty((0, 0), np.float32)
+        rows.store(heads_TW[t, key : key + dim], key_D, key_scales, slot, head)
+        rows.store(heads_TW[t, value : value + dim], value_D, value_scales, slot, head)
+
+
+@compiled(ELEMENTS)
+def _attend(me, threads, layer, row, model, heads_TW, caches, seen, scores_XGL, attended_TA):
+    """This thread's share of the rows and of their heads."""
+    _, heads, kv_heads, dim, _, _, scaling = model
+    keys_LPSHD, values_LPSHD, key_scale_LPSH, value_scale_LPSH = caches
+    table_BM, sequence_T, context_T = seen
+    groups = heads // kv_heads
+    scales = len(key_scale_LPSH) > 0
+    nothing = np.empty((0, 0, 0), np.float32)
+    key_scales, value_scales = (key_scale_LPSH[layer], value_scale_LPSH[layer]) if scales else (nothing, nothing)
+    # Later rows of a sequence see more: dealt in turns, all threads get as much to do.
+    for unit in range(me, len(sequence_T) * kv_heads, threads):
+        t, head = unit // kv_heads, unit % kv_heads
+        begin, end = head * groups * dim, (head + 1) * groups * dim
+        attend_head(
+            heads_TW[t, begin:end].reshape(groups, dim),
+            keys_LPSHD[layer],
+            values_LPSHD[layer],
+            key_scales,
+            value_scales,
+            table_BM[sequence_T[t]],
+            context_T[t],
+            row[_WINDOW],
+            head,
+            scaling,
+            scores_XGL[me],
+            attended_TA[t, begin:end].reshape(groups, dim),
+        )
+
+
+def _program(version: str) -> Any:
+    """`advance`, compiled. What is kept on disk is known by `version`, as Numba looks at one source file alone."""
+
+    def advance(me, threads, shared, arenas, table, model, x_TC, rotary, slots_T, caches, seen, buffers, logits):
+        """All layers and the head.
+
+        `model` is (features, heads, kv heads, head dim, activation, epsilon, scaling); for the others see `Decoder`.
+        """
+        if version == "":
+            return
+        features, heads, _, dim, activation, epsilon, _ = model
+        cosine_TD, sine_TD = rotary
+        quantized_TW, scale_T, exact_TM, sums_XRN, wide_TW, attended_TA, scores_XGL = buffers
+        rows_R, logits_RV = logits
+        floats = arenas[1]
+        tokens, layers = len(x_TC), len(table) - 1
+        work = (quantized_TW, scale_T, exact_TM, sums_XRN[me])
+        widest = quantized_TW.shape[1]
+        spare, gated, normed = (
+            np.empty(widest, np.float32),
+            np.empty(widest, np.float32),
+            np.empty(features, np.float32),
+        )
+        for layer in range(layers):
+            row = table[layer]
+            for t in range(me, tokens, threads):
+                rows.norm(x_TC[t], floats[row[_NORM] : row[_NORM] + features], epsilon, normed)
+                _round_row(t, normed, row[_QKV:_OUT], arenas, work, spare)
+            _meet(shared, threads)
+            _multiply(me, threads, row[_QKV:_OUT], arenas, work, tokens, wide_TW, False)
+            _meet(shared, threads)
+            for t in range(me, tokens, threads):
+                _place_heads(t, layer, row, arenas, model, wide_TW, cosine_TD, sine_TD, slots_T, caches)
+            _meet(shared, threads)
+            _attend(me, threads, layer, row, model, wide_TW, caches, seen, scores_XGL, attended_TA)
+            _meet(shared, threads)
+            for t in range(me, tokens, threads):
+                _round_row(t, attended_TA[t, : heads * dim], row[_OUT:_GATE_UP], arenas, work, spare)
+            _meet(shared, threads)
+            _multiply(me, threads, row[_OUT:_GATE_UP], arenas, work, tokens, x_TC, True)
+            _meet(shared, threads)
+            for t in range(me, tokens, threads):
+                rows.norm(x_TC[t], floats[row[_MLP_NORM] : row[_MLP_NORM] + features], epsilon, normed)
+                _round_row(t, normed, row[_GATE_UP:_DOWN], arenas, work, spare)
+            _meet(shared, threads)
+            _multiply(me, threads, row[_GATE_UP:_DOWN], arenas, work, tokens, wide_TW, False)
+            _meet(shared, threads)
+            inner = row[_DOWN + _INPUTS]
+            for t in range(me, tokens, threads):
+                if activation == SILU:
+                    rows.gate_silu(wide_TW[t, : 2 * inner], gated[:inner])
+                else:
+                    rows.gate_gelu(wide_TW[t, : 2 * inner], gated[:inner])
+                _round_row(t, gated[:inner], row[_DOWN:_NORM], arenas, work, spare)
+            _meet(shared, threads)
+            _multiply(me, threads, row[_DOWN:_NORM], arenas, work, tokens, x_TC, True)
+            _meet(shared, threads)
+        row = table[layers]
+        for r in range(me, len(rows_R), threads):
+            rows.norm(x_TC[rows_R[r]], floats[row[_NORM] : row[_NORM] + features], epsilon, normed)
+            _round_row(r, normed, row[_QKV:_OUT], arenas, work, spare)
+        _meet(shared, threads)
+        _multiply(me, threads, row[_QKV:_OUT], arenas, work, len(rows_R), logits_RV, False)
+
+    return compiled(ELEMENTS)(advance)
+
+
+def _version() -> str:
+    sources = ("cpu.py", "rows.py", "attend.py", "vectors.py", "machine.py")
+    return hashlib.sha256(b"".join((Path(__file__).parent / name).read_bytes() for name in sources)).hexdigest()
+
+
+advance = _program(_version())

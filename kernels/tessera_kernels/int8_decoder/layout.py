@@ -1,0 +1,173 @@
+"""A decoder's weights in three arenas and a table of where each is: what compiled code can walk without Python.
+
+Int8 weights are packed for the processor's dot products: by 16 outputs, in those by four inputs. A decoder here is a
+row of equal layers: norm, fused query-key-value product, rotary embedding, attention, product, norm, gated MLP.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from tessera_kernels.int8_decoder.machine import LANES
+from tessera_kernels.int8_linear import Int8Weight
+
+Ints = npt.NDArray[np.int64]
+
+
+class Field(IntEnum):
+    """Columns of a linear layer in the table: sizes, and offsets into the arenas."""
+
+    WEIGHT = 0
+    OUTPUTS = 1
+    INPUTS = 2
+    CORRECTION = 3
+    SCALE = 4
+    COLUMNS = 5
+    IN_FLOAT = 6
+    FLOAT = 7
+    SHRINK = 8
+    BIAS = 9
+
+
+class Part(IntEnum):
+    """Columns of a layer in the table: where the fields of its linear layers begin, then offsets of its norms."""
+
+    QKV = 0
+    OUT = 10
+    GATE_UP = 20
+    DOWN = 30
+    NORM = 40
+    MLP_NORM = 41
+    QUERY_NORM = 42
+    KEY_NORM = 43
+    WINDOW = 44
+
+
+WIDTH = 45
+NOTHING = -1
+
+
+@dataclass(frozen=True)
+class Linear:
+    """A layer in 8 bits, and its bias [outputs] if it has one."""
+
+    weight: Int8Weight
+    bias_N: torch.Tensor | None
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A decoder layer. Norms are float32 [features], ready to be multiplied with; those of heads may be None.
+
+    Attributes:
+        norm_C, mlp_norm_C: before attention and before the MLP.
+        query_norm_D, key_norm_D: of each head (Qwen3).
+        qkv, out, gate_up, down: the linear layers; fused ones have the outputs of the first, then of the second …
+        window: positions that a row sees, its own included; None sees all.
+    """
+
+    norm_C: torch.Tensor
+    qkv: Linear
+    query_norm_D: torch.Tensor | None
+    key_norm_D: torch.Tensor | None
+    out: Linear
+    mlp_norm_C: torch.Tensor
+    gate_up: Linear
+    down: Linear
+    window: int | None
+
+
+class Arenas:
+    """Weights of layers and head one behind another.
+
+    Attributes:
+        bytes_: int8, packed weights.
+        floats: float32. ints: int32.
+        table: int64 [layers + 1, WIDTH]; the last row is the final norm (as `Part.NORM`) and the head (as `Part.QKV`).
+    """
+
+    def __init__(self, layers: Sequence[Layer], final_norm_C: torch.Tensor, head: Linear) -> None:
+        self._bytes: list[npt.NDArray[np.int8]] = []
+        self._floats: list[npt.NDArray[np.float32]] = []
+        self._ints: list[npt.NDArray[np.int32]] = []
+        self._used = [0, 0, 0]
+        self.table: Ints = np.full((len(layers) + 1, WIDTH), NOTHING, dtype=np.int64)
+        for row, layer in zip(self.table, layers, strict=False):
+            for part, linear in (
+                (Part.QKV, layer.qkv),
+                (Part.OUT, layer.out),
+                (Part.GATE_UP, layer.gate_up),
+                (Part.DOWN, layer.down),
+            ):
+                self._add_linear(row[part : part + len(Field)], linear)
+            for part, norm in (
+                (Part.NORM, layer.norm_C),
+                (Part.MLP_NORM, layer.mlp_norm_C),
+                (Part.QUERY_NORM, layer.query_norm_D),
+                (Part.KEY_NORM, layer.key_norm_D),
+            ):
+                row[part] = NOTHING if norm is None else self._add_floats(norm)
+            row[Part.WINDOW] = layer.window or 0
+        self._add_linear(self.table[-1, Part.QKV : Part.QKV + len(Field)], head)
+        self.table[-1, Part.NORM] = self._add_floats(final_norm_C)
+        self.bytes_ = _joined(self._bytes, np.int8)
+        self.floats = _joined(self._floats, np.float32)
+        self.ints = _joined(self._ints, np.int32)
+        self._bytes, self._floats, self._ints = [], [], []
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all of it."""
+        return int(self.bytes_.nbytes + self.floats.nbytes + self.ints.nbytes + self.table.nbytes)
+
+    def _add_linear(self, row: Ints, linear: Linear) -> None:
+        weight = linear.weight
+        inputs, outputs = weight.weight_KN.shape
+        weight_NK = weight.weight_KN.t().contiguous().numpy()
+        columns = weight.columns_M.numpy()
+        row[Field.OUTPUTS], row[Field.INPUTS], row[Field.IN_FLOAT] = outputs, inputs, len(columns)
+        row[Field.WEIGHT] = self._put(0, self._bytes, packed(weight_NK).reshape(-1))
+        # Inputs are unsigned for the processor, 128 too large: that much of each sum is the weights' own.
+        correction = 128 * weight_NK.astype(np.int32).sum(axis=1, dtype=np.int32)
+        row[Field.CORRECTION] = self._put(2, self._ints, correction)
+        row[Field.COLUMNS] = self._put(2, self._ints, columns.astype(np.int32))
+        row[Field.SCALE] = self._add_floats(weight.scale_N)
+        row[Field.SHRINK] = self._add_floats(weight.shrink_K)
+        blocks = weight.float_MN.view(len(columns), outputs // LANES, LANES).transpose(0, 1)
+        row[Field.FLOAT] = self._add_floats(blocks.contiguous())
+        row[Field.BIAS] = NOTHING if linear.bias_N is None else self._add_floats(linear.bias_N)
+
+    def _add_floats(self, values: torch.Tensor) -> int:
+        return self._put(1, self._floats, values.detach().float().contiguous().view(-1).numpy())
+
+    def _put(self, arena: int, parts: list[Any], values: npt.NDArray[Any]) -> int:
+        place = self._used[arena]
+        parts.append(values)
+        self._used[arena] += values.size
+        return place
+
+
+def packed(weight_NK: npt.NDArray[np.int8]) -> npt.NDArray[np.int8]:
+    """[outputs, inputs] as [outputs / 16, inputs / 4, 16, 4]."""
+    outputs, inputs = weight_NK.shape
+    blocks = weight_NK.reshape(outputs // LANES, LANES, inputs // 4, 4)
+    return np.ascontiguousarray(blocks.transpose(0, 2, 1, 3))
+
+
+def fits(linear: Linear) -> bool:
+    """Whether a layer's sizes are multiples of what the processor takes at once."""
+    inputs, outputs = linear.weight.weight_KN.shape
+    return inputs % LANES == 0 and outputs % LANES == 0 and len(linear.weight.columns_M) % 2 == 0
+
+
+def _joined(parts: list[npt.NDArray[Any]], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+    # torch's memory begins at a multiple of 64 bytes, as the processor likes it.
+    whole = torch.empty(sum(part.size for part in parts), dtype=torch.from_numpy(np.zeros(0, dtype)).dtype).numpy()
+    return np.concatenate(parts, out=whole) if parts else whole

@@ -1,0 +1,146 @@
+"""What happens to one row on its own: norm, rounding, rotary embedding, activation. In compiled code.
+
+A row's result is the same bits whatever stands beside it.
+"""
+# Compiled functions have no types that Python could check.
+# mypy: disable-error-code="no-untyped-def,no-untyped-call"
+
+from __future__ import annotations
+
+import numpy as np
+
+from tessera_kernels.compiled import ELEMENTS, SUMS, compiled
+from tessera_kernels.int8_decoder.machine import float_of_bits
+from tessera_kernels.int8_linear.reference import LEVELS
+
+_LEVELS, _SMALLEST = np.float32(LEVELS), np.float32(1e-30)
+"""Of magnitudes; the step of a row that has no larger one is so small that its numbers become zero."""
+_ZERO = np.float32(128)
+"""What zero is among unsigned bytes."""
+_MAGNITUDE = np.int32(0x7FFFFFFF)
+_INFINITY = np.int32(0x7F800000)
+_LOG2_E = np.float32(1.44269504088896341)
+# ln 2 in two parts, and a polynomial for exp on [-ln 2 / 2, ln 2 / 2], as in Cephes' expf (Moshier 1992).
+_LN2_HIGH, _LN2_LOW = np.float32(0.693359375), np.float32(-2.12194440e-4)
+_P0, _P1, _P2 = np.float32(1.9875691500e-4), np.float32(1.3981999507e-3), np.float32(8.3334519073e-3)
+_P3, _P4, _P5 = np.float32(4.1665795894e-2), np.float32(1.6666665459e-1), np.float32(5.0000001201e-1)
+_LEAST, _MOST = np.float32(-87.0), np.float32(88.0)
+_ONE, _TWO = np.float32(1), np.float32(2)
+_GELU_SCALE, _GELU_CUBE = np.float32(0.7978845608028654), np.float32(0.044715)
+
+
+@compiled(ELEMENTS)
+def exp(x):
+    """e^x within two units in the last place, for numbers from -87 to 88 and clamped outside; NaN stays."""
+    if x < _LEAST:  # noqa: PLR1730 (a NaN must stay)
+        x = _LEAST
+    if x > _MOST:  # noqa: PLR1730
+        x = _MOST
+    whole = np.rint(x * _LOG2_E)
+    rest = x - whole * _LN2_HIGH
+    rest = rest - whole * _LN2_LOW
+    value = _P0
+    value = value * rest + _P1
+    value = value * rest + _P2
+    value = value * rest + _P3
+    value = value * rest + _P4
+    value = value * rest + _P5
+    value = value * rest * rest + rest + _ONE
+    return value * float_of_bits((np.int32(whole) + np.int32(127)) << np.int32(23))
+
+
+@compiled(SUMS)
+def norm(row_C, weight_C, epsilon, out_C):
+    """Root-mean-square norm; `out` may be `row`."""
+    total = np.float32(0)
+    for c in range(len(row_C)):
+        total += row_C[c] * row_C[c]
+    scale = _ONE / np.sqrt(total / np.float32(len(row_C)) + epsilon)
+    for c in range(len(row_C)):
+        out_C[c] = row_C[c] * scale * weight_C[c]
+
+
+@compiled(ELEMENTS)
+def quantize(row_K, shrink_K, columns_M, work_K, out_K, exact_M):
+    """A row as unsigned bytes around 128, those of `columns_M` in float. Returns the step, NaN if a value is none.
+
+    Args:
+        row_K: float32. shrink_K: what it is multiplied with.
+        columns_M: int32, which values are kept as they are, in `exact_M`.
+        work_K: float32, overwritten.
+        out_K: uint8.
+        exact_M: float32.
+    """
+    width = len(row_K)
+    for k in range(width):
+        work_K[k] = row_K[k] * shrink_K[k]
+    bad = False
+    for m in range(len(columns_M)):
+        value = row_K[columns_M[m]]
+        exact_M[m] = value
+        bad |= not np.isfinite(value)
+        work_K[columns_M[m]] = 0
+    # The bits of numbers that are not negative are in the numbers' order, and those of NaN behind all.
+    bits_K = work_K.view(np.int32)
+    largest_bits = np.int32(0)
+    for k in range(width):
+        largest_bits = max(largest_bits, bits_K[k] & _MAGNITUDE)
+    if bad or largest_bits >= _INFINITY:
+        for k in range(width):
+            out_K[k] = 128
+        return np.float32(np.nan)
+    largest = max(float_of_bits(largest_bits), _SMALLEST)
+    factor = _LEVELS / largest
+    for k in range(width):
+        out_K[k] = np.uint8(np.int32(np.rint(work_K[k] * factor) + _ZERO))
+    return largest / _LEVELS
+
+
+@compiled(ELEMENTS)
+def rotate(head_D, cosine_D, sine_D):
+    """Rotary embedding in place, the second half of a head being the first one's other coordinate (GPT-NeoX's way)."""
+    half = len(head_D) // 2
+    for d in range(half):
+        low, high = head_D[d], head_D[half + d]
+        head_D[d] = low * cosine_D[d] - high * sine_D[d]
+        head_D[half + d] = high * cosine_D[half + d] + low * sine_D[half + d]
+
+
+@compiled(ELEMENTS)
+def gate_silu(both_2F, out_F):
+    """silu(gate) · up of a row with the gate's values first."""
+    width = len(out_F)
+    for f in range(width):
+        gate = both_2F[f]
+        out_F[f] = gate / (_ONE + exp(-gate)) * both_2F[width + f]
+
+
+@compiled(ELEMENTS)
+def gate_gelu(both_2F, out_F):
+    """gelu(gate) · up with gelu by tanh (Hendrycks & Gimpel 2016)."""
+    width = len(out_F)
+    for f in range(width):
+        gate = both_2F[f]
+        inner = _GELU_SCALE * (gate + _GELU_CUBE * gate * gate * gate)
+        # tanh(u) = 1 - 2 / (1 + e^2u), so (1 + tanh(u)) / 2 = 1 - 1 / (1 + e^2u).
+        out_F[f] = gate * (_ONE - _ONE / (_ONE + exp(_TWO * inner))) * both_2F[width + f]
+
+
+@compiled(ELEMENTS)
+def store(head_D, stored_D, scales, slot, head):
+    """Write a head of keys or values to the cache, in 8 bits with a step of its own where `scales` has any."""
+    if len(scales) == 0:
+        for d in range(len(head_D)):
+            stored_D[d] = head_D[d]
+        return
+    largest = np.float32(0)
+    for d in range(len(head_D)):
+        value = abs(head_D[d])
+        # A NaN must stay: it is how an overflow is seen.
+        if not value <= largest:
+            largest = value
+    step = largest / _LEVELS
+    scales[slot, head] = step
+    divisor = max(step, _SMALLEST)
+    for d in range(len(head_D)):
+        stored_D[d] = np.int8(np.rint(head_D[d] / divisor))

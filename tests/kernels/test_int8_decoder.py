@@ -1,0 +1,170 @@
+"""The parts of the compiled decoder step equal their definitions, for every number of rows."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tessera_kernels.int8_decoder import cpu, machine, rows
+from tessera_kernels.int8_decoder.attend import attend_head
+from tessera_kernels.int8_decoder.layout import packed
+from tessera_kernels.int8_decoder.team import Team
+
+pytestmark = pytest.mark.skipif(not machine.available(), reason="the processor has no AVX-512 VNNI")
+LINEAR_FIELDS = 10
+
+
+def multiplied(weight_NK, x_TK, *, bias=True, in_float=4, add=False, threads=1):
+    """`_multiply` on random steps, and what it should be in float64."""
+    generator = np.random.default_rng(len(x_TK))
+    outputs, inputs = weight_NK.shape
+    steps_N, steps_T = (generator.random(count).astype(np.float32) + 0.1 for count in (outputs, len(x_TK)))
+    bias_N = generator.standard_normal(outputs).astype(np.float32)
+    exact_TM = generator.standard_normal((len(x_TK), max(1, in_float))).astype(np.float32)
+    float_MN = generator.standard_normal((in_float, outputs)).astype(np.float32)
+    blocks = float_MN.reshape(in_float, outputs // 16, 16).transpose(1, 0, 2).reshape(-1)
+    floats = np.concatenate([steps_N, bias_N, blocks])
+    fields = np.array([0, outputs, inputs, 0, 0, 0, in_float, 2 * outputs, 0, outputs if bias else -1])
+    assert len(fields) == LINEAR_FIELDS
+    corrections = 128 * weight_NK.astype(np.int32).sum(1, dtype=np.int32)
+    arenas = packed(weight_NK).reshape(-1), floats, corrections
+    unsigned = (x_TK.astype(np.int32) + 128).astype(np.uint8)
+    before = generator.standard_normal((len(x_TK), outputs)).astype(np.float32) if add else np.nan
+    target = np.full((len(x_TK), outputs), np.nan, np.float32)
+    target[:] = before
+    for me in range(threads):
+        sums = np.zeros((16, 16), np.int32)
+        cpu._multiply(me, threads, fields, arenas, (unsigned, steps_T, exact_TM, sums), len(x_TK), target, add)
+    exact = (x_TK.astype(np.float64) @ weight_NK.astype(np.float64).T) * steps_N * steps_T[:, None].astype(np.float64)
+    exact += exact_TM[:, :in_float].astype(np.float64) @ float_MN
+    return target, exact + (bias_N if bias else 0) + (before if add else 0)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    tokens=st.integers(1, 40),
+    inputs=st.integers(1, 12),
+    outputs=st.integers(1, 9),
+    bias=st.booleans(),
+    add=st.booleans(),
+    in_float=st.sampled_from([0, 2, 16]),
+    threads=st.integers(1, 3),
+)
+def test_products_are_exact_integers_scaled(tokens, inputs, outputs, bias, add, in_float, threads):
+    generator = np.random.default_rng(tokens)
+    weight_NK = generator.integers(-127, 128, (16 * outputs, 16 * inputs)).astype(np.int8)
+    x_TK = generator.integers(-127, 128, (tokens, 16 * inputs)).astype(np.int8)
+    got, exact = multiplied(weight_NK, x_TK, bias=bias, add=add, in_float=in_float, threads=threads)
+    np.testing.assert_allclose(got, exact, rtol=2e-6, atol=2e-6 * np.abs(exact).max())
+
+
+def test_the_largest_numbers_there_are_do_not_overflow():
+    weight_NK, x_TK = np.full((16, 4096), -127, np.int8), np.full((3, 4096), 127, np.int8)
+    got, exact = multiplied(weight_NK, x_TK, in_float=0)
+    np.testing.assert_allclose(got, exact, rtol=1e-6)
+
+
+def test_exp_is_within_two_units_of_the_last_place():
+    x = np.concatenate([np.linspace(-87, 88, 20_001), [0.0, -0.0, 1e-8, np.nan, -200, 200]]).astype(np.float32)
+    got = np.array([rows.exp(value) for value in x])
+    exact = np.exp(np.clip(x, np.float32(-87), np.float32(88)).astype(np.float64))
+    assert np.isnan(got[-3])
+    assert np.isnan(exact[-3])
+    units = np.abs(got - exact) / np.spacing(exact.astype(np.float32))
+    assert np.nanmax(units) <= 2
+
+
+@settings(max_examples=30, deadline=None)
+@given(width=st.integers(1, 90), size=st.sampled_from([1e-30, 1.0, 1e20]), kept=st.integers(0, 3))
+def test_rounding_takes_half_a_step_at_most(width, size, kept):
+    generator = np.random.default_rng(width)
+    row = (generator.standard_normal(width) * size).astype(np.float32)
+    shrink = (generator.random(width) + 0.5).astype(np.float32)
+    columns = np.sort(generator.permutation(width)[:kept]).astype(np.int32)
+    out, exact = np.zeros(width, np.uint8), np.full(3, np.nan, np.float32)
+    step = rows.quantize(row, shrink, columns, np.empty(width, np.float32), out, exact)
+    wanted = row.astype(np.float64) * shrink
+    wanted[columns] = 0
+    assert np.abs((out.astype(np.float64) - 128) * step - wanted).max() <= 0.5001 * step + 1e-30
+    assert (exact[: len(columns)] == row[columns]).all()
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("column", [0, 5])
+def test_a_row_with_a_value_that_is_none_has_no_step(value, column):
+    row = np.ones(32, np.float32)
+    row[column] = value
+    work, out, exact = np.empty(32, np.float32), np.zeros(32, np.uint8), np.zeros(1, np.float32)
+    assert np.isnan(rows.quantize(row, np.ones(32, np.float32), np.array([5], np.int32), work, out, exact))
+
+
+@pytest.mark.parametrize(("gate", "reference"), [(rows.gate_silu, torch.nn.functional.silu), (rows.gate_gelu, None)])
+def test_gates_equal_torch(gate, reference):
+    both = torch.linspace(-30, 30, 400).repeat(2).float()
+    reference = reference or (lambda x: torch.nn.functional.gelu(x, approximate="tanh"))
+    out = np.empty(400, np.float32)
+    gate(both.numpy(), out)
+    exact = reference(both[:400].double()) * both[400:].double()
+    np.testing.assert_allclose(out, exact.numpy(), rtol=1e-5, atol=1e-5)
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    context=st.integers(1, 70),
+    window=st.sampled_from([0, 1, 7, 100]),
+    groups=st.integers(1, 4),
+    vectors=st.integers(1, 5),
+    quantized=st.booleans(),
+)
+def test_attention_equals_softmax_in_float64(context, window, groups, vectors, quantized):
+    generator = np.random.default_rng(context)
+    dim, heads, size = 16 * vectors, 2, 16
+    pages = np.array([3, 0, 5, 1, 4], np.int32)
+    query = generator.standard_normal((groups, dim)).astype(np.float32)
+    shape = (6, size, heads, dim)
+    if quantized:
+        keys, values = (generator.integers(-127, 128, shape).astype(np.int8) for _ in range(2))
+        scales = [(generator.random(shape[:3]) / 50).astype(np.float32) for _ in range(2)]
+        true = [numbers * scale[..., None] for numbers, scale in zip((keys, values), scales, strict=True)]
+    else:
+        keys, values = (generator.standard_normal(shape).astype(np.float32) for _ in range(2))
+        scales, true = [np.zeros((0, 0, 0), np.float32)] * 2, [keys, values]
+    first = max(0, context - window) if window else 0
+    for head in range(heads):
+        out = np.full((groups, dim), np.nan, np.float32)
+        scores = np.full((groups, context), np.nan, np.float32)
+        scaling = np.float32(0.2)
+        attend_head(query, keys, values, *scales, pages, context, window, head, scaling, scores, out)
+        key, value = (one[pages, :, head].reshape(-1, dim)[first:context].astype(np.float64) for one in true)
+        weights = torch.softmax(torch.from_numpy(0.2 * query.astype(np.float64) @ key.T), dim=1).numpy()
+        np.testing.assert_allclose(out, weights @ value, rtol=1e-4, atol=2e-5)
+
+
+def test_a_key_that_is_not_a_number_is_seen_in_its_row():
+    keys, values = np.ones((1, 16, 1, 16), np.float32), np.ones((1, 16, 1, 16), np.float32)
+    keys[0, 3] = np.nan
+    nothing, out = np.zeros((0, 0, 0), np.float32), np.zeros((2, 16), np.float32)
+    arguments = (np.ones((2, 16), np.float32), keys, values, nothing, nothing, np.zeros(1, np.int32))
+    for context, spoiled in ((3, False), (4, True), (9, True)):
+        attend_head(*arguments, context, 0, 0, np.float32(1), np.zeros((2, 16), np.float32), out)
+        assert np.isnan(out).all() == spoiled
+
+
+def test_an_error_on_any_thread_is_raised_where_the_team_was_called():
+    team, met = Team(), []
+
+    def work(me, threads, shared):
+        met.append(me)
+        if me == threads - 1:
+            raise RuntimeError("the last one failed")
+
+    with pytest.raises(RuntimeError, match="the last one failed"):
+        team.run(work, 3)
+    assert sorted(met) == [0, 1, 2]
+    with pytest.raises(RuntimeError, match="the last one failed"):
+        team.run(work, 1)
+    team.run(lambda me, threads, shared: met.append((me, threads, shared.ctypes.data % 64)), 2)
+    assert sorted(met[-2:]) == [(0, 2, 0), (1, 2, 0)]

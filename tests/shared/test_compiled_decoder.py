@@ -1,0 +1,180 @@
+"""A compiled decoder step computes what the model's own layers do; each row the same bits whatever shares its step."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import transformers
+
+from tessera.device import choose
+from tessera.engine.batch import Batch, Chunk
+from tessera.engine.sequence_request import SequenceRequest
+from tessera.models import compiled_decoder, sequence_runner
+from tessera.models.sequence_runner import SequenceRunner
+from tessera.wire.engine import Sampling
+from tessera_kernels.int8_decoder import machine
+
+pytestmark = pytest.mark.skipif(not machine.available(), reason="the processor has no AVX-512 VNNI")
+
+PAGE = 4
+SMALL = {
+    "vocab_size": 512,
+    "hidden_size": 128,
+    "intermediate_size": 192,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "head_dim": 16,
+    "max_position_embeddings": 256,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+FIT = {
+    "llama": {"attention_bias": True, "mlp_bias": True},
+    "mistral": {"sliding_window": 8},
+    "qwen2": {},
+    "qwen3": {},
+    "ernie4_5": {"hidden_act": "gelu_pytorch_tanh"},
+}
+DIFFERENT = {
+    "gemma2": "a layer of",
+    "qwen3_moe": "gate_proj and up_proj are not one product",
+    "gpt_oss": "sinks",
+    "olmo2": "a layer of",
+    "phi3": "a layer of",
+}
+EXPERTS = {"num_experts": 4, "num_local_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+SEQUENCES = (3, 40, 17, 1)
+"""Tokens; one has more than are attended to row by row."""
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory):
+    def make(name: str):
+        made = tmp_path_factory.getbasetemp() / f"decoder-{name}"
+        if not made.exists():
+            extra = (FIT | dict.fromkeys(DIFFERENT, {}))[name]
+            if name in {"qwen3_moe", "gpt_oss"}:
+                extra = EXPERTS
+            config = transformers.AutoConfig.for_model(name, **(SMALL | extra))
+            torch.manual_seed(4)
+            model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+            for parameter in model.parameters():
+                if parameter.ndim == 1:
+                    parameter.data += 0.3 * torch.randn_like(parameter)  # norms and biases that matter
+            model.save_pretrained(made)
+        return made
+
+    return make
+
+
+def runner(directory, **changes) -> SequenceRunner:
+    return SequenceRunner(
+        directory, choose("cpu", threads=1), page_size=PAGE, kv_cache_bytes=1 << 20, weights="int8", **changes
+    )
+
+
+def prompts() -> list[list[int]]:
+    generator = torch.Generator().manual_seed(1)
+    return [torch.randint(3, 500, (count,), generator=generator).tolist() for count in SEQUENCES]
+
+
+def requests() -> list[SequenceRequest]:
+    made = []
+    for index, tokens in enumerate(prompts()):
+        scored = Sampling(max_tokens=8, prompt_logprobs=0)
+        made.append(SequenceRequest(f"r{index}", tokens, scored, pages=list(range(20 * index, 20 * index + 20))))
+    return made
+
+
+def logits(made: SequenceRunner, chunks: list[Chunk]) -> tuple[torch.Tensor, torch.Tensor | None]:
+    output = made.run(Batch(chunks))
+    return output.logits_RV, output.prompt_logits_SV
+
+
+def whole(some: list[SequenceRequest]) -> list[Chunk]:
+    return [Chunk(request, 0, len(request.token_ids)) for request in some]
+
+
+# Where keys are rounded too, more of them fall to the other side.
+@pytest.mark.parametrize(("kv_cache_dtype", "bound"), [("auto", 0.02), ("int8", 0.03)])
+@pytest.mark.parametrize("name", FIT)
+def test_it_computes_what_the_models_own_layers_do(name, kv_cache_dtype, bound, directory, monkeypatch):
+    compiled = runner(directory(name), kv_cache_dtype=kv_cache_dtype)
+    assert compiled._compiled is not None
+    with monkeypatch.context() as patch:
+        patch.setattr(sequence_runner, "compile_decoder", lambda *_: (None, "off"))
+        own = runner(directory(name), kv_cache_dtype=kv_cache_dtype)
+    for chunks in (whole(requests()), [Chunk(request, len(request.token_ids) - 1, 1) for request in requests()]):
+        (got, scored), (wanted, scores) = logits(compiled, chunks), logits(own, chunks)
+        assert compiled_decoder._far(got, wanted) < bound
+        if scores is not None and len(scores):
+            assert compiled_decoder._far(scored, scores) < bound
+
+
+@pytest.mark.parametrize("name", ["qwen3", "mistral"])
+def test_a_row_is_the_same_bits_whatever_shares_its_step_and_however_many_threads(name, directory, monkeypatch):
+    made = runner(directory(name))
+    some = requests()
+    for chunk in whole(some):
+        logits(made, [chunk])
+    decodes = [Chunk(request, len(request.token_ids) - 1, 1) for request in some]
+    alone = torch.cat([logits(made, [chunk])[0] for chunk in decodes])
+    assert torch.equal(logits(made, decodes)[0], alone)
+    assert torch.equal(logits(made, decodes[::-1])[0], alone.flip(0))
+    beside = SequenceRequest("long", list(range(3, 63)), Sampling(max_tokens=1), pages=list(range(100, 120)))
+    assert torch.equal(logits(made, [*decodes, Chunk(beside, 0, 60)])[0][:-1], alone)
+    for threads in (2, 3):
+        monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
+        assert torch.equal(logits(made, decodes)[0], alone)
+
+
+def test_hidden_states_are_those_behind_the_last_norm(directory, monkeypatch):
+    compiled = runner(directory("llama"))
+    with monkeypatch.context() as patch:
+        patch.setattr(sequence_runner, "compile_decoder", lambda *_: (None, "off"))
+        own = runner(directory("llama"))
+    request = SequenceRequest("embedded", prompts()[2], None, pages=list(range(10)))
+    got, wanted = (made.run(Batch(whole([request]))).hidden_TD for made in (compiled, own))
+    assert compiled_decoder._far(got, wanted) < 0.02
+
+
+@pytest.mark.parametrize(("name", "words"), DIFFERENT.items())
+def test_a_model_that_does_not_fit_runs_as_before_and_says_why(name, words, directory, caplog):
+    caplog.set_level("INFO")
+    made = runner(directory(name))
+    assert made._compiled is None
+    assert words in caplog.text
+    assert torch.isfinite(logits(made, whole(requests()))[0]).all()
+
+
+def test_layers_that_only_look_alike_are_found_out_by_trying(directory, monkeypatch, caplog):
+    caplog.set_level("INFO")
+    scaled = compiled_decoder._weight_of
+    monkeypatch.setattr(compiled_decoder, "_weight_of", lambda norm: scaled(norm) * 1.3)
+    made = runner(directory("llama"))
+    assert made._compiled is None
+    assert "its layers compute something else" in caplog.text
+    assert torch.isfinite(logits(made, whole(requests()))[0]).all()
+
+
+def test_the_models_own_weights_are_freed(directory):
+    made = runner(directory("llama"))
+    kept = [module for module in made.model.get_decoder().layers.modules() if hasattr(module, "shrink_K")]
+    assert not kept
+    assert not any(
+        hasattr(module, "weight") for module in made.model.modules() if type(module).__name__ == "Int8Linear"
+    )
+
+
+def test_an_overflow_stays_in_its_row(directory):
+    made = runner(directory("llama"))
+    with torch.no_grad():
+        made.model.get_input_embeddings().weight[7] = float("nan")
+    good = [SequenceRequest("good", [5, 9, 11], Sampling(max_tokens=1), pages=[0])]
+    bad = [SequenceRequest("bad", [5, 7, 11], Sampling(max_tokens=1), pages=[1])]
+    alone = logits(made, whole(good))[0]
+    together = logits(made, whole(good + bad))[0]
+    assert torch.equal(together[:1], alone)
+    assert not torch.isfinite(together[1]).any()
