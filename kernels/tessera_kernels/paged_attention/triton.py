@@ -57,13 +57,19 @@ def config(
     if found is not None:
         return found
     wide = max(block(dim) for dim in dims) > 128
+    older = chip.backend == "cuda" and chip.capability < 90
     positions, warps, stages = (64, 4, 3) if rows < 64 else (64, 8 if rows * block(dims[1]) > 8192 else 4, 2)
-    if wide or tree or (chip.backend == "cuda" and chip.capability < 90 and rows > NARROWEST):
+    if wide or tree or (older and rows > NARROWEST):
         positions = 32
-    if dtype == torch.float32:
-        positions = 16
+    if tree and rows == 64:
+        warps = 8
+    if older and rows > NARROWEST:
+        stages = 2
     if chip.backend == "hip":
         stages = 2 if rows < 64 else 1
+        positions = 16 if rows == WIDEST and stored != dtype else positions
+    if dtype == torch.float32:
+        positions = 16
 
     def shared() -> int:
         keys = sum(block(dim) for dim in dims) * positions

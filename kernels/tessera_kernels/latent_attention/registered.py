@@ -1,0 +1,46 @@
+"""`latent_attention` as torch.compile and CUDA graphs see it, and which implementation it runs.
+
+Does not check arguments: the public function does.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from tessera_kernels.dispatch import Answer, no, triton_on
+from tessera_kernels.latent_attention import reference
+from tessera_kernels.paged_attention import Ragged
+
+DTYPES = frozenset({torch.float32, torch.float16, torch.bfloat16})
+WIDEST = 512
+"""The largest rank whose tiles fit a program."""
+
+
+def triton_suits(query_TQR: torch.Tensor, rope_TQO: torch.Tensor, cache_PSC: torch.Tensor) -> Answer:
+    """Whether Triton's kernel can run, and why not."""
+    if query_TQR.shape[2] > WIDEST:
+        return no(f"a rank of {query_TQR.shape[2]} is wider than {WIDEST}")
+    return triton_on(query_TQR, rope_TQO, cache_PSC)
+
+
+@torch.library.custom_op("tessera::latent_attention", mutates_args=())
+def _latent_attention(
+    query: torch.Tensor,
+    rope: torch.Tensor,
+    cache: torch.Tensor,
+    page_table: torch.Tensor,
+    context: torch.Tensor,
+    query_counts: list[int],
+    scaling: float,
+) -> torch.Tensor:
+    ragged = Ragged(page_table, context, list(query_counts))
+    if not triton_suits(query, rope, cache).ok:
+        return reference.latent_attention(query, rope, cache, ragged, scaling=scaling)
+    from tessera_kernels.latent_attention import triton  # noqa: PLC0415 - a CPU needs no Triton
+
+    return triton.latent_attention(query, rope, cache, ragged, scaling=scaling)
+
+
+@_latent_attention.register_fake
+def _(query: torch.Tensor, *_: object) -> torch.Tensor:
+    return torch.empty_like(query)
