@@ -167,7 +167,9 @@ def test_what_is_not_finite_stays_in_its_token():
 
 
 def test_tiles_follow_what_an_expert_has():
-    assert [tile_for(8 * tokens, 128) for tokens in (1, 64, 256, 512, 1024, 8192)] == [16, 16, 16, 32, 64, 128]
+    dense, packed = stacked("dense", torch.randn(128, 2, 32)), stacked("int4 32", torch.randn(128, 2, 32))
+    assert [tile_for(8 * tokens, dense) for tokens in (1, 64, 256, 512, 1024, 8192)] == [16, 16, 16, 32, 64, 128]
+    assert tile_for(10**6, packed) == 64
 
 
 def test_nothing_gives_nothing():

@@ -13,7 +13,7 @@ import torch
 from tessera_kernels.dispatch import triton_on
 from tessera_kernels.grouped_gemm import reference
 from tessera_kernels.moe_routing import Plan
-from tessera_kernels.quantized_weight import FLOATS, Format, QuantizedWeight
+from tessera_kernels.quantized_weight import FLOATS, NIBBLES, Format, QuantizedWeight
 from tessera_kernels.scaled_linear import scaled_can
 from tessera_kernels.scaled_weight import ScaledWeight
 
@@ -22,10 +22,14 @@ __all__ = ["ExpertsWeight", "grouped_gemm", "tile_for"]
 ExpertsWeight = QuantizedWeight | ScaledWeight
 
 
-def tile_for(assignments: int, experts: int) -> int:
-    """Places of a tile for `moe_routing.plan`: what an expert has on average, so that few stay empty; 16 to 128."""
-    average = -(-assignments // experts)
-    return min(max(16, 1 << (average - 1).bit_length()), 128)
+def tile_for(assignments: int, weight: ExpertsWeight) -> int:
+    """Places of a tile for `moe_routing.plan`: what an expert has on average, so that few stay empty.
+
+    16 to 128; or to 64 where numbers of four bits are expanded, which takes registers that sums would need.
+    """
+    average = -(-assignments // weight.experts[0])
+    most = 64 if isinstance(weight, QuantizedWeight) and weight.format in NIBBLES else 128
+    return min(max(16, 1 << (average - 1).bit_length()), most)
 
 
 def grouped_gemm(

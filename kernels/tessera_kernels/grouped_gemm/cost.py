@@ -2,27 +2,36 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
 import torch
 
 from tessera_kernels.roofline import Cost
-from tessera_kernels.scaled_weight import ScaledWeight
 
-if TYPE_CHECKING:
-    from tessera_kernels.grouped_gemm import ExpertsWeight
+UNITS = {torch.bfloat16: "bf16", torch.float16: "fp16"}
 
 
-def cost(
-    rows: int, assignments: int, used: int, weight: ExpertsWeight, dtype: torch.dtype, *, gated: bool = False
-) -> Cost:
-    """Of one launch that uses `used` of the experts: their weights are read once, and every row of inputs."""
-    numbers = weight.numbers_NK if isinstance(weight, ScaledWeight) else weight.numbers
-    outputs = numbers.shape[-2]
-    inputs = numbers.shape[-1] if isinstance(weight, ScaledWeight) else weight.inputs
-    written = outputs // 2 if gated else outputs
-    moved = weight.nbytes * used / weight.experts[0] + (rows * inputs + assignments * written) * dtype.itemsize
-    unit = {torch.bfloat16: "bf16", torch.float16: "fp16"}.get(dtype, "fp32")
-    if isinstance(weight, ScaledWeight):
-        unit = "int8" if numbers.dtype == torch.int8 else "fp8"
-    return Cost(2.0 * assignments * inputs * outputs, moved, unit)
+@dataclass(frozen=True)
+class Layer:
+    """Sizes of one product of experts.
+
+    Attributes:
+        rows: of inputs, each read once.
+        assignments: rows that are multiplied and written.
+        outputs: of the weight.
+        inputs: of it.
+        gated: whether half as many outputs are written.
+    """
+
+    rows: int
+    assignments: int
+    outputs: int
+    inputs: int
+    gated: bool
+
+
+def cost(layer: Layer, weights_bytes: float, dtype: torch.dtype, unit: str | None = None) -> Cost:
+    """Of one launch; `weights_bytes` are those of the experts that have any assignment, `unit` that of eight bits."""
+    written = layer.outputs // 2 if layer.gated else layer.outputs
+    moved = weights_bytes + (layer.rows * layer.inputs + layer.assignments * written) * dtype.itemsize
+    return Cost(2.0 * layer.assignments * layer.inputs * layer.outputs, moved, unit or UNITS.get(dtype, "fp32"))

@@ -15,6 +15,8 @@ from tessera_kernels.weight_only_linear.triton import weight_only_kernel
 TILES = (16, 32, 64, 128)
 SCHEMES = ("dense", "int4 32", "int4 128", "int4 128 zero points", "int8", "fp8", "mxfp4", "nvfp4")
 """Of `weight_only_linear`; the others are a matter of one load more."""
+WIDE = ("dense", "int8", "fp8")
+"""Those that have tiles of 128 tokens."""
 SCALED = (("int8", False), ("fp8", False), ("fp8", True))
 CHOSEN = 8
 
@@ -36,7 +38,7 @@ def launches() -> Iterator[Launch]:
         for gated in (True, False):
             kind = f"T{tile}{' gated' if gated else ''}"
             more = {"GROUPED": True, "DIVISOR": CHOSEN if gated else 1, "GATED": gated, "B_T": tile}
-            for scheme in SCHEMES:
+            for scheme in SCHEMES if tile <= 64 else WIDE:
                 pointers, constants = told(scheme, "bf16")
                 pointers |= {"p_out": "*bf16", "p_rows": "*i32", "p_experts": "*i32"}
                 for how, only in _heuristics(tile, eight=False, blocked=False, gated=gated):

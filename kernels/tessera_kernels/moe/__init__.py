@@ -52,7 +52,7 @@ def moe(
         )
     _check(experts_TC, weights_TC, len(x_TD))
     assignments = experts_TC.numel()
-    places = plan(experts_TC, experts, tile_for(assignments, experts))
+    places = plan(experts_TC, experts, tile_for(assignments, gate_up))
     inner_AF = grouped_gemm(x_TD, gate_up, places, assignments, gate_up_bias, gated=True)
     outer_AD = grouped_gemm(inner_AF, down, places, assignments, down_bias)
     return combine(outer_AD, experts_TC, weights_TC, experts)

@@ -43,5 +43,5 @@ def quantize_scaled(
     numbers = values_NK / spread.clamp_min(_SMALLEST)
     if dtype == torch.int8:
         numbers = numbers.round()
-    given = None if largest_input is None else torch.tensor([largest_input / largest])
+    given = None if largest_input is None else torch.tensor([largest_input / largest], device=weight_NK.device)
     return ScaledWeight(numbers.clamp(-largest, largest).to(dtype).contiguous(), scale.contiguous(), given)

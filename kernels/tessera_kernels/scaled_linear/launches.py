@@ -67,11 +67,11 @@ def product(
     )
 
 
-def heuristics(tokens: int, *, whole: bool) -> Iterator[tuple[dict[str, int], frozenset[str]]]:
+def heuristics(tokens: int, *, whole: bool, blocked: bool = False) -> Iterator[tuple[dict[str, int], frozenset[str]]]:
     """What the heuristic chooses for a layer of 4096 inputs and outputs, and the chips for which it does."""
     found: dict[str, tuple[dict[str, int], set[str]]] = {}
     for chip in CHIPS.values():
-        how = heuristic(tokens, 4096, 4096, chip, 132, False, whole)
+        how = heuristic(tokens, 4096, 4096, chip, 132, invariant=False, whole=whole, blocked=blocked)
         found.setdefault(str(how), (how, set()))[1].add(chip.name)
     for how, chips in found.values():
         yield how, frozenset(chips if len(found) > 1 else ())
@@ -82,7 +82,7 @@ def launches() -> Iterator[Launch]:
     named = set()
     for kind, blocked in (("int8", False), ("fp8", False), ("fp8", True), ("int8", True)):
         for tokens in (16, 64, 128, 8192):
-            for how, only in heuristics(tokens, whole=kind == "int8"):
+            for how, only in heuristics(tokens, whole=kind == "int8", blocked=blocked):
                 stages = f" {how['num_stages']} stages" if only else ""
                 name = f"{kind}{' blocks' if blocked else ''} T{how['B_T']} N{how['B_N']}{stages}"
                 if name not in named:  # one chip may have the same tile for few tokens and for many

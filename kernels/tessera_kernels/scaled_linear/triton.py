@@ -172,18 +172,27 @@ def config(tokens: int, weight: ScaledWeight, device: torch.device, *, invariant
     )
     if tuned is not None:
         return tuned
+    shape, chip, units = (tokens, outputs, inputs), chips.chip_of(device), chips.units_of(device)
     whole = weight.numbers_NK.dtype == torch.int8
-    return heuristic(tokens, outputs, inputs, chips.chip_of(device), chips.units_of(device), invariant, whole)
+    return heuristic(*shape, chip, units, invariant=invariant, whole=whole, blocked=weight.blocked)
 
 
 def heuristic(
-    tokens: int, outputs: int, inputs: int, chip: chips.Chip, units: int, invariant: bool, whole: bool
+    tokens: int,
+    outputs: int,
+    inputs: int,
+    chip: chips.Chip,
+    units: int,
+    *,
+    invariant: bool,
+    whole: bool,
+    blocked: bool,
 ) -> dict[str, int]:
     """Few tokens: narrow tiles, and unless sums are `whole` numbers split ones; many: tiles that compute most."""
     if tokens > 64 and not invariant:
         stages = 4 if chip.shared > 200 * 1024 else 3 if chip.shared > 2**16 else 2
-        # AMD's chip has another float8: ours is widened there, which takes registers.
-        wide = tokens > 128 and (whole or chip.backend == "cuda")
+        # Blocks need a second tile of sums. On Blackwell, Triton multiplies int8 with the older instructions.
+        wide = tokens > 128 and not blocked and not (whole and chip.capability >= 100)
         tile = {"B_T": 128 if wide else 64, "B_N": 128, "B_K": BLOCK, "SPLITS": 1}
         return {**tile, "num_warps": 8, "num_stages": stages if tile["B_T"] == 128 else min(stages, 3)}
     # Parts of int8 sums are rounded before they are added, and int8 promises the same bits in any batch.

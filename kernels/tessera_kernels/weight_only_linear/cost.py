@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import torch
 
-from tessera_kernels.quantized_weight import QuantizedWeight
+from tessera_kernels.quantized_weight import NIBBLES, QuantizedWeight
 from tessera_kernels.roofline import Cost
 
+UNITS = {torch.bfloat16: "bf16", torch.float16: "fp16"}
+"""Inputs of 16 bits are multiplied in 16 bits, whatever the weight has."""
 
-def cost(tokens: int, weight: QuantizedWeight, dtype: torch.dtype) -> Cost:
-    """Of one product; inputs of 16 bits are multiplied in 16 bits, whatever the weight has."""
-    moved = weight.nbytes + tokens * (weight.inputs + weight.outputs) * dtype.itemsize
-    unit = {torch.bfloat16: "bf16", torch.float16: "fp16"}.get(dtype, "fp32")
-    return Cost(2.0 * tokens * weight.inputs * weight.outputs, moved, unit)
+
+def cost(tokens: int, outputs: int, inputs: int, weight_bytes: float, dtype: torch.dtype) -> Cost:
+    """Of one product."""
+    moved = weight_bytes + tokens * (inputs + outputs) * dtype.itemsize
+    return Cost(2.0 * tokens * inputs * outputs, moved, UNITS.get(dtype, "fp32"))
+
+
+def bytes_like(sample: QuantizedWeight, outputs: int, inputs: int) -> float:
+    """Bytes of a weight of that size in the sample's scheme."""
+    numbers = outputs * inputs * (0.5 if sample.format in NIBBLES else sample.numbers.dtype.itemsize)
+    groups = -(-inputs // sample.group) * outputs
+    by_group = [tensor for tensor in (sample.scale_GN, sample.zero_GN) if tensor is not None]
+    return numbers + groups * sum(tensor.dtype.itemsize for tensor in by_group)

@@ -1,0 +1,133 @@
+"""What is measured of `grouped_gemm`: both products of Qwen3's experts, for a decode step and a prefill."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import torch
+
+from tessera_kernels.cases import Case
+from tessera_kernels.grouped_gemm import ExpertsWeight, reference, tile_for
+from tessera_kernels.grouped_gemm.cost import Layer, cost
+from tessera_kernels.moe_routing import Plan, plan
+from tessera_kernels.quantized_weight import QuantizedWeight
+from tessera_kernels.quantizers import (
+    quantize_fp8,
+    quantize_int4,
+    quantize_int8,
+    quantize_mxfp4,
+    quantize_nvfp4,
+    quantize_scaled,
+)
+from tessera_kernels.scaled_weight import ScaledWeight
+from tessera_kernels.shapes import QWEN3_30B_A3B
+from tessera_kernels.weight_only_linear.cost import bytes_like
+
+FP8 = torch.float8_e4m3fn
+BOUNDS = {torch.float32: 2e-3, torch.bfloat16: 1e-2}
+SCHEMES: dict[str, Callable[[torch.Tensor], ExpertsWeight]] = {
+    "bf16": lambda weight: QuantizedWeight("dense", weight.shape[1], 64, weight),
+    "int4 g128": quantize_int4,
+    "int8": quantize_int8,
+    "fp8": quantize_fp8,
+    "mxfp4": quantize_mxfp4,
+    "nvfp4": quantize_nvfp4,
+    "int8 by int8": lambda weight: quantize_scaled(weight, torch.int8),
+    "fp8 by fp8": lambda weight: quantize_scaled(weight, FP8),
+    "fp8 by fp8 in blocks": lambda weight: quantize_scaled(weight, FP8, "block"),
+}
+
+
+@dataclass(frozen=True)
+class _Sizes:
+    tokens: int
+    chosen: int
+    experts: int
+    outputs: int
+    inputs: int
+    gated: bool
+
+
+def cases() -> Iterator[Case]:
+    """Every scheme at both products; every scheme and dtype tiny."""
+    model = QWEN3_30B_A3B
+    for scheme in SCHEMES:
+        for tokens in (16, 8192):
+            counts = tokens, model.chosen, model.experts
+            up = _Sizes(*counts, 2 * model.inner, model.hidden, gated=True)
+            down = _Sizes(*counts, model.hidden, model.inner, gated=False)
+            yield _case(f"{model.name} gate and up {tokens} tokens {scheme}", scheme, up, torch.bfloat16)
+            yield _case(f"{model.name} down {tokens} tokens {scheme}", scheme, down, torch.bfloat16)
+        for dtype in BOUNDS:
+            name = f"tiny {scheme} in {str(dtype).removeprefix('torch.')}"
+            yield _case(f"{name} gated", scheme, _Sizes(5, 2, 3, 40, 200, gated=True), dtype, tiny=True)
+            yield _case(name, scheme, _Sizes(5, 2, 3, 24, 130, gated=False), dtype, tiny=True)
+
+
+def _case(name: str, scheme: str, sizes: _Sizes, dtype: torch.dtype, *, tiny: bool = False) -> Case:
+    sample = SCHEMES[scheme](torch.zeros(1, 128, dtype=dtype))
+    assignments = sizes.tokens * sizes.chosen
+    if isinstance(sample, ScaledWeight):
+        each, unit = 1.0 * sizes.outputs * sizes.inputs, "int8" if sample.numbers_NK.dtype == torch.int8 else "fp8"
+    else:
+        each, unit = bytes_like(sample, sizes.outputs, sizes.inputs), None
+    rows = sizes.tokens if sizes.gated else assignments
+    layer = Layer(rows, assignments, sizes.outputs, sizes.inputs, sizes.gated)
+    return Case(
+        name=name,
+        make=partial(_made, scheme, sizes, dtype),
+        run=_launched,
+        exact=reference.grouped_gemm,
+        bound=BOUNDS[dtype],
+        # Where there are fewer assignments than experts, not all weights are read.
+        cost=cost(layer, each * min(sizes.experts, assignments), dtype, unit),
+        tiny=tiny,
+    )
+
+
+def _made(scheme: str, sizes: _Sizes, dtype: torch.dtype, device: torch.device) -> tuple[Any, ...]:
+    shape = sizes.experts * sizes.outputs, sizes.inputs
+    weight = _by_expert(SCHEMES[scheme]((torch.randn(shape, device=device) / 32).to(dtype)), sizes.experts)
+    # Experts in turn: as many as there can be get a token, as the cost counts them.
+    assignments = sizes.tokens * sizes.chosen
+    experts_TC = (torch.arange(assignments, device=device) % sizes.experts).int().reshape(sizes.tokens, sizes.chosen)
+    places: Plan = plan(experts_TC, sizes.experts, tile_for(assignments, weight))
+    x_RK = torch.randn(sizes.tokens if sizes.gated else assignments, sizes.inputs, device=device).to(dtype)
+    return x_RK, weight, places, assignments, None, sizes.gated
+
+
+def _by_expert(weight: ExpertsWeight, experts: int) -> ExpertsWeight:
+    """A weight of all experts' outputs one after another, quantized at once, as one weight for each."""
+
+    def front(tensor: torch.Tensor | None, dim: int) -> torch.Tensor | None:
+        if tensor is None:
+            return None
+        raw = tensor.view(torch.uint8) if tensor.dtype == FP8 else tensor
+        shape = *tensor.shape[:dim], experts, tensor.shape[dim] // experts, *tensor.shape[dim + 1 :]
+        return raw.reshape(shape).movedim(dim, 0).contiguous().view(tensor.dtype)
+
+    if isinstance(weight, ScaledWeight):
+        scale = weight.scale
+        if weight.blocked:  # a block may have outputs of two experts: each gets the scales of its own beginning
+            size = weight.numbers_NK.shape[0] // experts
+            first = torch.arange(0, experts * size, size, device=scale.device)[:, None]
+            scale = scale[((first + torch.arange(0, size, 128, device=scale.device)) // 128)].contiguous()
+        else:
+            scale = scale.reshape(experts, -1)
+        numbers = front(weight.numbers_NK, 0)
+        assert numbers is not None
+        return ScaledWeight(numbers, scale)
+    numbers = front(weight.numbers, weight.numbers.ndim - 2)
+    assert numbers is not None
+    whole = None if weight.tensor_scale is None else weight.tensor_scale.expand(experts).contiguous()
+    scales, zeros = front(weight.scale_GN, 1), front(weight.zero_GN, 1)
+    return replace(weight, numbers=numbers, scale_GN=scales, zero_GN=zeros, tensor_scale=whole)
+
+
+def _launched(*arguments: Any) -> torch.Tensor:
+    from tessera_kernels.grouped_gemm import triton  # noqa: PLC0415 - Triton is needed to run alone
+
+    return triton.grouped_gemm(*arguments)

@@ -1,0 +1,65 @@
+"""What is measured of `int8_linear`: a layer with a few columns in float, as `models/` makes it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import fields
+from functools import partial
+
+import torch
+
+from tessera_kernels.cases import Case
+from tessera_kernels.int8_linear import Int8Weight, quantize_weight, reference
+from tessera_kernels.int8_linear.cost import cost
+from tessera_kernels.shapes import LLAMA_3_8B
+
+COLUMNS = 8
+BOUNDS = {torch.float32: 2e-3, torch.bfloat16: 1e-2}
+
+
+def cases() -> Iterator[Case]:
+    """A decode step's and a prefill's layer; both dtypes tiny."""
+    for tokens in (64, 8192):
+        name = f"Llama-3-8B gate and up {tokens} tokens, {COLUMNS} columns in float"
+        yield _case(name, tokens, (2 * LLAMA_3_8B.inner, LLAMA_3_8B.hidden), torch.bfloat16)
+    for dtype in BOUNDS:
+        yield _case(f"tiny {str(dtype).removeprefix('torch.')}", 20, (70, 200), dtype, tiny=True)
+
+
+def _case(name: str, tokens: int, shape: tuple[int, int], dtype: torch.dtype, *, tiny: bool = False) -> Case:
+    return Case(
+        name=name,
+        make=partial(_made, tokens, shape, dtype),
+        run=_launched,
+        exact=_exact,
+        bound=BOUNDS[dtype],
+        cost=cost(tokens, *shape, dtype),
+        tiny=tiny,
+    )
+
+
+def _made(
+    tokens: int, shape: tuple[int, int], dtype: torch.dtype, device: torch.device
+) -> tuple[torch.Tensor, Int8Weight]:
+    x_TK = torch.randn(tokens, shape[1], device=device).to(dtype)
+    columns_M = torch.arange(COLUMNS) * 7
+    made = quantize_weight(torch.randn(shape) / 64, columns_M, torch.rand(shape[1]))
+    # Moving keeps strides: the numbers are a transposed view.
+    return x_TK, Int8Weight(**{field.name: getattr(made, field.name).to(device) for field in fields(made)})
+
+
+def _launched(x_TK: torch.Tensor, weight: Int8Weight) -> torch.Tensor:
+    from tessera_kernels.int8_linear import triton  # noqa: PLC0415 - Triton is needed to run alone
+
+    return triton.int8_linear(x_TK, weight, None)
+
+
+def _exact(x_TK: torch.Tensor, weight: Int8Weight) -> torch.Tensor:
+    # CUDA's integer product refuses few tokens and sizes that are no multiples of 8, which the CPU's takes.
+    if len(x_TK) > 16 and not any(size % 8 for size in weight.weight_KN.shape):
+        return reference.int8_linear(x_TK, weight, None)
+    return reference.int8_linear(x_TK.cpu(), Int8Weight(**_on_cpu(weight)), None).to(x_TK.device)
+
+
+def _on_cpu(weight: Int8Weight) -> dict[str, torch.Tensor]:
+    return {field.name: getattr(weight, field.name).cpu() for field in fields(weight)}

@@ -1,0 +1,147 @@
+"""What is measured of `scaled_linear`: rounding tokens, products of rounded ones, and both together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any
+
+import torch
+
+from tessera_kernels.cases import Case, Choice, Config
+from tessera_kernels.quantizers import quantize_scaled
+from tessera_kernels.quantizers.scaled import Grain
+from tessera_kernels.scaled_linear import reference
+from tessera_kernels.scaled_linear.cost import cost, quantize_cost
+from tessera_kernels.scaled_weight import ScaledWeight
+from tessera_kernels.shapes import LLAMA_3_8B, WAN_14B
+
+BOUNDS = {torch.float32: 2e-3, torch.float16: 3e-3, torch.bfloat16: 1e-2}
+"""Against the reference, which rounds the same: few numbers that are half way between two steps go the other way."""
+FP8 = torch.float8_e4m3fn
+SCHEMES: Mapping[str, tuple[torch.dtype, Grain]] = {
+    "int8": (torch.int8, "output"),
+    "fp8 tensor": (FP8, "tensor"),
+    "fp8": (FP8, "output"),
+    "fp8 blocks": (FP8, "block"),
+}
+Arguments = tuple[torch.Tensor, ScaledWeight, torch.Tensor, torch.Tensor]
+
+
+def cases() -> Iterator[Case]:
+    """A decode step's and a prefill's layer of Llama-3-8B, one of Wan's; rounding; every scheme and dtype tiny."""
+    bf16 = torch.bfloat16
+    wide = (2 * LLAMA_3_8B.inner, LLAMA_3_8B.hidden)
+    for scheme in SCHEMES:
+        for tokens in (16, 64, 8192):
+            yield _case(f"Llama-3-8B gate and up {tokens} tokens {scheme}", scheme, tokens, wide, bf16)
+        yield _case(
+            f"Wan-14B up {WAN_14B.tokens} tokens {scheme}",
+            scheme,
+            WAN_14B.tokens,
+            (WAN_14B.inner, WAN_14B.hidden),
+            bf16,
+        )
+    for dtype, blocks in ((torch.int8, False), (FP8, False), (FP8, True)):
+        short = f"{'int8' if dtype == torch.int8 else 'fp8'}{' by 128' if blocks else ''}"
+        name = f"round 8192 tokens of Llama-3-8B to {short}"
+        yield _rounding(name, 8192, LLAMA_3_8B.hidden, dtype, blocks)
+        yield _rounding(f"tiny {name}", 3, 200, dtype, blocks, tiny=True)
+    for scheme in SCHEMES:
+        for dtype in BOUNDS:
+            name = f"tiny {scheme} {str(dtype).removeprefix('torch.')}"
+            yield _case(name, scheme, 20, (150, 200), dtype, tiny=True)
+
+
+def choices() -> Iterator[Choice]:
+    """Tiles, stages and warps by scheme, for a decode step and a prefill."""
+    from tessera_kernels.scaled_linear.triton import bucket  # noqa: PLC0415 - Triton is needed for buckets alone
+
+    shape = (2 * LLAMA_3_8B.inner, LLAMA_3_8B.hidden)
+    for scheme, (numbers, grain) in SCHEMES.items():
+        if grain == "tensor":
+            continue  # the kernel does not know that all scales are the same
+        kind = str(numbers).removeprefix("torch.") + (" blocks" if grain == "block" else "")
+        for tokens in (16, 64, 128, 256, 8192):
+            configs = [
+                {"B_T": held, "B_N": rows, "B_K": 128, "SPLITS": splits, "num_warps": warps, "num_stages": stages}
+                for held in ((max(16, tokens),) if tokens <= 64 else (64, 128, 256))
+                for rows, warps in ((64, 4), (128, 4), (128, 8))
+                for splits in ((1, 2, 4) if tokens <= 64 and numbers == FP8 else (1,))
+                for stages in (3, 4)
+            ]
+            yield Choice(
+                kind,
+                bucket(tokens, *shape, invariant=False),
+                partial(_made, scheme, tokens, shape, torch.bfloat16),
+                _configured,
+                configs,
+            )
+
+
+def _case(
+    name: str, scheme: str, tokens: int, shape: tuple[int, int], dtype: torch.dtype, *, tiny: bool = False
+) -> Case:
+    peers: dict[str, Callable[..., torch.Tensor]] = {"cuBLAS bf16, nothing rounded": _torch}
+    if scheme == "fp8 tensor":
+        peers["torch._scaled_mm, inputs rounded before"] = _scaled_mm
+    return Case(
+        name=name,
+        make=partial(_made, scheme, tokens, shape, dtype),
+        run=_launched,
+        exact=_exact,
+        bound=BOUNDS[dtype],
+        cost=cost(tokens, *shape, SCHEMES[scheme][0], dtype),
+        peers={} if tiny else peers,
+        tiny=tiny,
+    )
+
+
+def _rounding(name: str, tokens: int, inputs: int, dtype: torch.dtype, blocks: bool, *, tiny: bool = False) -> Case:
+    return Case(
+        name=name,
+        make=lambda device: (torch.randn(tokens, inputs, device=device).bfloat16(),),
+        run=partial(_rounded, dtype=dtype, blocks=blocks),
+        exact=lambda x_TK: reference.quantize_tokens(x_TK, dtype, blocks=blocks),
+        bound=2e-3,
+        cost=quantize_cost(tokens, inputs, torch.bfloat16),
+        tiny=tiny,
+    )
+
+
+def _made(scheme: str, tokens: int, shape: tuple[int, int], dtype: torch.dtype, device: torch.device) -> Arguments:
+    weight_NK = torch.randn(shape, device=device) / 64
+    numbers, grain = SCHEMES[scheme]
+    x_TK = torch.randn(tokens, shape[1], device=device).to(dtype)
+    return x_TK, quantize_scaled(weight_NK, numbers, grain), weight_NK.to(dtype), x_TK.to(FP8)
+
+
+def _launched(
+    x_TK: torch.Tensor, weight: ScaledWeight, _dense: torch.Tensor, _rounded: torch.Tensor, chosen: Config | None = None
+) -> torch.Tensor:
+    from tessera_kernels.scaled_linear import triton  # noqa: PLC0415 - Triton is needed to run alone
+
+    return triton.scaled_linear(x_TK, weight, None, chosen=chosen)
+
+
+def _configured(config: Config, x_TK: torch.Tensor, weight: ScaledWeight, *rest: torch.Tensor) -> torch.Tensor:
+    return _launched(x_TK, weight, rest[0], rest[1], config)
+
+
+def _rounded(x_TK: torch.Tensor, *, dtype: torch.dtype, blocks: bool) -> Any:
+    from tessera_kernels.scaled_linear import quantize  # noqa: PLC0415 - Triton is needed to run alone
+
+    return quantize.quantize_tokens(x_TK, dtype, blocks=blocks)
+
+
+def _exact(x_TK: torch.Tensor, weight: ScaledWeight, *_: torch.Tensor) -> torch.Tensor:
+    return reference.scaled_linear(x_TK, weight, None)
+
+
+def _torch(x_TK: torch.Tensor, _weight: ScaledWeight, dense_NK: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
+    return torch.nn.functional.linear(x_TK, dense_NK)
+
+
+def _scaled_mm(x_TK: torch.Tensor, weight: ScaledWeight, _: torch.Tensor, rounded_TK: torch.Tensor) -> torch.Tensor:
+    one = torch.ones((), device=x_TK.device)
+    return torch._scaled_mm(rounded_TK, weight.numbers_NK.t(), one, one, out_dtype=x_TK.dtype)
