@@ -35,7 +35,7 @@ def compared(query, key, value, **options):
     return relative_rms(got, wanted)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(
     batch=st.integers(1, 2),
     queries=st.integers(1, 40),

@@ -66,7 +66,7 @@ def compared(query, cache, ragged, *, parts=None, chosen=None, **options):
 SMALL = {"BLOCK_N": 16, "num_warps": 4, "num_stages": 2}
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(
     sequences=st.lists(st.tuples(st.integers(1, 70), st.sampled_from([1, 1, 2, 9, 40])), min_size=1, max_size=4),
     heads=st.sampled_from([(1, 1), (4, 2), (6, 2), (5, 1)]),

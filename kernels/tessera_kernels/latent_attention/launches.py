@@ -63,6 +63,6 @@ def _by_chip(heads: int, dtype: torch.dtype, parts: int) -> Iterator[Launch]:
             num_stages=how["num_stages"],
             matrix=dtype != torch.float32,
             aligned=frozenset(pointers) | frozenset(strides),
-            narrow="16 heads of a tile" if how["BLOCK_M"] < 64 else "",
+            narrow=f"{how['BLOCK_M']} heads of a tile" if how["BLOCK_M"] < 64 else "",
             only=frozenset(chips),
         )

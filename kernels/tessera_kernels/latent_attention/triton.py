@@ -132,8 +132,9 @@ def config(heads: int, rank: int, dtype: torch.dtype, chip: Chip) -> dict[str, i
     if found is not None:
         return found
     rows, positions, warps, stages = 16, 32, 4, 2
-    if chip.capability >= 90 and heads >= 64 and dtype != torch.float32:
-        rows, warps = 64, 8
+    if chip.capability >= 90 and heads >= 32 and dtype != torch.float32:
+        # On Hopper 64 heads of 512 sums each do not fit the registers; Blackwell keeps them in its tensor memory.
+        rows, positions, warps = (64, 32, 8) if chip.capability >= 100 and heads >= 64 else (32, 64, 8)
     if dtype == torch.float32:
         positions = 16
     if chip.backend == "hip":

@@ -1,0 +1,109 @@
+"""What is measured of `attention`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+import torch
+from torch.nn.functional import scaled_dot_product_attention
+
+from tessera_kernels.attention import reference
+from tessera_kernels.attention.cost import cost
+from tessera_kernels.cases import Case, Choice, Config
+from tessera_kernels.shapes import WAN_14B, WHISPER_LARGE
+
+BOUNDS = {"": 8e-3, "int8": 3e-2, "int8, fp8": 5e-2}
+"""By scheme; in float32 the first is 1e-5."""
+
+
+def cases() -> Iterator[Case]:
+    """Wan's attention to itself and to its text, exact and quantized; Whisper's encoder."""
+    video, speech = WAN_14B, WHISPER_LARGE
+    for scheme in BOUNDS:
+        label = f" {scheme}" if scheme else ""
+        yield _case(f"Wan-14B self bf16{label}", 1, video.tokens, video.tokens, video.heads, 128, scheme, goal=0.65)
+    yield _case("Wan-14B text bf16", 1, video.tokens, 512, video.heads, 128, "")
+    yield _case("Whisper-large encoder 16 bf16", 16, speech.tokens, speech.tokens, speech.heads, 64, "")
+    for scheme in BOUNDS:
+        dtype = torch.bfloat16 if scheme else torch.float32
+        yield _case(f"tiny {scheme or 'fp32'}", 2, 20, 37, 2, 32, scheme, dtype=dtype, tiny=True)
+
+
+def choices() -> Iterator[Choice]:
+    """Tiles, warps and stages for the head dims of both models."""
+    from tessera_kernels.attention.triton import scheme as named  # noqa: PLC0415 - Triton is needed for names alone
+
+    for scheme in BOUNDS:
+        for heads, dim, tokens in ((WAN_14B.heads, 128, 8192), (WHISPER_LARGE.heads, 64, 1500)):
+            configs = [
+                {"BLOCK_M": rows, "BLOCK_N": keys, "num_warps": rows // 16, "num_stages": stages}
+                for rows in (64, 128)
+                for keys in (32, 64, 128)
+                for stages in (1, 2, 3, 4)
+            ]
+            kind = named(torch.bfloat16, int8_scores="int8" in scheme, float8_values="fp8" in scheme)
+            make = partial(_made, 1, tokens, tokens, heads, dim, torch.bfloat16)
+            yield Choice(kind, f"D{dim} many", make, partial(_configured, scheme), configs)
+
+
+def _case(
+    name: str,
+    batch: int,
+    queries: int,
+    keys: int,
+    heads: int,
+    dim: int,
+    scheme: str,
+    *,
+    dtype: torch.dtype = torch.bfloat16,
+    goal: float | None = None,
+    tiny: bool = False,
+) -> Case:
+    return Case(
+        name=name,
+        make=partial(_made, batch, queries, keys, heads, dim, dtype),
+        run=partial(_launched, scheme),
+        exact=_exact,
+        bound=1e-5 if dtype == torch.float32 else BOUNDS[scheme],
+        cost=cost(batch, queries, keys, heads, dim, dtype, int8_scores="int8" in scheme),
+        peers={} if tiny else {"SDPA": _sdpa},
+        tiny=tiny,
+        goal=goal,
+    )
+
+
+def _made(
+    batch: int, queries: int, keys: int, heads: int, dim: int, dtype: torch.dtype, device: torch.device
+) -> list[torch.Tensor]:
+    return [torch.randn(batch, count, heads, dim, device=device).to(dtype) for count in (queries, keys, keys)]
+
+
+def _launched(
+    scheme: str, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, chosen: Config | None = None
+) -> torch.Tensor:
+    from tessera_kernels.attention import triton  # noqa: PLC0415 - Triton is needed to run alone
+
+    return triton.attention(
+        query,
+        key,
+        value,
+        scaling=query.shape[3] ** -0.5,
+        int8_scores="int8" in scheme,
+        float8_values="fp8" in scheme,
+        chosen=chosen,
+    )
+
+
+def _configured(
+    scheme: str, config: Config, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
+) -> torch.Tensor:
+    return _launched(scheme, query, key, value, config)
+
+
+def _exact(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    return reference.attention(query.float(), key.float(), value.float(), scaling=query.shape[3] ** -0.5)
+
+
+def _sdpa(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    return scaled_dot_product_attention(query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2))

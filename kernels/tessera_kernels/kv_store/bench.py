@@ -1,0 +1,75 @@
+"""What is measured of `kv_store`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+import torch
+
+from tessera_kernels.cases import Case
+from tessera_kernels.kv_store import reference
+from tessera_kernels.kv_store.cost import cost
+from tessera_kernels.paged_kv import PagedKV, dequantize
+from tessera_kernels.shapes import LLAMA_3_8B, QWEN3_30B_A3B
+
+Arguments = tuple[torch.Tensor, torch.Tensor, PagedKV, torch.Tensor]
+BOUND = {torch.bfloat16: 0.0, torch.float32: 0.0, torch.int8: 2e-3, torch.float8_e4m3fn: 1e-2}
+"""A number on the edge between two steps may fall either way where a division is not rounded alike."""
+
+
+def cases() -> Iterator[Case]:
+    """A prefill's tokens and a decode's, as they are and quantized."""
+    for model in (LLAMA_3_8B, QWEN3_30B_A3B):
+        for tokens in (64, 8192):
+            for stored in (torch.bfloat16, torch.int8, torch.float8_e4m3fn):
+                name = f"{model.name} {tokens} tokens bf16 to {str(stored).removeprefix('torch.')}"
+                yield _case(name, tokens, model.kv_heads, model.head_dim, torch.bfloat16, stored)
+    for stored in (torch.float32, torch.int8, torch.float8_e4m3fn):
+        yield _case(f"tiny {str(stored).removeprefix('torch.')}", 5, 3, 24, torch.float32, stored, tiny=True)
+
+
+def _case(
+    name: str, tokens: int, heads: int, dim: int, dtype: torch.dtype, stored: torch.dtype, *, tiny: bool = False
+) -> Case:
+    return Case(
+        name=name,
+        make=partial(_made, tokens, heads, dim, dtype, stored),
+        run=_launched,
+        exact=_exact,
+        bound=BOUND[stored],
+        cost=cost(tokens, heads, (dim, dim), dtype, stored),
+        tiny=tiny,
+        goal=0.85 if tokens >= 8192 else None,
+    )
+
+
+def _made(
+    tokens: int, heads: int, dim: int, dtype: torch.dtype, stored: torch.dtype, device: torch.device
+) -> Arguments:
+    key, value = (torch.randn(tokens, heads, dim, device=device).to(dtype) for _ in range(2))
+    pages = tokens // 16 + 2
+    cache = PagedKV.zeros(pages, 16, heads, (dim, dim), dtype=stored, device=device)
+    return key, value, cache, torch.randperm(pages * 16, device=device)[:tokens]
+
+
+def _launched(key: torch.Tensor, value: torch.Tensor, cache: PagedKV, slots: torch.Tensor) -> list[torch.Tensor]:
+    from tessera_kernels.kv_store import triton  # noqa: PLC0415 - Triton is needed to run alone
+
+    triton.kv_store(key, value, cache, slots)
+    return _values(cache)
+
+
+def _exact(key: torch.Tensor, value: torch.Tensor, cache: PagedKV, slots: torch.Tensor) -> list[torch.Tensor]:
+    reference.kv_store(key, value, cache, slots)
+    return _values(cache)
+
+
+def _values(cache: PagedKV) -> list[torch.Tensor]:
+    if cache.key_scale_PSH is None or cache.key_PSHD.shape[0] > 64:
+        # What is timed must not do more than the op; of float8, bytes are compared as they are.
+        return [tensor.view(torch.int8) if tensor.dtype.itemsize == 1 else tensor for tensor in cache.tensors]
+    return [
+        dequantize(cache.key_PSHD, cache.key_scale_PSH, torch.float32),
+        dequantize(cache.value_PSHE, cache.value_scale_PSH, torch.float32),
+    ]
