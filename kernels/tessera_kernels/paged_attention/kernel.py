@@ -22,6 +22,18 @@ def _product(a, b, INTERPRETED: tl.constexpr):
 
 
 @triton.jit
+def _rows(at, stored, o_d, DIM: tl.constexpr, BLOCK_D: tl.constexpr, MASKED: tl.constexpr):
+    """Numbers at [N, D]; zeros where nothing is stored, for what stands there may be NaN."""
+    if MASKED:
+        b_rows = tl.load(at, mask=stored[:, None] & (o_d < DIM)[None, :], other=0.0)
+    elif DIM == BLOCK_D:
+        b_rows = tl.load(at)
+    else:
+        b_rows = tl.load(at, mask=(o_d < DIM)[None, :], other=0.0)
+    return b_rows
+
+
+@triton.jit
 def _span(
     b_q,
     b_acc,
@@ -67,16 +79,8 @@ def _span(
         i_slot = (i_page.to(tl.int64) * PAGE + i_n % PAGE) * HEADS + i_h
         key_at = p_key + i_slot[:, None] * DIM + o_d[None, :]
         value_at = p_value + i_slot[:, None] * VALUE_DIM + o_e[None, :]
-        if MASKED:
-            b_k = tl.load(key_at, mask=stored[:, None] & (o_d < DIM)[None, :], other=0.0)
-            b_v = tl.load(value_at, mask=stored[:, None] & (o_e < VALUE_DIM)[None, :], other=0.0)
-        else:
-            b_k = tl.load(key_at) if DIM == BLOCK_D else tl.load(key_at, mask=(o_d < DIM)[None, :], other=0.0)
-            b_v = (
-                tl.load(value_at)
-                if VALUE_DIM == BLOCK_E
-                else tl.load(value_at, mask=(o_e < VALUE_DIM)[None, :], other=0.0)
-            )
+        b_k = _rows(key_at, stored, o_d, DIM, BLOCK_D, MASKED)
+        b_v = _rows(value_at, stored, o_e, VALUE_DIM, BLOCK_E, MASKED)
         b_s = _product(b_q, tl.trans(b_k), INTERPRETED) * scaling
         if p_key_scale is not None:
             b_s *= tl.load(p_key_scale + i_slot, mask=stored, other=0)[None, :]
@@ -214,9 +218,11 @@ def paged_attention_kernel(
     if p_tree is not None:
         p_tree += sequence.to(tl.int64) * tree_stride * tree_stride
 
+    # Blocks that all rows see whole need no mask; then come the rest. In a window there are few blocks.
     middle = begin
     if not WINDOW:
         middle = tl.maximum(tl.minimum(everyone, end) // BLOCK_N * BLOCK_N, begin)
+    for masked in tl.static_range(1 if WINDOW else 0, 2):
         b_acc, b_largest, b_sum = _span(
             b_q,
             b_acc,
@@ -229,8 +235,8 @@ def paged_attention_kernel(
             p_pages,
             p_tree,
             tree_stride,
-            begin,
-            middle,
+            middle if masked else begin,
+            end if masked else middle,
             first,
             prefix,
             window,
@@ -247,42 +253,9 @@ def paged_attention_kernel(
             BLOCK_E,
             WINDOW,
             SOFTCAP,
-            False,
+            masked,
             INTERPRETED,
         )
-    b_acc, b_largest, b_sum = _span(
-        b_q,
-        b_acc,
-        b_largest,
-        b_sum,
-        p_key,
-        p_value,
-        p_key_scale,
-        p_value_scale,
-        p_pages,
-        p_tree,
-        tree_stride,
-        middle,
-        end,
-        first,
-        prefix,
-        window,
-        i_token,
-        i_h,
-        scaling,
-        softcap,
-        HEADS,
-        DIM,
-        VALUE_DIM,
-        PAGE,
-        BLOCK_N,
-        BLOCK_D,
-        BLOCK_E,
-        WINDOW,
-        SOFTCAP,
-        True,
-        INTERPRETED,
-    )
 
     stored = ours[:, None] & (o_e < VALUE_DIM)[None, :]
     if PARTS > 1:  # noqa: SIM102 - this one is decided when compiling

@@ -67,7 +67,8 @@ def config(
         stages = 2
     if chip.backend == "hip":
         stages = 2 if rows < 64 else 1
-        positions = 16 if rows == WIDEST and stored != dtype else positions
+    if rows == WIDEST and stored != dtype and (older or chip.backend == "hip"):
+        positions = 16
     if dtype == torch.float32:
         positions = 16
 
