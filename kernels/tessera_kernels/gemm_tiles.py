@@ -63,7 +63,7 @@ def add_parts_kernel(
     there = o_out < elements
     b_sum = tl.zeros((BLOCK,), dtype=tl.float32)
     for i_part in tl.static_range(SPLITS):
-        b_sum += tl.load(p_parts + i_part * elements.to(tl.int64) + o_out, mask=there, other=0.0)
+        b_sum += tl.load(p_parts + i_part * tl.cast(elements, tl.int64) + o_out, mask=there, other=0.0)
     if BIAS:
         b_sum += tl.load(p_bias + o_out % outputs, mask=there, other=0.0).to(tl.float32)
     tl.store(p_out + o_out, b_sum.to(p_out.dtype.element_ty), mask=there)

@@ -55,7 +55,7 @@ def test_tokens_are_rounded_as_defined(dtype, tokens, inputs, blocks, kind):
 
 
 @pytest.mark.parametrize("way", WAYS)
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=7, deadline=None)
 @given(
     tokens=st.integers(1, 20),
     outputs=st.integers(1, 150),

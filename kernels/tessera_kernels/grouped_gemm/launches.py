@@ -44,7 +44,7 @@ def launches() -> Iterator[Launch]:
                 for how, only in _heuristics(tile, eight=False, blocked=False, gated=gated):
                     sizes = dict.fromkeys(("places", *SIZES, "out_stride"), "i32")
                     yield Launch(
-                        name=f"{scheme} {kind} {how['num_stages']} stages",
+                        name=f"{scheme} {kind} {how['num_stages']} stages {how['num_warps']} warps",
                         kernel=weight_only_kernel,
                         signature=pointers | sizes,
                         constants={
@@ -61,5 +61,6 @@ def launches() -> Iterator[Launch]:
                     )
             for numbers, blocked in SCALED:
                 for how, only in _heuristics(tile, eight=True, blocked=blocked, gated=gated):
-                    name = f"scaled {numbers}{' blocks' if blocked else ''} {kind} {how['num_stages']} stages"
+                    tile_of = f"{kind} {how['num_stages']} stages {how['num_warps']} warps"
+                    name = f"scaled {numbers}{' blocks' if blocked else ''} {tile_of}"
                     yield product(numbers, blocked, how, only, name, more)

@@ -47,7 +47,9 @@ def config(
 def heuristic(tile: int, chip: chips.Chip, *, eight: bool, blocked: bool, gated: bool) -> dict[str, int]:
     """Narrow tiles keep numbers exact and scale sums; gated ones have twice the sums, so they are half as wide."""
     wide = tile > 64 and not gated and not blocked
-    shape = {"B_N": 128 if wide else 64, "SPLITS": 1, "num_warps": 8 if tile > 64 else 4}
+    # Before Hopper a warp holds its inputs in registers too.
+    crowded = tile > 64 or (tile == 64 and 0 < chip.capability < 90)
+    shape = {"B_N": 128 if wide else 64, "SPLITS": 1, "num_warps": 8 if crowded else 4}
     roomy = chip.shared > 2**16
     if eight:
         return {**shape, "B_K": BLOCK, "num_stages": 3 if roomy else 2}

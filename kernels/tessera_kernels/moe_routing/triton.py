@@ -93,7 +93,7 @@ def route_kernel(
     tl.store(p_experts + o_out, b_experts, mask=o_c < CHOSEN)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["assignments"])
 def count_kernel(p_experts, p_counts, assignments, B_A: tl.constexpr):
     """How many assignments one expert has."""
     i_expert = tl.program_id(0)
@@ -104,7 +104,7 @@ def count_kernel(p_experts, p_counts, assignments, B_A: tl.constexpr):
     tl.store(p_counts + i_expert, tl.sum(b_count, axis=0))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["assignments", "tiles"])
 def place_kernel(
     p_experts,
     p_counts,

@@ -17,6 +17,8 @@ from tessera_kernels.scaled_linear.triton import heuristic, scaled_kernel
 STORED = {"int8": "i8", "fp8": "fp8e4nv"}
 ROUNDED = ((128, False, False), (4096, True, False), (16384, False, False), (4096, False, True))
 """Width of a row, whether there are factors, whether the scale is given."""
+TOKENS = (16, 64, 128, 8192)
+"""One of each of the heuristic's kinds."""
 SIZES = ("tokens", "outputs", "inputs", "exact_stride", "out_stride")
 
 
@@ -67,27 +69,23 @@ def product(
     )
 
 
-def heuristics(tokens: int, *, whole: bool, blocked: bool = False) -> Iterator[tuple[dict[str, int], frozenset[str]]]:
-    """What the heuristic chooses for a layer of 4096 inputs and outputs, and the chips for which it does."""
+def heuristics(*, whole: bool, blocked: bool = False) -> Iterator[tuple[str, dict[str, int], frozenset[str]]]:
+    """What the heuristic chooses for a layer of 4096 inputs and outputs: its name, it, and the chips for which."""
     found: dict[str, tuple[dict[str, int], set[str]]] = {}
-    for chip in CHIPS.values():
-        how = heuristic(tokens, 4096, 4096, chip, 132, invariant=False, whole=whole, blocked=blocked)
-        found.setdefault(str(how), (how, set()))[1].add(chip.name)
+    for tokens in TOKENS:
+        for chip in CHIPS.values():
+            how = heuristic(tokens, 4096, 4096, chip, 132, invariant=False, whole=whole, blocked=blocked)
+            found.setdefault(str(how), (how, set()))[1].add(chip.name)
     for how, chips in found.values():
-        yield how, frozenset(chips if len(found) > 1 else ())
+        name = f"T{how['B_T']} N{how['B_N']} {how['num_stages']} stages"
+        yield name, how, frozenset(chips if len(chips) < len(CHIPS) else ())
 
 
 def launches() -> Iterator[Launch]:
     """Products by tile, and rounding of tokens by width."""
-    named = set()
     for kind, blocked in (("int8", False), ("fp8", False), ("fp8", True), ("int8", True)):
-        for tokens in (16, 64, 128, 8192):
-            for how, only in heuristics(tokens, whole=kind == "int8", blocked=blocked):
-                stages = f" {how['num_stages']} stages" if only else ""
-                name = f"{kind}{' blocks' if blocked else ''} T{how['B_T']} N{how['B_N']}{stages}"
-                if name not in named:  # one chip may have the same tile for few tokens and for many
-                    named.add(name)
-                    yield product(kind, blocked, how, only, name)
+        for tile, how, only in heuristics(whole=kind == "int8", blocked=blocked):
+            yield product(kind, blocked, how, only, f"{kind}{' blocks' if blocked else ''} {tile}")
     for dtype, kind in ((torch.int8, "int8"), (torch.float8_e4m3fn, "fp8")):
         for width, factor, given in ROUNDED:
             yield Launch(

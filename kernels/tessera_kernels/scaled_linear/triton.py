@@ -50,7 +50,7 @@ def block_scales(p_w_scale, i_first, o_n, there_n, blocks, i_block, UNIFORM: tl.
     return b_scale
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["places", "tokens"])
 def scaled_kernel(
     p_x,
     p_w,

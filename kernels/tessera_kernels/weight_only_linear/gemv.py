@@ -14,7 +14,7 @@ import triton.language as tl
 from tessera_kernels.weight_only_linear.decode import numbers_of, scales_of
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["tokens"])
 def gemv_kernel(
     p_x,
     p_numbers,

@@ -80,7 +80,8 @@ def add_run(
     return b_acc_NT
 
 
-@triton.jit
+# Code that knew the number of tokens would be compiled again for 1 and for multiples of 16.
+@triton.jit(do_not_specialize=["places", "tokens"])
 def weight_only_kernel(
     p_x,
     p_numbers,
