@@ -1,6 +1,6 @@
 """The store of models: finds a model's directory by name or path, and makes a starter's directory when it is missing.
 
-A model is named by a starter's name, a path, or `hf:owner/name` (see `huggingface`).
+A model is named by a starter's name, a path to a directory or a GGUF file, or `hf:owner/name` (see `huggingface`).
 Starters are entry points of the group `tessera.starters`: a name and a function `build(directory, report) -> Card` that
 fills an empty directory. Making is atomic (a temporary directory, then a rename) and locked, so several processes may
 ask at once and a killed one leaves nothing half made; a stopped download goes on with what it has.
@@ -20,8 +20,9 @@ from pathlib import Path
 import msgspec
 
 from tessera.errors import ModelLoadError
-from tessera.hub import huggingface
+from tessera.hub import gguf_file, huggingface
 from tessera.hub.cards import CARD_FILE, read_card, verify, write_card
+from tessera.hub.gguf_file import is_gguf
 from tessera.wire.models import Card
 
 Report = Callable[[str], None]
@@ -57,6 +58,8 @@ def name_of(model: str) -> str:
     """What a model that a setting names is called in requests."""
     if is_hub(model):
         return huggingface.parse(model).repository
+    if is_gguf(model):
+        return Path(model).stem
     return model.rstrip("/").rsplit("/", 1)[-1] if is_path(model) else model
 
 
@@ -66,6 +69,9 @@ def locate(model: str, models_dir: Path) -> ModelDirectory | None:
     Raises:
         ModelLoadError: a path that is no model directory, or a name that is neither a starter nor in `models_dir`.
     """
+    if is_gguf(model):
+        path = models_dir / gguf_file.folder_of(Path(model).expanduser())
+        return ModelDirectory(path, read_card(path)) if (path / CARD_FILE).is_file() else None
     if is_path(model):
         path = Path(model).expanduser().absolute()
         return ModelDirectory(path, read_card(path))
@@ -89,14 +95,20 @@ def ensure(model: str, models_dir: Path, report: Report = lambda _: None, *, for
     Raises:
         ModelLoadError: see `locate`; or the starter cannot be made (no network, no disk), with the cure.
     """
-    found = None if force and not is_path(model) else locate(model, models_dir)
+    found = None if force and (is_gguf(model) or not is_path(model)) else locate(model, models_dir)
     if found is not None:
         return found
-    with _locked(models_dir, huggingface.parse(model).folder if is_hub(model) else model):
+    with _locked(models_dir, _folder_of(model)):
         found = None if force else locate(model, models_dir)
         if found is None:
             found = _download(model, models_dir, report) if is_hub(model) else _build(model, models_dir, report)
         return found
+
+
+def _folder_of(model: str) -> str:
+    if is_hub(model):
+        return huggingface.parse(model).folder
+    return gguf_file.folder_of(Path(model).expanduser()) if is_gguf(model) else model
 
 
 def check(found: ModelDirectory, *, every_byte: bool = False) -> None:
@@ -130,22 +142,32 @@ def _fingerprint(found: ModelDirectory) -> bytes | None:
 
 
 def _build(model: str, models_dir: Path, report: Report) -> ModelDirectory:
-    points = [point for point in entry_points(group=GROUP) if point.name == model]
-    if not points:
-        raise ModelLoadError(f"there is no starter {model!r}; there are {', '.join(starters())}")
-    build: Build = points[0].load()
-    for abandoned in models_dir.glob(f".{model}.part-*"):  # of a process that was killed: the lock is ours now
+    folder = _folder_of(model)
+    for abandoned in models_dir.glob(f".{folder}.part-*"):  # of a process that was killed: the lock is ours now
         shutil.rmtree(abandoned, ignore_errors=True)
-    partial = Path(tempfile.mkdtemp(prefix=f".{model}.part-", dir=models_dir))
+    build = _converter(model) if is_gguf(model) else _starter(model)
+    partial = Path(tempfile.mkdtemp(prefix=f".{folder}.part-", dir=models_dir))
     try:
         try:
             card = write_card(partial, build(partial, report))
         except OSError as error:
             raise ModelLoadError(f"cannot make the model {model!r} in {models_dir}: {error}") from error
-        replace(partial, models_dir / model)
-        return ModelDirectory(models_dir / model, card)
+        replace(partial, models_dir / folder)
+        return ModelDirectory(models_dir / folder, card)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+
+
+def _starter(model: str) -> Build:
+    points = [point for point in entry_points(group=GROUP) if point.name == model]
+    if not points:
+        raise ModelLoadError(f"there is no starter {model!r}; there are {', '.join(starters())}")
+    build: Build = points[0].load()
+    return build
+
+
+def _converter(model: str) -> Build:
+    return lambda directory, report: gguf_file.convert(Path(model).expanduser(), directory, report)
 
 
 def _download(model: str, models_dir: Path, report: Report) -> ModelDirectory:

@@ -1,0 +1,100 @@
+"""How fast the parts of a compiled step are here, beside torch's: `python -m tessera_kernels.int8_decoder`.
+
+One thread, the best of several runs each, shapes of SmolLM2-135M. Read the ratios; they want the machine to themselves.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import numpy as np
+import torch
+from torch.nn import functional
+
+from tessera_kernels.int8_decoder import cpu, machine
+from tessera_kernels.int8_decoder.attend import attend_head
+from tessera_kernels.int8_decoder.layout import Field, packed
+
+RUNS = 15
+INPUTS, IN_FLOAT = 576, 16
+HEAD, GATE_UP = 49_152, 3_072
+"""Outputs. The head is the largest product, whose 28 MB no cache holds."""
+HEADS, KV_HEADS, DIM, PAGE = 9, 3, 64, 16
+
+
+def best(work: Callable[[], object]) -> float:
+    """Seconds."""
+    times = []
+    for _ in range(RUNS):
+        began = time.perf_counter()
+        work()
+        times.append(time.perf_counter() - began)
+    return min(times)
+
+
+def products(outputs: int) -> None:
+    """Rows times a layer's weights."""
+    generator = np.random.default_rng(0)
+    weight_NK = generator.integers(-127, 128, (outputs, INPUTS)).astype(np.int8)
+    fields = np.full(len(Field), -1, np.int64)
+    fields[: Field.BIAS] = [0, outputs, INPUTS, 0, 0, 0, IN_FLOAT, outputs, 0]
+    floats = generator.standard_normal(outputs * (1 + IN_FLOAT)).astype(np.float32)
+    arenas = packed(weight_NK).reshape(-1), floats, np.zeros(outputs, np.int32)
+    transposed_KN, float_NK = torch.from_numpy(weight_NK).t(), torch.from_numpy(weight_NK).float()
+    print(f"{outputs} x {INPUTS}, ours with scales and float columns; torch._int_mm; torch in float32; ours ÷ int_mm")
+    for tokens in (1, 4, 16, 64, 256):
+        x_TK = generator.integers(-127, 128, (tokens, INPUTS)).astype(np.int8)
+        work = (
+            (x_TK.astype(np.int16) + 128).astype(np.uint8),
+            np.ones(tokens, np.float32),
+            np.ones((tokens, IN_FLOAT), np.float32),
+            np.zeros((cpu.MOST_ROWS, machine.LANES), np.int32),
+        )
+        out = np.empty((tokens, outputs), np.float32)
+        ours = best(partial(cpu._multiply, 0, 1, fields, arenas, work, tokens, out, False))
+        rows = torch.from_numpy(x_TK)
+        integers = best(partial(torch._int_mm, rows, transposed_KN))
+        floats_s = best(partial(functional.linear, rows.float(), float_NK))
+        operations, read = 2 * tokens * outputs * INPUTS, outputs * INPUTS
+        speed = f"{operations / ours / 1e9:6.0f} GOP/s {read / ours / 1e9:5.1f} GB/s"
+        theirs = f"{1e3 * integers:8.2f} ms   {1e3 * floats_s:8.2f} ms"
+        print(f"  {tokens:4} rows   {1e3 * ours:8.2f} ms {speed}   {theirs}   {integers / ours:6.2f} x")
+
+
+def attention() -> None:
+    """One row of one layer."""
+    generator = np.random.default_rng(0)
+    nothing = np.zeros((0, 0, 0), np.float32)
+    for context in (200, 1000):
+        pages = np.arange(-(-context // PAGE), dtype=np.int32)
+        keys, values = (generator.standard_normal((len(pages), PAGE, KV_HEADS, DIM)).astype(np.float32) for _ in "kv")
+        query = generator.standard_normal((HEADS // KV_HEADS, DIM)).astype(np.float32)
+        scores, out = np.empty((HEADS // KV_HEADS, context), np.float32), np.empty_like(query)
+
+        given = (query, keys, values, nothing, nothing, pages, context, 0)
+
+        def ours(given: Sequence[object] = given, scores: object = scores, out: object = out) -> None:
+            for head in range(KV_HEADS):
+                attend_head(*given, head, np.float32(0.125), scores, out)
+
+        whole = [
+            torch.from_numpy(one).view(1, -1, KV_HEADS, DIM)[:, :context].transpose(1, 2) for one in (keys, values)
+        ]
+        rows = torch.randn(1, HEADS, 1, DIM)
+        spent = best(ours)
+        theirs = best(partial(functional.scaled_dot_product_attention, rows, key, value, enable_gqa=True))
+        print(
+            f"attention of a row over {context} positions: {1e6 * spent:6.1f} us, torch's on gathered keys "
+            f"{1e6 * theirs:6.1f} us: {theirs / spent:.2f} x"
+        )
+
+
+if __name__ == "__main__":
+    if not machine.available():
+        raise SystemExit("this processor has no AVX-512 VNNI, or Numba is not installed")
+    torch.set_num_threads(1)
+    products(HEAD)
+    products(GATE_UP)
+    attention()

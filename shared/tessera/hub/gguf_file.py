@@ -1,0 +1,73 @@
+"""GGUF files as models: a file is converted once to a directory of safetensors, and again when it has changed.
+
+The conversion is a process of its own (`tessera.models.gguf_conversion`), as it needs torch. Torch-free.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from tessera.errors import ModelLoadError
+from tessera.hub.cards import read_card
+from tessera.wire.models import Card
+
+SUFFIX = ".gguf"
+_MAGIC = b"GGUF"
+
+
+def is_gguf(model: str) -> bool:
+    """Whether a setting names a GGUF file."""
+    return model.lower().endswith(SUFFIX)
+
+
+def folder_of(file: Path) -> str:
+    """Where in the models directory a file's conversion is: another one for another path, size or time of change.
+
+    Raises:
+        ModelLoadError: there is no such file.
+    """
+    try:
+        status = file.stat()
+    except OSError as error:
+        raise ModelLoadError(f"there is no GGUF file {file}: {error.strerror}") from error
+    known = f"{file.absolute()}\n{status.st_size}\n{status.st_mtime_ns}"
+    return f"{file.stem}-{hashlib.sha256(known.encode()).hexdigest()[:12]}"
+
+
+def convert(file: Path, directory: Path, report: Callable[[str], None]) -> Card:
+    """Fill `directory` with the model in `file`.
+
+    Raises:
+        ModelLoadError: it is no GGUF file, it is damaged, or of an architecture that Transformers does not read.
+    """
+    with file.open("rb") as opened:
+        if opened.read(len(_MAGIC)) != _MAGIC:
+            raise ModelLoadError(f"{file} is not a GGUF file: it does not begin with `GGUF`")
+    report(f"converting {file.name} ({file.stat().st_size / 1e6:,.0f} MB), once")
+    command = [sys.executable, "-m", "tessera.models.gguf_conversion", str(file.absolute()), str(directory)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise ModelLoadError(f"cannot read {file}: {_reason(done)}")
+    card = read_card(directory)
+    return msgspec.structs.replace(
+        card,
+        id=file.stem,
+        source=f"file:{file}",
+        scheme="gguf dequantized to float16",
+        created=int(file.stat().st_mtime),
+    )
+
+
+def _reason(done: subprocess.CompletedProcess[str]) -> str:
+    last = (done.stdout.strip().splitlines() or [""])[-1]
+    try:
+        return str(json.loads(last)["error"])
+    except (ValueError, KeyError, TypeError):
+        return f"the conversion ended with status {done.returncode}: {done.stderr[-500:]}"
