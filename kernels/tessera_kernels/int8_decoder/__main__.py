@@ -79,7 +79,7 @@ def attention() -> None:
             for head in range(KV_HEADS):
                 attend_head(*given, head, np.float32(0.125), scores, out)
 
-        whole = [
+        key, value = [
             torch.from_numpy(one).view(1, -1, KV_HEADS, DIM)[:, :context].transpose(1, 2) for one in (keys, values)
         ]
         rows = torch.randn(1, HEADS, 1, DIM)
