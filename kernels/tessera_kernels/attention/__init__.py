@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import torch
 
-from tessera_kernels.attention import reference, registered
+from tessera_kernels.attention import registered
 
 __all__ = ["attention"]
 
@@ -63,9 +63,17 @@ def attention(
     if float8_values and not int8_scores:
         raise ValueError("float8 values are for int8 scores: ask for both")
     scaling = dim**-0.5 if scaling is None else scaling
-    if query_BTHD.device.type == "cpu" and not torch.compiler.is_compiling():
-        return reference.attention(query_BTHD, key_BSHD, value_BSHD, scaling=scaling, lengths_B=lengths_B)
-    out: torch.Tensor = torch.ops.tessera.attention(
-        query_BTHD, key_BSHD, value_BSHD, scaling, lengths_B, int8_scores, float8_values
+    if torch.compiler.is_compiling():
+        out: torch.Tensor = torch.ops.tessera.attention(
+            query_BTHD, key_BSHD, value_BSHD, scaling, lengths_B, int8_scores, float8_values
+        )
+        return out
+    return registered.computed(
+        query_BTHD,
+        key_BSHD,
+        value_BSHD,
+        scaling=scaling,
+        lengths_B=lengths_B,
+        int8_scores=int8_scores,
+        float8_values=float8_values,
     )
-    return out

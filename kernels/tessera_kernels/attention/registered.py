@@ -23,6 +23,34 @@ def triton_suits(query_BTHD: torch.Tensor, key_BSHD: torch.Tensor, value_BSHD: t
     return triton_on(query_BTHD, key_BSHD, value_BSHD)
 
 
+def computed(
+    query_BTHD: torch.Tensor,
+    key_BSHD: torch.Tensor,
+    value_BSHD: torch.Tensor,
+    *,
+    scaling: float,
+    lengths_B: torch.Tensor | None,
+    int8_scores: bool,
+    float8_values: bool,
+) -> torch.Tensor:
+    """By Triton where it can, as quantized as it can."""
+    if not triton_suits(query_BTHD, key_BSHD, value_BSHD).ok:
+        return reference.attention(query_BTHD, key_BSHD, value_BSHD, scaling=scaling, lengths_B=lengths_B)
+    from tessera_kernels.attention import triton  # noqa: PLC0415 - a CPU needs no Triton
+
+    quantized = int8_scores and query_BTHD.dtype != torch.float32
+    known = has_float8(query_BTHD.device) and not torch.version.hip
+    return triton.attention(
+        query_BTHD,
+        key_BSHD,
+        value_BSHD,
+        scaling=scaling,
+        lengths_B=lengths_B,
+        int8_scores=quantized,
+        float8_values=quantized and float8_values and known,
+    )
+
+
 @torch.library.custom_op("tessera::attention", mutates_args=())
 def _attention(
     query: torch.Tensor,
@@ -33,20 +61,15 @@ def _attention(
     int8_scores: bool,
     float8_values: bool,
 ) -> torch.Tensor:
-    if not triton_suits(query, key, value).ok:
-        return reference.attention(query, key, value, scaling=scaling, lengths_B=lengths).contiguous()
-    from tessera_kernels.attention import triton  # noqa: PLC0415 - a CPU needs no Triton
-
-    quantized = int8_scores and query.dtype != torch.float32
-    return triton.attention(
+    return computed(
         query,
         key,
         value,
         scaling=scaling,
         lengths_B=lengths,
-        int8_scores=quantized,
-        float8_values=quantized and float8_values and has_float8(query.device) and not torch.version.hip,
-    )
+        int8_scores=int8_scores,
+        float8_values=float8_values,
+    ).contiguous()
 
 
 @_attention.register_fake

@@ -45,18 +45,31 @@ def kv_store(key_THD: torch.Tensor, value_THE: torch.Tensor, cache: PagedKV, slo
         )
     if not all(tensor.is_contiguous() for tensor in cache.tensors):
         raise ValueError("the cache must be contiguous: a slot is a row of it")
-    if key_THD.device.type == "cpu" and not torch.compiler.is_compiling():
+    if torch.compiler.is_compiling():
+        torch.ops.tessera.kv_store(
+            key_THD,
+            value_THE,
+            cache.key_PSHD,
+            cache.value_PSHE,
+            cache.key_scale_PSH,
+            cache.value_scale_PSH,
+            slots_T,
+        )
+    elif key_THD.device.type == "cpu":
         reference.kv_store(key_THD, value_THE, cache, slots_T)
-        return
-    torch.ops.tessera.kv_store(
-        key_THD,
-        value_THE,
-        cache.key_PSHD,
-        cache.value_PSHE,
-        cache.key_scale_PSH,
-        cache.value_scale_PSH,
-        slots_T,
-    )
+    else:
+        _stored(key_THD, value_THE, cache, slots_T)
+
+
+def _stored(key_THD: torch.Tensor, value_THE: torch.Tensor, cache: PagedKV, slots_T: torch.Tensor) -> None:
+    """By Triton where it can."""
+    known = cache.key_PSHD.dtype != torch.float8_e4m3fn or has_float8(key_THD.device)
+    if known and triton_on(key_THD, value_THE, slots_T, *cache.tensors).ok:
+        from tessera_kernels.kv_store import triton  # noqa: PLC0415 - a CPU needs no Triton
+
+        triton.kv_store(key_THD, value_THE, cache, slots_T)
+    else:
+        reference.kv_store(key_THD, value_THE, cache, slots_T)
 
 
 @torch.library.custom_op("tessera::kv_store", mutates_args={"key_cache", "value_cache", "key_scale", "value_scale"})
@@ -69,14 +82,7 @@ def _kv_store(
     value_scale: torch.Tensor | None,
     slots: torch.Tensor,
 ) -> None:
-    cache = PagedKV(key_cache, value_cache, key_scale, value_scale)
-    known = key_cache.dtype != torch.float8_e4m3fn or has_float8(key.device)
-    if known and triton_on(key, value, slots, *cache.tensors).ok:
-        from tessera_kernels.kv_store import triton  # noqa: PLC0415 - a CPU needs no Triton
-
-        triton.kv_store(key, value, cache, slots)
-    else:
-        reference.kv_store(key, value, cache, slots)
+    _stored(key, value, PagedKV(key_cache, value_cache, key_scale, value_scale), slots)
 
 
 @_kv_store.register_fake

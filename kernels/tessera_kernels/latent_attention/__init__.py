@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import torch
 
-from tessera_kernels.latent_attention import reference, registered
+from tessera_kernels.latent_attention import registered
 from tessera_kernels.paged_attention import Ragged
 
 __all__ = ["Ragged", "latent_attention"]
@@ -58,9 +58,9 @@ def latent_attention(
             f"{batch} query counts need as many lines of the page table and contexts, not "
             f"{tuple(ragged.page_table_BM.shape)} and {tuple(ragged.context_B.shape)}"
         )
-    if query_TQR.device.type == "cpu" and not torch.compiler.is_compiling():
-        return reference.latent_attention(query_TQR, rope_TQO, cache_PSC, ragged, scaling=scaling)
-    out: torch.Tensor = torch.ops.tessera.latent_attention(
-        query_TQR, rope_TQO, cache_PSC, ragged.page_table_BM, ragged.context_B, ragged.query_counts, scaling
-    )
-    return out
+    if torch.compiler.is_compiling():
+        out: torch.Tensor = torch.ops.tessera.latent_attention(
+            query_TQR, rope_TQO, cache_PSC, ragged.page_table_BM, ragged.context_B, ragged.query_counts, scaling
+        )
+        return out
+    return registered.computed(query_TQR, rope_TQO, cache_PSC, ragged, scaling=scaling)

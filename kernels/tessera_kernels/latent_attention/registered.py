@@ -23,6 +23,17 @@ def triton_suits(query_TQR: torch.Tensor, rope_TQO: torch.Tensor, cache_PSC: tor
     return triton_on(query_TQR, rope_TQO, cache_PSC)
 
 
+def computed(
+    query_TQR: torch.Tensor, rope_TQO: torch.Tensor, cache_PSC: torch.Tensor, ragged: Ragged, *, scaling: float
+) -> torch.Tensor:
+    """By Triton where it can."""
+    if not triton_suits(query_TQR, rope_TQO, cache_PSC).ok:
+        return reference.latent_attention(query_TQR, rope_TQO, cache_PSC, ragged, scaling=scaling)
+    from tessera_kernels.latent_attention import triton  # noqa: PLC0415 - a CPU needs no Triton
+
+    return triton.latent_attention(query_TQR, rope_TQO, cache_PSC, ragged, scaling=scaling)
+
+
 @torch.library.custom_op("tessera::latent_attention", mutates_args=())
 def _latent_attention(
     query: torch.Tensor,
@@ -33,14 +44,9 @@ def _latent_attention(
     query_counts: list[int],
     scaling: float,
 ) -> torch.Tensor:
-    ragged = Ragged(page_table, context, list(query_counts))
-    if not triton_suits(query, rope, cache).ok:
-        return reference.latent_attention(query, rope, cache, ragged, scaling=scaling)
-    from tessera_kernels.latent_attention import triton  # noqa: PLC0415 - a CPU needs no Triton
-
-    return triton.latent_attention(query, rope, cache, ragged, scaling=scaling)
+    return computed(query, rope, cache, Ragged(page_table, context, list(query_counts)), scaling=scaling)
 
 
 @_latent_attention.register_fake
 def _(query: torch.Tensor, *_: object) -> torch.Tensor:
-    return torch.empty_like(query)
+    return query.new_empty(query.shape)
