@@ -6,15 +6,18 @@ from dataclasses import replace
 
 import pytest
 import torch
+import triton
+import triton.language as tl
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.kernels.support import BOUNDS, poisoned, relative_rms
 
 from tessera_kernels.chips import CHIPS
-from tessera_kernels.quantized_weight import QuantizedWeight, dequantize
+from tessera_kernels.quantized_weight import E2M1, QuantizedWeight, dequantize
 from tessera_kernels.quantizers import quantize_fp8, quantize_int4, quantize_int8, quantize_mxfp4, quantize_nvfp4
 from tessera_kernels.weight_only_linear import reference, weight_only_linear
 from tessera_kernels.weight_only_linear import triton as launcher
+from tessera_kernels.weight_only_linear.decode import numbers_of
 
 
 def with_offsets(weight):
@@ -153,3 +156,37 @@ def test_the_registered_op_is_whole(way):
     compiled = torch.compile(lambda x: weight_only_linear(x, weight), backend="eager", fullgraph=True)
     x = torch.randn(3, 64)
     assert torch.equal(compiled(x), weight_only_linear(x, weight))
+
+
+@triton.jit
+def decode_kernel(p_bits, p_zero, p_low, p_high, FORMAT: tl.constexpr, N: tl.constexpr, R: tl.constexpr):
+    o_n, o_r = tl.arange(0, N), tl.arange(0, R)
+    o_tile = o_n[:, None] * R + o_r[None, :]
+    b_bits, b_zero = tl.load(p_bits + o_tile), tl.load(p_zero + o_n)
+    tl.store(p_low + o_tile, numbers_of(b_bits, b_zero, 0, FORMAT, tl.float16))
+    tl.store(p_high + o_tile, numbers_of(b_bits, b_zero, 1, FORMAT, tl.float16))
+
+
+@pytest.mark.parametrize("form", ["int4", "mxfp4", "fp8", "int8"])
+def test_every_number_is_exact_in_16_bits(form):
+    bits = torch.arange(256).repeat(32, 1).to(torch.uint8)
+    zero = torch.arange(32).clamp(max=16).float()
+    low, high = poisoned(32, 256, dtype=torch.float16), poisoned(32, 256, dtype=torch.float16)
+    stored = bits.view(torch.int8) if form == "int8" else bits
+    decode_kernel[(1,)](stored, zero, low, high, FORMAT=form, N=32, R=256)
+    values = torch.tensor((*E2M1, *(-value for value in E2M1)))
+    exact = {
+        "int4": lambda number: number.float() - zero[:, None],
+        "mxfp4": lambda number: values[number.int()],
+        "fp8": lambda _: bits.view(torch.float8_e4m3fn).float(),
+        "int8": lambda _: bits.view(torch.int8).float(),
+    }[form]
+    for found, number in ((low, bits & 15), (high, bits >> 4)):
+        torch.testing.assert_close(found.float(), exact(number), rtol=0, atol=0, equal_nan=True)
+
+
+def test_bfloat16_of_the_bits_that_the_kernel_makes_is_128_more():
+    # The interpreter has no bfloat16 arithmetic; torch has.
+    number, zero = torch.arange(16, dtype=torch.int16)[:, None], torch.arange(17).float()
+    large = (number | 0x4300).view(torch.bfloat16)
+    assert torch.equal((large - (zero + 128).bfloat16()).float(), number.float() - zero)

@@ -80,11 +80,12 @@ def choices() -> Iterator[Choice]:
                     bucket(tokens, outputs, inputs, invariant=False),
                     partial(_made, scheme, tokens, (outputs, inputs), torch.bfloat16, False),
                     _configured,
-                    _configs(tokens),
+                    configs(tokens),
                 )
 
 
-def _configs(tokens: int) -> list[dict[str, int]]:
+def configs(tokens: int) -> list[dict[str, int]]:
+    """What is timed for so many tokens."""
     found: list[dict[str, int]] = []
     if tokens <= 8:
         found += [

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from tessera_kernels.chips import CHIPS
 from tessera_kernels.gemm_tiles import REDUCED, add_parts_kernel, without
 from tessera_kernels.launches import Launch
 from tessera_kernels.quantized_weight import NIBBLES
+from tessera_kernels.weight_only_linear.bench import configs
 from tessera_kernels.weight_only_linear.gemv import gemv_kernel
 from tessera_kernels.weight_only_linear.triton import (
     NO_ZERO,
@@ -117,6 +119,12 @@ def launches() -> Iterator[Launch]:
             asked += [("fp16", 16, 4096), ("fp16", 8192, 4096)]
         if kind == "int4 128":
             asked += [("fp32", 16, 4096)]
+        if kind == "int4 128":
+            # What tuning may choose, where no sums are split: parts change nothing but where sums are written.
+            tried = [(tokens, how) for tokens in (8, 64) for how in configs(tokens) if how["SPLITS"] == 1]
+            for tokens, how in tried:
+                name = f"tuned for {tokens}: {' '.join(f'{key}={value}' for key, value in how.items())}"
+                yield replace(_launch(kind, "bf16", tokens, how, frozenset()), name=name, tuned=False)
         for dtype, tokens, outputs in asked:
             for how, only in _heuristics(kind, tokens, outputs):
                 yield _launch(kind, dtype, tokens, how, only)
