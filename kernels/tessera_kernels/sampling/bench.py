@@ -1,0 +1,96 @@
+"""What is measured of `sample`: rows of language models' vocabularies, greedy, free and filtered."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import torch
+
+from tessera_kernels.cases import Case, Choice, Config, unequal
+from tessera_kernels.sampling import SEEN, reference
+from tessera_kernels.sampling.cost import cost
+from tessera_kernels.shapes import LLAMA_3_8B, QWEN3_30B_A3B
+
+BF16 = torch.bfloat16
+WAYS: dict[str, dict[str, float]] = {
+    "greedy": {"temperature": 0.0},
+    "free": {},
+    "top-k 50": {"top_k": 50},
+    "top-p 0.95": {"top_p": 0.95},
+    "top-k 50, top-p 0.9, min-p 0.02": {"top_k": 50, "top_p": 0.9, "min_p": 0.02},
+}
+UNEQUAL = 0.02
+"""Of rows that may draw another token than the reference: where two are as good but for rounding."""
+
+
+def cases() -> Iterator[Case]:
+    """One row and many; each way to filter; penalties."""
+    for model in (LLAMA_3_8B, QWEN3_30B_A3B):
+        for rows in (1, 64):
+            for way in WAYS:
+                yield _case(f"{model.name} {rows} rows bf16 {way}", rows, model.vocabulary, BF16, way)
+    yield _case("Llama-3-8B 64 rows bf16 free, penalties", 64, LLAMA_3_8B.vocabulary, BF16, "free", penalties=True)
+    for dtype, kind in ((torch.float32, "fp32"), (BF16, "bf16")):
+        for way in WAYS:
+            yield _case(f"tiny {kind} {way}", 3, 5000, dtype, way, penalties=way == "top-k 50", tiny=True)
+
+
+def choices() -> Iterator[Choice]:
+    """Warps of a row."""
+    from tessera_kernels.sampling.triton import bucket  # noqa: PLC0415 - Triton is needed for buckets alone
+
+    for vocabulary in (32768, LLAMA_3_8B.vocabulary, QWEN3_30B_A3B.vocabulary):
+        make = partial(_made, 64, vocabulary, BF16, "top-p 0.95", penalties=False)
+        yield Choice("bfloat16", bucket(vocabulary), make, _configured, [{"num_warps": w} for w in (4, 8, 16, 32)])
+
+
+def _case(
+    name: str, rows: int, vocabulary: int, dtype: torch.dtype, way: str, *, penalties: bool = False, tiny: bool = False
+) -> Case:
+    return Case(
+        name=name,
+        make=partial(_made, rows, vocabulary, dtype, way, penalties=penalties),
+        run=partial(_configured, None),
+        exact=reference.sample,
+        bound=UNEQUAL,
+        cost=cost(rows, vocabulary, dtype, penalties=penalties),
+        peers={"torch, sorted": reference.sample} if way.startswith("top") else {},
+        tiny=tiny,
+        error=unequal,
+    )
+
+
+def _made(
+    rows: int, vocabulary: int, dtype: torch.dtype, way: str, device: torch.device, *, penalties: bool
+) -> tuple[Any, ...]:
+    settings = {"temperature": 0.8, "top_k": 0, "top_p": 1.0, "min_p": 0.0, **WAYS[way]}
+
+    def every(name: str, dtype: torch.dtype) -> torch.Tensor:
+        return torch.full((rows,), settings[name], dtype=dtype, device=device)
+
+    logits_BV = (torch.randn(rows, vocabulary, device=device) * 4).to(dtype)
+    seed_B = torch.arange(rows, device=device) + 2**40
+    drawn_BV, of_prompt_BV = (
+        torch.randint(most, (rows, vocabulary), dtype=torch.int32, device=device) for most in (3, 2)
+    )
+    counts_BV = drawn_BV + SEEN * of_prompt_BV
+    rates = [torch.full((rows,), rate, device=device) for rate in (1.1, 0.2, 0.1)] if penalties else [None] * 3
+    return (
+        logits_BV,
+        every("temperature", torch.float32),
+        every("top_k", torch.int32),
+        every("top_p", torch.float32),
+        every("min_p", torch.float32),
+        seed_B,
+        seed_B % 1000,
+        counts_BV if penalties else None,
+        *rates,
+    )
+
+
+def _configured(config: Config | None, *arguments: torch.Tensor) -> torch.Tensor:
+    from tessera_kernels.sampling import triton  # noqa: PLC0415 - Triton is needed to run alone
+
+    return triton.sample(*arguments, chosen=config)

@@ -1,0 +1,242 @@
+# mypy: disable-error-code="no-untyped-def,untyped-decorator"
+"""`sample` in Triton: one launch, a program a row, several passes over it; nothing is sorted and nothing written back.
+
+Which tokens a filter keeps is found by bisection (`search`), so a row that asks for no filter is read twice, and a
+greedy one once. Does not know requests. B rows, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+import triton
+import triton.language as tl
+
+from tessera_kernels import tuning
+from tessera_kernels.chips import Chip, chip_of
+from tessera_kernels.sampling import search
+from tessera_kernels.sampling.reference import GREEDY_BELOW, STRIP
+
+BLOCK = 4096
+"""Logits that a program reads at once: four strips."""
+
+
+@triton.jit
+def _noise(bits):
+    """Standard Gumbel noise from 32 random bits."""
+    share = (bits.to(tl.float32) + 0.5) * 2.3283064365386963e-10
+    # What wins is near zero, where a logarithm of 1 - share would have no digits left.
+    near = share + share * share * (0.5 + share * 0.3333333333333333)
+    far = -tl.log(tl.maximum(1.0 - share, 1.4901161193847656e-08))
+    return -tl.log(tl.where(share < 0.0009765625, near, far))
+
+
+@triton.jit
+def _better(b_x, o_v, b_best, b_at):
+    """The larger of two, and the token it is of; of equals the one that was first."""
+    better = b_x > b_best
+    return tl.where(better, b_x, b_best), tl.where(better, o_v, b_at)
+
+
+@triton.jit
+def _first_of(b_best, b_at):
+    """The first token of those with the largest number."""
+    return tl.min(tl.where(b_best == tl.max(b_best, axis=0), b_at, 2147483647), axis=0)
+
+
+@triton.jit
+def _drawn(
+    p_row,
+    p_counts_row,
+    vocabulary,
+    inverse,
+    repetition,
+    presence,
+    frequency,
+    least,
+    seed,
+    place,
+    STRIP: tl.constexpr,
+):
+    """The token, of those with at least `least`, that is the largest with its noise."""
+    b_best = tl.full([STRIP], -float("inf"), tl.float32)
+    b_at = tl.zeros([STRIP], tl.int32)
+    for start in range(0, vocabulary, 4 * STRIP):
+        o0 = start + tl.arange(0, STRIP)
+        o1, o2, o3 = o0 + STRIP, o0 + 2 * STRIP, o0 + 3 * STRIP
+        b_x0 = search.adjusted(p_row, p_counts_row, o0, vocabulary, inverse, repetition, presence, frequency)
+        b_x1 = search.adjusted(p_row, p_counts_row, o1, vocabulary, inverse, repetition, presence, frequency)
+        b_x2 = search.adjusted(p_row, p_counts_row, o2, vocabulary, inverse, repetition, presence, frequency)
+        b_x3 = search.adjusted(p_row, p_counts_row, o3, vocabulary, inverse, repetition, presence, frequency)
+        b_most = tl.maximum(tl.maximum(b_x0, b_x1), tl.maximum(b_x2, b_x3))
+        # Ten rounds of multiplications are spared wherever nothing is kept.
+        if tl.max(b_most, axis=0) >= least:
+            counter = (start // 4 + tl.arange(0, STRIP)).to(tl.uint32)
+            nothing = tl.zeros([STRIP], tl.uint32)
+            low = nothing + (place & 0xFFFFFFFF).to(tl.uint32)
+            high = nothing + ((place >> 32) & 0xFFFFFFFF).to(tl.uint32)
+            r0, r1, r2, r3 = tl.philox(seed, counter, low, high, nothing)
+            b_best, b_at = _better(tl.where(b_x0 >= least, b_x0 + _noise(r0), -float("inf")), o0, b_best, b_at)
+            b_best, b_at = _better(tl.where(b_x1 >= least, b_x1 + _noise(r1), -float("inf")), o1, b_best, b_at)
+            b_best, b_at = _better(tl.where(b_x2 >= least, b_x2 + _noise(r2), -float("inf")), o2, b_best, b_at)
+            b_best, b_at = _better(tl.where(b_x3 >= least, b_x3 + _noise(r3), -float("inf")), o3, b_best, b_at)
+    return _first_of(b_best, b_at)
+
+
+@triton.jit
+def sample_kernel(
+    p_logits,
+    p_temperature,
+    p_top_k,
+    p_top_p,
+    p_min_p,
+    p_seed,
+    p_place,
+    p_counts,
+    p_repetition,
+    p_presence,
+    p_frequency,
+    p_out,
+    vocabulary,
+    logits_stride,
+    counts_stride,
+    GREEDY: tl.constexpr,
+    STRIP: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """Draw one row's token."""
+    row = tl.program_id(0).to(tl.int64)
+    p_row = p_logits + row * logits_stride
+    p_counts_row = None
+    repetition, presence, frequency = 1.0, 0.0, 0.0
+    if p_counts is not None:
+        p_counts_row = p_counts + row * counts_stride
+        repetition = tl.load(p_repetition + row)
+        presence = tl.load(p_presence + row)
+        frequency = tl.load(p_frequency + row)
+    temperature = tl.load(p_temperature + row)
+    greedy = temperature < GREEDY
+    inverse = 1.0 / tl.where(greedy, 1.0, temperature)
+
+    b_best = tl.full([BLOCK], -float("inf"), tl.float32)
+    b_at = tl.zeros([BLOCK], tl.int32)
+    b_lost = tl.zeros([BLOCK], tl.int32)
+    for start in range(0, vocabulary, BLOCK):
+        o_v = start + tl.arange(0, BLOCK)
+        b_x = search.adjusted(p_row, p_counts_row, o_v, vocabulary, inverse, repetition, presence, frequency)
+        b_lost |= (b_x != b_x).to(tl.int32) | (b_x == float("inf")).to(tl.int32)  # noqa: PLR0124 - NaN
+        b_best, b_at = _better(b_x, o_v, b_best, b_at)
+    largest = tl.max(b_best, axis=0)
+    lost = (tl.max(b_lost, axis=0) > 0) | (largest == -float("inf"))
+    token = _first_of(b_best, b_at)
+
+    if (lost | greedy) == 0:
+        least = search.LOWEST
+        top_k = tl.load(p_top_k + row)
+        if (top_k > 0) & (top_k < vocabulary):
+            least = search.least_kept(
+                p_row,
+                p_counts_row,
+                vocabulary,
+                inverse,
+                repetition,
+                presence,
+                frequency,
+                largest,
+                top_k.to(tl.float32),
+                False,
+                BLOCK,
+            )
+        top_p = tl.load(p_top_p + row)
+        if top_p < 1.0:
+            mass = search.mass_from(
+                p_row, p_counts_row, vocabulary, inverse, repetition, presence, frequency, largest, least, BLOCK
+            )
+            by_mass = search.least_kept(
+                p_row,
+                p_counts_row,
+                vocabulary,
+                inverse,
+                repetition,
+                presence,
+                frequency,
+                largest,
+                top_p * mass,
+                True,
+                BLOCK,
+            )
+            least = tl.maximum(least, by_mass)
+        min_p = tl.load(p_min_p + row)
+        if min_p > 0.0:
+            least = tl.maximum(least, tl.minimum(largest + tl.log(min_p), largest))
+        token = _drawn(
+            p_row,
+            p_counts_row,
+            vocabulary,
+            inverse,
+            repetition,
+            presence,
+            frequency,
+            least,
+            tl.load(p_seed + row),
+            tl.load(p_place + row),
+            STRIP,
+        )
+    tl.store(p_out + row, tl.where(lost, -1, token).to(tl.int64))
+
+
+def bucket(vocabulary: int) -> str:
+    """The name of a class of shapes, as tuned tables have it."""
+    return f"V{triton.next_power_of_2(vocabulary)}"
+
+
+def config(vocabulary: int, dtype: torch.dtype, chip: Chip) -> Mapping[str, int]:
+    """`num_warps` of a row's program: all threads that one may have, because a row has few programs beside it."""
+    name = str(dtype).removeprefix("torch.")
+    tuned = tuning.lookup("sampling", tuning.device_here(), name, bucket(vocabulary))
+    return tuned or {"num_warps": 1024 // chip.warp}
+
+
+def sample(
+    logits_BV: torch.Tensor,
+    temperature_B: torch.Tensor,
+    top_k_B: torch.Tensor,
+    top_p_B: torch.Tensor,
+    min_p_B: torch.Tensor,
+    seed_B: torch.Tensor,
+    place_B: torch.Tensor,
+    counts_BV: torch.Tensor | None,
+    repetition_B: torch.Tensor | None,
+    presence_B: torch.Tensor | None,
+    frequency_B: torch.Tensor | None,
+    *,
+    out_B: torch.Tensor | None = None,
+    chosen: Mapping[str, int] | None = None,
+) -> torch.Tensor:
+    """See `tessera_kernels.sampling.sample`; tensors [B] are contiguous, and `out` is int64 [B]."""
+    rows, vocabulary = logits_BV.shape
+    out = torch.empty(rows, dtype=torch.int64, device=logits_BV.device) if out_B is None else out_B
+    if rows:
+        sample_kernel[(rows,)](
+            logits_BV,
+            temperature_B,
+            top_k_B,
+            top_p_B,
+            min_p_B,
+            seed_B,
+            place_B,
+            counts_BV,
+            repetition_B,
+            presence_B,
+            frequency_B,
+            out,
+            vocabulary,
+            logits_BV.stride(0),
+            0 if counts_BV is None else counts_BV.stride(0),
+            GREEDY=GREEDY_BELOW,
+            STRIP=STRIP,
+            BLOCK=BLOCK,
+            **(chosen or config(vocabulary, logits_BV.dtype, chip_of(logits_BV.device))),
+        )
+    return out
