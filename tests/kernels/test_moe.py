@@ -234,3 +234,31 @@ def test_experts_farther_apart_than_32_bits_count():
     places = replace(places, experts_B=torch.full_like(places.experts_B, experts - 1))
     got = grouped_launcher.grouped_gemm(x, weight, places, 2, None, False, chosen=SMALL | {"AFTER": 0, "B_N": 256})
     assert relative_rms(got, x.double() @ (numbers[-1].double() * 0.01).t()) < BOUNDS[torch.float32]
+
+
+def test_what_was_tuned_is_launched(monkeypatch):
+    from tessera_kernels import tuning
+    from tessera_kernels.scaled_linear import triton as scaled_launcher
+    from tessera_kernels.weight_only_linear import triton as weight_only_launcher
+
+    asked, tuned, cpu = [], {"B_N": 64}, torch.device("cpu")
+    monkeypatch.setattr(tuning, "lookup", lambda *names: asked.append(names) or tuned)
+    packed, scaled = WAYS["int4 32"](torch.randn(70, 200)), WAYS["scaled fp8 blocks"](torch.randn(70, 200))
+    places = plan(torch.zeros(3, 1, dtype=torch.int32), 3, 16)
+    found = (
+        weight_only_launcher.config(5, packed, torch.bfloat16, cpu, invariant=False),
+        weight_only_launcher.config(5, packed, torch.bfloat16, cpu, invariant=True),
+        scaled_launcher.config(300, scaled, cpu, invariant=False),
+        grouped_launcher.config(stacked("mxfp4", torch.randn(3, 70, 200)), places, torch.float16, cpu, gated=True),
+        grouped_launcher.config(
+            stacked("scaled int8", torch.randn(3, 70, 200)), places, torch.float16, cpu, gated=False
+        ),
+    )
+    assert all(one == tuned for one in found)
+    assert asked == [
+        ("weight_only_linear", "cpu", "int4 bfloat16", "T8 N128 K256"),
+        ("weight_only_linear", "cpu", "int4 bfloat16", "invariant N128 K256"),
+        ("scaled_linear", "cpu", "float8_e4m3fn blocks", "Tmany N128 K256"),
+        ("grouped_gemm", "cpu", "mxfp4 float16", "T16 N128 K256 gated"),
+        ("grouped_gemm", "cpu", "scaled int8", "T16 N128 K256"),
+    ]

@@ -9,11 +9,11 @@ from typing import Any
 
 import torch
 
-from tessera_kernels.cases import Case
+from tessera_kernels.cases import Case, Choice, Config
 from tessera_kernels.grouped_gemm import ExpertsWeight, reference, tile_for
 from tessera_kernels.grouped_gemm.cost import Layer, cost
 from tessera_kernels.moe_routing import Plan, plan
-from tessera_kernels.quantized_weight import QuantizedWeight
+from tessera_kernels.quantized_weight import NIBBLES, QuantizedWeight
 from tessera_kernels.quantizers import (
     quantize_fp8,
     quantize_int4,
@@ -65,6 +65,43 @@ def cases() -> Iterator[Case]:
             name = f"tiny {scheme} in {str(dtype).removeprefix('torch.')}"
             yield _case(f"{name} gated", scheme, _Sizes(5, 2, 3, 40, 200, gated=True), dtype, tiny=True)
             yield _case(name, scheme, _Sizes(5, 2, 3, 24, 130, gated=False), dtype, tiny=True)
+
+
+def choices() -> Iterator[Choice]:
+    """All but the tile, which is the plan's, by scheme and product, from one token an expert to many."""
+    from tessera_kernels.grouped_gemm.triton import bucket  # noqa: PLC0415 - Triton is needed for buckets alone
+
+    model = QWEN3_30B_A3B
+    for scheme, quantize in SCHEMES.items():
+        sample = quantize(torch.zeros(1, 128, dtype=torch.bfloat16))
+        if isinstance(sample, ScaledWeight):
+            dtype = f"scaled {sample.numbers_NK.dtype}{' blocks' if sample.blocked else ''}".replace("torch.", "")
+            more: tuple[dict[str, int], ...] = ({"B_K": 128},)
+        else:
+            dtype = f"{sample.format} bfloat16"
+            more = ({"AFTER": 0}, {"AFTER": 1}) if sample.format in NIBBLES else ({"AFTER": 0},)
+        # More tokens have the same tiles where numbers have four bits.
+        for tokens in (16, 512, 1024, 8192)[: 3 if dtype.split()[0] in NIBBLES else 4]:
+            counts = tokens, model.chosen, model.experts
+            for sizes in (
+                _Sizes(*counts, 2 * model.inner, model.hidden, gated=True),
+                _Sizes(*counts, model.hidden, model.inner, gated=False),
+            ):
+                held = tile_for(
+                    tokens * model.chosen, _by_expert(quantize(torch.zeros(model.experts, 128)), model.experts)
+                )
+                yield Choice(
+                    dtype,
+                    bucket(held, sizes.outputs, sizes.inputs, gated=sizes.gated),
+                    partial(_made, scheme, sizes, torch.bfloat16),
+                    _configured,
+                    [
+                        {"B_N": rows, "SPLITS": 1, "num_warps": warps, "num_stages": stages, **other}
+                        for rows, warps in ((64, 4), (64, 8), (128, 4), (128, 8))
+                        for stages in (2, 3, 4)
+                        for other in more
+                    ],
+                )
 
 
 def _case(name: str, scheme: str, sizes: _Sizes, dtype: torch.dtype, *, tiny: bool = False) -> Case:
@@ -131,3 +168,9 @@ def _launched(*arguments: Any) -> torch.Tensor:
     from tessera_kernels.grouped_gemm import triton  # noqa: PLC0415 - Triton is needed to run alone
 
     return triton.grouped_gemm(*arguments)
+
+
+def _configured(config: Config, *arguments: Any) -> torch.Tensor:
+    from tessera_kernels.grouped_gemm import triton  # noqa: PLC0415 - Triton is needed to run alone
+
+    return triton.grouped_gemm(*arguments, chosen=config)

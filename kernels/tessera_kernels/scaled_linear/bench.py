@@ -94,6 +94,7 @@ def _case(
         cost=cost(tokens, *shape, SCHEMES[scheme][0], dtype),
         peers={} if tiny else peers,
         tiny=tiny,
+        goal=0.75 if SCHEMES[scheme][0] == FP8 and tokens >= 8192 else None,
     )
 
 

@@ -167,22 +167,9 @@ def weight_only_kernel(
             # Inputs that the last block has too many have no group; they are zeros, whatever scales them.
             i_group = tl.minimum((i_step * RUNS + HALF) // (GROUP // RUN), groups - 1)
             b_acc = add_run(
-                b_acc,
-                b_bits,
-                b_x,
-                p_scale,
-                p_zero,
-                i_group,
-                o_n,
-                there_n,
-                height,
-                HALF,
-                FORMAT,
-                ZERO,
-                SCALED,
-                AFTER,
-                DOT,
-            )
+                b_acc, b_bits, b_x, p_scale, p_zero, i_group, o_n, there_n, height,
+                HALF, FORMAT, ZERO, SCALED, AFTER, DOT,
+            )  # fmt: skip
             if GATED:
                 b_up = add_run(
                     b_up, b_bits_up, b_x, p_scale + outputs, p_zero + outputs, i_group, o_n, there_n, height,
