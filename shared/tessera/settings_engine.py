@@ -37,10 +37,12 @@ class SequenceEngineSettings(Section, frozen=True, kw_only=True):
         says("`dummy` takes random values of the model's shapes, and needs no weight file: for measuring speed."),
     ] = "weights"
     weights: Annotated[
-        Literal["auto", "stored", "int8"],
+        Literal["auto", "stored", "int8", "fp8", "int4", "mxfp4", "nvfp4"],
         says(
-            "How linear layers are multiplied. `stored`: as they are. `int8`: in 8 bits, on a CPU alone. `auto`: in 8 "
-            "bits where a CPU computes whole steps so (AVX-512 VNNI, a decoder of Llama's kind) and the model is large."
+            "How linear layers are multiplied. `stored`: as they are. `int8`, `fp8`: weights and inputs in 8 bits. "
+            "`int4`, `mxfp4`, `nvfp4`: weights in 4 bits. All but `int8` are made for GPUs; a CPU computes them right "
+            "and slowly. `auto`: `int8` where a CPU computes whole steps in it (AVX-512 VNNI, a decoder of Llama's "
+            "kind) and the model is large, else `stored`."
         ),
     ] = "auto"
     threads: Annotated[NonNegative, says("CPU threads of the engine. 0: all cores of the machine.")] = 0

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from tessera.models.quantized import Int8Linear, quantize_int8
+from tessera.models.quantized import Int8Linear, quantize, quantize_int8
 
 
 def layer(inputs: int, outputs: int, *, bias: bool, seed: int = 0) -> nn.Linear:
@@ -78,3 +78,25 @@ def test_the_columns_that_are_large_when_it_is_calibrated_are_multiplied_in_floa
     assert len(unreached["never"].weight.columns_M) == 0
     error = (model(x) - wanted).square().mean().sqrt() / wanted.square().mean().sqrt()
     assert error < 0.01
+
+
+@pytest.mark.parametrize(
+    ("scheme", "bound", "bits"), [("fp8", 0.04, 8.2), ("int4", 0.1, 4.8), ("mxfp4", 0.14, 4.4), ("nvfp4", 0.11, 4.7)]
+)
+def test_other_schemes_are_as_near_as_their_bits_allow(scheme, bound, bits):
+    torch.manual_seed(3)
+    model = nn.Sequential(nn.Linear(192, 256), nn.Linear(256, 96, bias=False), nn.Linear(96, 4)).requires_grad_(False)
+    x = torch.randn(2, 7, 192)
+    middle, wanted = model[0](x), model[1](model[0](x))
+    report = quantize(model, scheme)
+    assert (report.layers, type(model[2])) == (2, nn.Linear), "a small one stays"
+    assert report.bytes_after * 8 / (report.bytes_before / 4) <= bits
+    got = model[1](middle)
+    assert got.shape == wanted.shape
+    assert (got - wanted).norm() / wanted.norm() < bound
+
+
+def test_a_layer_that_cannot_be_cut_into_groups_stays():
+    model = nn.Sequential(nn.Linear(200, 128), nn.Linear(128, 256))
+    assert quantize(model, "int4").layers == 1
+    assert type(model[0]) is nn.Linear

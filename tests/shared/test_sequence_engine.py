@@ -537,3 +537,22 @@ def test_a_quantized_cache_moves_to_the_host_and_back_with_its_scales(tiny_model
             texts[-1] |= run(engine)
     assert texts[0] == texts[1]
     assert engine.gauges()["prefix_hit_tokens_host"] > 0
+
+
+@pytest.mark.parametrize("scheme", ["fp8", "int4", "mxfp4", "nvfp4"])
+def test_an_engine_runs_in_every_scheme_and_says_the_same_as_alone(scheme, tmp_path, caplog):
+    caplog.set_level("INFO")
+    config = transformers.AutoConfig.for_model("qwen3", **(SMALL | {"hidden_size": 128, "intermediate_size": 192}))
+    torch.manual_seed(5)
+    transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32).save_pretrained(tmp_path)
+    engine = engine_for(tmp_path, weights=scheme)
+    assert f"in {scheme}: QuantizationReport(layers=" in caplog.text
+    sampling = Sampling(max_tokens=NEW_TOKENS, temperature=0)
+    for index, prompt in enumerate(PROMPTS):
+        engine.submit(Generate(request_id=str(index), token_ids=prompt, sampling=sampling))
+    together, alone = run(engine), {}
+    for index, prompt in enumerate(PROMPTS):
+        single = engine_for(tmp_path, weights=scheme)
+        single.submit(Generate(request_id=str(index), token_ids=prompt, sampling=sampling))
+        alone |= run(single)
+    assert together == alone

@@ -1,4 +1,4 @@
-"""Linear layers in 8 bits on a CPU; see `tessera_kernels.int8_linear` for the scheme.
+"""Linear layers in few bits, quantized when a model is loaded; the schemes are those of `tessera_kernels`.
 
 Does not know models: it replaces layers wherever they are.
 """
@@ -7,11 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import nn
 
 from tessera_kernels.int8_linear import Int8Weight, int8_linear, quantize_weight
+from tessera_kernels.quantized_weight import QuantizedWeight
+from tessera_kernels.quantizers import quantize_int4, quantize_mxfp4, quantize_nvfp4, quantize_scaled
+from tessera_kernels.scaled_linear import scaled_linear
+from tessera_kernels.scaled_weight import ScaledWeight
+from tessera_kernels.weight_only_linear import weight_only_linear
+
+Scheme = Literal["int8", "fp8", "int4", "mxfp4", "nvfp4"]
+GROUP, SMALL_GROUP = 128, 32
+"""Inputs that share a scale in int4."""
 
 MIN_WEIGHTS = 16_384
 """Smaller layers stay as they are: packing them would cost more than it saves (routers, gates)."""
@@ -57,20 +67,85 @@ class Int8Linear(nn.Module):
         del self.weight
 
 
+class QuantizedLinear(nn.Module):
+    """A linear layer in another scheme than `Int8Linear`'s.
+
+    Args:
+        layer: whose weights are quantized; [outputs, inputs] in any float dtype.
+        scheme: `fp8` rounds inputs too, by token; the others of four bits round weights alone.
+    """
+
+    bias: torch.Tensor | None
+
+    def __init__(self, layer: nn.Linear, scheme: Scheme) -> None:
+        super().__init__()
+        self.in_features, self.out_features = layer.in_features, layer.out_features
+        self.weight: QuantizedWeight | ScaledWeight = _quantized(layer.weight.detach(), scheme)
+        self.register_buffer("bias", None if layer.bias is None else layer.bias.detach(), persistent=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """[..., inputs] → [..., outputs], the dtype of `x`."""
+        x_TK = x.reshape(-1, self.in_features)
+        if isinstance(self.weight, ScaledWeight):
+            out_TN = scaled_linear(x_TK, self.weight, self.bias)
+        else:
+            out_TN = weight_only_linear(x_TK, self.weight, self.bias)
+        return out_TN.view(*x.shape[:-1], self.out_features)
+
+
+def quantize(model: nn.Module, scheme: Scheme, calibrate: Callable[[], object] = lambda: None) -> QuantizationReport:
+    """Replace the linear layers of a model, in place; see `quantize_int8`, which this is for `int8`.
+
+    A layer whose sizes a scheme cannot cut into its groups stays as it is, and so does a small one.
+    """
+    if scheme == "int8":
+        return quantize_int8(model, calibrate)
+    replaced = before = after = 0
+    for module, name, child in _linear_layers(model):
+        if scheme != "fp8" and not _group(child.in_features):
+            continue
+        made = QuantizedLinear(child, scheme)
+        setattr(module, name, made)
+        replaced += 1
+        before += child.weight.numel() * child.weight.element_size()
+        after += made.weight.nbytes
+    return QuantizationReport(replaced, before, after)
+
+
+def _quantized(weight_NK: torch.Tensor, scheme: Scheme) -> QuantizedWeight | ScaledWeight:
+    if scheme == "fp8":
+        return quantize_scaled(weight_NK, torch.float8_e4m3fn)
+    if scheme == "mxfp4":
+        return quantize_mxfp4(weight_NK, clip="mse")
+    if scheme == "nvfp4":
+        return quantize_nvfp4(weight_NK, clip="mse")
+    return quantize_int4(weight_NK, _group(weight_NK.shape[1]), symmetric=False, clip="mse")
+
+
+def _group(inputs: int) -> int:
+    """128, or 32 where that does not divide the inputs: 64 would be stored as 128 are. 0 when neither does."""
+    return next((group for group in (GROUP, SMALL_GROUP) if inputs % group == 0), 0)
+
+
+def _linear_layers(model: nn.Module) -> list[tuple[nn.Module, str, nn.Linear]]:
+    """Owner, name and layer of each that is large enough."""
+    return [
+        (module, name, child)
+        for module in model.modules()
+        for name, child in module.named_children()
+        if type(child) is nn.Linear and child.weight.numel() >= MIN_WEIGHTS
+    ]
+
+
 def quantize_int8(model: nn.Module, calibrate: Callable[[], object] = lambda: None) -> QuantizationReport:
-    """Replace the linear layers of a model on a CPU, in place. Their float weights are freed.
+    """Replace the linear layers of a model, in place. Their float weights are freed.
 
     Args:
         model: the one.
         calibrate: runs it on some input, in which each layer's outlier columns are found. A layer that it does not
             reach has none.
     """
-    chosen = [
-        (module, name, child)
-        for module in model.modules()
-        for name, child in module.named_children()
-        if type(child) is nn.Linear and child.weight.numel() >= MIN_WEIGHTS
-    ]
+    chosen = _linear_layers(model)
     largest = _largest_inputs([child for *_, child in chosen], calibrate)
     before = after = 0
     for module, name, child in chosen:

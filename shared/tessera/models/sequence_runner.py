@@ -18,12 +18,11 @@ from tessera.cache.transfers import Copy, Offload, Transfer
 from tessera.device import Device
 from tessera.engine.batch import Batch, Chunk
 from tessera.engine.sequence_request import SequenceRequest
-from tessera.errors import ModelLoadError
 from tessera.models import attention
 from tessera.models.compiled_decoder import CompiledDecoder, compile_decoder, why_not_compiled
 from tessera.models.fusion import FusionReport, fuse
 from tessera.models.loading import load_decoder, require_attention_only
-from tessera.models.quantized import quantize_int8
+from tessera.models.quantized import Scheme, quantize
 from tessera.models.threads import ThreadShare
 from tessera.models.vision import Encoder
 from tessera.wire.engine import Sampling
@@ -67,7 +66,7 @@ class SequenceRunner:
         kv_cache_bytes: int,
         host_cache_bytes: int = 0,
         fused: bool = True,
-        weights: Literal["auto", "stored", "int8"] = "stored",
+        weights: Literal["auto", "stored"] | Scheme = "stored",
         kv_cache_dtype: Literal["auto", "int8", "fp8"] = "auto",
         dummy: bool = False,
     ) -> None:
@@ -93,10 +92,11 @@ class SequenceRunner:
         self._compiled: CompiledDecoder | None = None
         on_cpu = device.place.type == "cpu"
         self.threads = ThreadShare(torch.get_num_threads() if on_cpu else 1, torch.set_num_threads)
-        if weights == "int8" and not on_cpu:
-            raise ModelLoadError("`weights` is `int8`, which runs on a CPU alone; set it to `stored` or `auto`")
-        if weights == "int8" or (weights == "auto" and on_cpu and self._pays_in_8_bits(layers)):
-            logger.info("in 8 bits: %s", quantize_int8(self.model, self._calibrate))
+        if weights == "auto":
+            weights = "int8" if on_cpu and self._pays_in_8_bits(layers) else "stored"
+        if weights != "stored":
+            logger.info("in %s: %s", weights, quantize(self.model, weights, self._calibrate))
+        if weights == "int8" and on_cpu:
             self._compiled, different = compile_decoder(self.model, layers, self.caches)
             logger.info("compiled: %s", f"no, {different}" if different else "the whole step")
         cached = time.perf_counter()
