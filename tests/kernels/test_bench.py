@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from concurrent.futures import Future
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -20,6 +21,15 @@ PEAKS = Peaks(bandwidth=100.0, flops={"bf16": 1000.0})
 @pytest.mark.parametrize("op", measured_ops())
 def test_every_op_is_right_on_tiny_shapes(op, capsys):
     assert bench.main(["--check", "--interpret", "--ops", op]) == bench.RIGHT, capsys.readouterr().out
+
+
+def test_every_op_with_kernels_is_measured_and_has_all_its_rooms():
+    folder = Path(bench.__file__).parent
+    with_kernels = {path.parent.name for name in ("triton", "launches") for path in folder.glob(f"*/{name}.py")}
+    rooms = ("__init__", "reference", "triton", "launches", "cost", "bench")
+    missing = [f"{op}/{room}.py" for op in with_kernels for room in rooms if not (folder / op / f"{room}.py").is_file()]
+    assert missing == []
+    assert with_kernels == set(measured_ops())
 
 
 @pytest.mark.parametrize("op", measured_ops())

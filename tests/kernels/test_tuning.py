@@ -110,3 +110,31 @@ def test_the_fastest_that_runs_is_chosen(monkeypatch, capsys):
     choice = Choice("bfloat16", "all", lambda device: [torch.zeros(1, device=device)], run, configs)
     assert tune.fastest(choice, torch.device("cpu")) == ({"num_warps": 4}, 1.0)
     assert "{'num_warps': 1} does not run: RuntimeError: out of resources" in capsys.readouterr().out
+
+
+def test_what_was_tuned_is_not_timed_again(monkeypatch, capsys):
+    ran = []
+
+    class Timed:
+        def __init__(self, call):
+            ran.append(call.args[0]["num_warps"])
+            self.seconds = 1.0 / call.args[0]["num_warps"]
+
+    def choice(bucket: str) -> Choice:
+        return Choice("bfloat16", bucket, lambda _: [], lambda *_: None, [{"num_warps": warps} for warps in (1, 2)])
+
+    choices = [choice("a")]
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: DEVICE)
+    monkeypatch.setattr(tune, "measured_ops", lambda: ["some"])
+    monkeypatch.setattr(tune, "choices_of", lambda op: choices)
+    monkeypatch.setattr(tune, "timed", Timed)
+    assert tune.main(["--jobs", "1"]) == 0
+    assert tuning.lookup("some", DEVICE, "bfloat16", "a") == {"num_warps": 2}
+    choices.append(choice("b"))
+    ran.clear()
+    assert tune.main(["--jobs", "1"]) == 0
+    assert ran == [1, 2]
+    assert tune.main(["--jobs", "1", "--again"]) == 0
+    assert ran == [1, 2] * 3
+    assert "some / bfloat16 / b: {'num_warps': 2}, 500,000.0 us" in capsys.readouterr().out

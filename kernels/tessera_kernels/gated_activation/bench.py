@@ -17,6 +17,8 @@ BOUNDS = {torch.float32: 1e-5, torch.bfloat16: 8e-3, torch.int8: 1.5e-2, torch.f
 SHORT = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.int8: "int8", torch.float8_e4m3fn: "fp8"}
 QUANTIZED = (torch.int8, torch.float8_e4m3fn)
 BF16 = torch.bfloat16
+GOAL, MANY = 0.85, 8192
+"""Of bandwidth, from so many rows on."""
 
 
 def cases() -> Iterator[Case]:
@@ -71,6 +73,7 @@ def _case(
         bound=BOUNDS[quantized or dtype],
         cost=cost(rows, inner, dtype, quantized=quantized),
         tiny=tiny,
+        goal=GOAL if rows >= MANY else None,
     )
 
 

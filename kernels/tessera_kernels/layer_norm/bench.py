@@ -16,6 +16,8 @@ from tessera_kernels.shapes import WAN_14B, WHISPER_LARGE
 EPSILON = 1e-6
 BOUNDS = {torch.float32: 1e-5, torch.bfloat16: 8e-3}
 BF16 = torch.bfloat16
+GOAL = 0.85
+"""Of bandwidth."""
 Inputs = dict[str, Any]
 
 
@@ -84,6 +86,7 @@ def _case(
         ),
         peers=peers or {},
         tiny=tiny,
+        goal=None if tiny else GOAL,
     )
 
 
@@ -96,6 +99,7 @@ def _residual(name: str, samples: int, tokens: int, channels: int, dtype: torch.
         bound=BOUNDS[dtype],
         cost=residual_cost(samples * tokens, channels, dtype, modulated_rows=samples),
         tiny=tiny,
+        goal=None if tiny else GOAL,
     )
 
 

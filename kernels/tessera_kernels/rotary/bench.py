@@ -15,6 +15,8 @@ from tessera_kernels.shapes import LLAMA_3_8B, QWEN3_30B_A3B, WAN_14B, Model
 
 BOUNDS = {torch.float32: 1e-5, torch.bfloat16: 8e-3}
 BF16 = torch.bfloat16
+GOAL, MANY = 0.85, 8192
+"""Of bandwidth, from so many tokens on."""
 WAN_SECTIONS = (22, 21, 21)
 FURTHEST = 4096
 """Positions are drawn below it: float32 angles of two devices agree to the bounds."""
@@ -77,6 +79,7 @@ def _case(
         bound=BOUNDS[dtype],
         cost=cost(tokens, model.heads + model.kv_heads, pairs, dtype, table=4 * table, axes=len(runs)),
         tiny=tiny,
+        goal=GOAL if tokens >= MANY else None,
     )
 
 
