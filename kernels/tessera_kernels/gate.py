@@ -19,7 +19,7 @@ import tempfile
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -27,6 +27,7 @@ from time import perf_counter
 from typing import Any
 
 from tessera_kernels.chips import CHIPS, Chip
+from tessera_kernels.gate_table import MATRIX, Built, table
 from tessera_kernels.launches import Launch
 
 _HERE = Path(__file__).parent
@@ -44,32 +45,6 @@ _GCN = {
     "ld": r"(?:global|buffer|flat)_load",
     "st": r"(?:global|buffer|flat)_store",
 }
-_MATRIX = ("wgmma", "tcgen05", "mma", "mfma")
-
-
-@dataclass(frozen=True)
-class Built:
-    """What became of one launch on one chip.
-
-    Attributes:
-        op, name, target: which.
-        registers: of a thread.
-        spilled: bytes of a thread's registers that are stored to memory.
-        shared: bytes of shared memory of a program.
-        mix: how many instructions of each kind.
-        seconds: it took to compile.
-        faults: why the gate is shut; empty when it is open.
-    """
-
-    op: str
-    name: str
-    target: str
-    registers: int = 0
-    spilled: int = 0
-    shared: int = 0
-    mix: dict[str, int] = field(default_factory=dict)
-    seconds: float = 0.0
-    faults: tuple[str, ...] = ()
 
 
 def ops() -> list[str]:
@@ -184,7 +159,7 @@ def _faults(launch: Launch, chip: Chip, built: Built) -> Iterator[str]:
         yield f"takes {built.shared} bytes of shared memory, {chip.name} has {chip.shared}"
     if launch.tuned and built.spilled:
         yield f"spills {built.spilled} bytes a thread"
-    if launch.matrix and not any(built.mix.get(kind) for kind in _MATRIX):
+    if launch.matrix and not any(built.mix.get(kind) for kind in MATRIX):
         yield "multiplies without matrix instructions"
     elif launch.matrix and chip.name == "sm_90" and not launch.narrow and not built.mix.get("wgmma"):
         yield "multiplies without wgmma, and does not say why its tiles are too narrow for it"
@@ -211,34 +186,6 @@ def isolated() -> None:
     os.environ.pop("TRITON_INTERPRET", None)
     os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")
     warnings.filterwarnings("ignore")
-
-
-def table(results: Iterable[Built], targets: list[str]) -> str:
-    """Markdown: an op a section, a launch a row, a chip a column."""
-    found = {(built.op, built.name, built.target): built for built in results}
-    lines = [
-        "# What the kernels compile to",
-        "",
-        "Written by `python -m tessera_kernels.gate --table FILE`; nothing here ran on a GPU. A cell has the registers",
-        "of a thread · KiB of shared memory · instructions (matrix, then loads and stores of global memory), and what",
-        "is spilled, where anything is. Empty: not launched on that chip.",
-    ]
-    for op in dict.fromkeys(op for op, _, _ in found):
-        lines += ["", f"## {op}", "", "| launch | " + " | ".join(targets) + " |", "|---" * (len(targets) + 1) + "|"]
-        for name in dict.fromkeys(name for of, name, _ in found if of == op):
-            cells = [_cell(found.get((op, name, target))) for target in targets]
-            lines.append(f"| {name} | " + " | ".join(cells) + " |")
-    return "\n".join(lines) + "\n"
-
-
-def _cell(built: Built | None) -> str:
-    if built is None:
-        return ""
-    parts = [f"{built.registers} r", f"{built.shared / 1024:.0f} K"] if built.registers else []
-    mix = ", ".join(f"{count} {kind}" for kind, count in built.mix.items())
-    spilled = [f"**spills {built.spilled} B**"] if built.spilled else []
-    faults = ["**FAILS** " + "; ".join(built.faults).replace("|", "/")] if built.faults else []
-    return " · ".join([*parts, mix, *spilled, *faults] if mix else [*parts, *spilled, *faults])
 
 
 def _all(work: list[tuple[str, str, str]], jobs: int) -> Iterator[Built]:
