@@ -143,6 +143,13 @@ def test_wrong_results_and_failures_are_told_and_tried_again(gpu, tmp_path, caps
     assert ("good", "a") not in gpu.ran
 
 
+@pytest.mark.usefixtures("gpu")
+def test_an_op_that_cannot_be_imported_is_one_fault_among_others():
+    way = bench_run.Way(interpret=True, deadline=float("inf"))
+    assert bench_run.checks_of("gone", way) == [{"name": "gone", "ok": False, "fault": "KeyError: 'gone'"}]
+    assert bench_run.times_of("gone", way, PEAKS) == [{"name": "gone", "goal": None, "fault": "KeyError: 'gone'"}]
+
+
 def test_the_report_has_fractions_of_the_limit_goals_and_peers(gpu, tmp_path):
     assert bench.main(["--check", "--out", str(tmp_path)]) == bench.RIGHT
     table = (tmp_path / "some-gpu.md").read_text()

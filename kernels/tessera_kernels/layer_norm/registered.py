@@ -17,6 +17,8 @@ WIDEST = 16384
 
 def triton_suits(x_TC: torch.Tensor, *others: torch.Tensor | None) -> Answer:
     """Whether the kernel can run, and why not."""
+    if not x_TC.numel():
+        return no("there is nothing to compute")
     if x_TC.shape[-1] > WIDEST:
         return no(f"rows of {x_TC.shape[-1]} channels do not fit into registers ({WIDEST} do)")
     return triton_on(x_TC, *others)
@@ -89,7 +91,7 @@ def computed_adaptive(
 
 def computed_residual(x_BTC: torch.Tensor, added_BTC: torch.Tensor, gate_BSC: torch.Tensor) -> None:
     """`gated_residual`, likewise."""
-    if not triton_on(x_BTC, added_BTC, gate_BSC).ok:
+    if not x_BTC.numel() or not triton_on(x_BTC, added_BTC, gate_BSC).ok:
         reference.gated_residual(x_BTC, added_BTC, gate_BSC)
         return
     from tessera_kernels.layer_norm import triton  # noqa: PLC0415 - only where there is a GPU

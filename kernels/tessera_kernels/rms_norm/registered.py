@@ -17,6 +17,8 @@ WIDEST = 16384
 
 def triton_suits(x_TK: torch.Tensor, weight_K: torch.Tensor, dtype: torch.dtype | None = None) -> Answer:
     """Whether the kernel can run with a result of `dtype`, and why not."""
+    if not x_TK.numel():
+        return no("there is nothing to compute")
     if dtype == torch.float8_e4m3fn and not has_float8(x_TK.device):
         return no("the device has no float8")
     if x_TK.shape[-1] > WIDEST:
