@@ -39,7 +39,7 @@ def numbers_equal(got, exact):
 @settings(max_examples=12, deadline=None)
 @given(
     tokens=st.integers(1, 5),
-    inputs=st.sampled_from([1, 100, 128, 300]),
+    inputs=st.sampled_from([1, 128, 300, 1200]),
     blocks=st.booleans(),
     kind=st.sampled_from([torch.float32, torch.float16, torch.bfloat16]),
 )

@@ -25,10 +25,11 @@ ExpertsWeight = QuantizedWeight | ScaledWeight
 def tile_for(assignments: int, weight: ExpertsWeight) -> int:
     """Places of a tile for `moe_routing.plan`: what an expert has on average, so that few stay empty.
 
-    16 to 128; or to 64 where numbers of four bits are expanded, which takes registers that sums would need.
+    16 to 128; to 64 where registers are needed for more than sums: to expand numbers of four bits, to scale blocks.
     """
     average = -(-assignments // weight.experts[0])
-    most = 64 if isinstance(weight, QuantizedWeight) and weight.format in NIBBLES else 128
+    crowded = weight.blocked if isinstance(weight, ScaledWeight) else weight.format in NIBBLES
+    most = 64 if crowded else 128
     return min(max(16, 1 << (average - 1).bit_length()), most)
 
 

@@ -80,8 +80,8 @@ def choices() -> Iterator[Choice]:
         else:
             dtype = f"{sample.format} bfloat16"
             more = ({"AFTER": 0}, {"AFTER": 1}) if sample.format in NIBBLES else ({"AFTER": 0},)
-        # More tokens have the same tiles where numbers have four bits.
-        for tokens in (16, 512, 1024, 8192)[: 3 if dtype.split()[0] in NIBBLES else 4]:
+        # More tokens have the same tiles where they are at most 64.
+        for tokens in (16, 512, 1024, 8192)[: 3 if dtype.split()[0] in NIBBLES or "blocks" in dtype else 4]:
             counts = tokens, model.chosen, model.experts
             for sizes in (
                 _Sizes(*counts, 2 * model.inner, model.hidden, gated=True),

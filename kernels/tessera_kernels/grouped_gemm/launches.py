@@ -59,7 +59,7 @@ def launches() -> Iterator[Launch]:
                         aligned=frozenset(pointers) | {"outputs", "inputs", "x_stride", "out_stride"},
                         only=only,
                     )
-            for numbers, blocked in SCALED:
+            for numbers, blocked in SCALED if tile <= 64 else SCALED[:2]:
                 for how, only in _heuristics(tile, eight=True, blocked=blocked, gated=gated):
                     tile_of = f"{kind} {how['num_stages']} stages {how['num_warps']} warps"
                     name = f"scaled {numbers}{' blocks' if blocked else ''} {tile_of}"

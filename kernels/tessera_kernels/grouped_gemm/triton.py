@@ -47,8 +47,8 @@ def config(
 def heuristic(tile: int, chip: chips.Chip, *, eight: bool, blocked: bool, gated: bool) -> dict[str, int]:
     """Narrow tiles keep numbers exact and scale sums; gated ones have twice the sums, so they are half as wide."""
     wide = tile > 64 and not gated and not blocked
-    # Before Hopper a warp holds its inputs in registers too.
-    crowded = tile > 64 or (tile == 64 and 0 < chip.capability < 90)
+    # Before Hopper a warp holds its inputs in registers too, and after it two tiles of blocks' sums are moved there.
+    crowded = tile > 64 or (tile == 64 and (0 < chip.capability < 90 or (blocked and chip.capability > 90)))
     shape = {"B_N": 128 if wide else 64, "SPLITS": 1, "num_warps": 8 if crowded else 4}
     roomy = chip.shared > 2**16
     if eight:

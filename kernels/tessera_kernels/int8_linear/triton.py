@@ -31,7 +31,8 @@ def int8_linear(
     factor_K = weight.shrink_K.index_fill(0, weight.columns_M, 0.0)
     numbers_TK, scale_T = quantize_tokens(x_TK, torch.int8, factor_K=factor_K)
     out = x_TK.new_empty(len(x_TK), weight.weight_KN.shape[1]) if out is None else out
-    multiplied = ScaledWeight(weight.weight_KN.t(), weight.scale_N)
+    multiplied = ScaledWeight(weight.weight_KN.t().contiguous(), weight.scale_N)  # a view of what is stored
     exact = x_TK, weight.columns_M, weight.float_MN
-    multiply(numbers_TK, scale_T, multiplied, bias_N, out, exact=exact, chosen=chosen)
+    bias = None if bias_N is None else bias_N.contiguous()
+    multiply(numbers_TK, scale_T, multiplied, bias, out, exact=exact, chosen=chosen)
     return out

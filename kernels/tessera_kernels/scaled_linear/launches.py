@@ -11,8 +11,9 @@ from tessera_kernels.chips import CHIPS
 from tessera_kernels.gemm_tiles import without
 from tessera_kernels.launches import Launch
 from tessera_kernels.paged_kv import LARGEST
-from tessera_kernels.scaled_linear.quantize import quantize_kernel, warps_for
+from tessera_kernels.scaled_linear.quantize import TOGETHER, quantize_kernel, warps_for
 from tessera_kernels.scaled_linear.triton import heuristic, scaled_kernel
+from tessera_kernels.scaled_weight import BLOCK
 
 STORED = {"int8": "i8", "fp8": "fp8e4nv"}
 ROUNDED = ((128, False, False), (4096, True, False), (16384, False, False), (4096, False, True))
@@ -108,8 +109,9 @@ def launches() -> Iterator[Launch]:
                     "WHOLE": kind == "int8",
                     "INTERPRETED": False,
                     "BLOCK_K": width,
+                    "B_J": TOGETHER if width == BLOCK else 1,
                 },
-                num_warps=warps_for(width),
+                num_warps=warps_for(width * (TOGETHER if width == BLOCK else 1)),
                 aligned=frozenset({"p_x", "p_factor", "p_given", "p_out", "p_scale", "inputs", "x_stride"}),
                 minimum=89 if kind == "fp8" else 80,
             )

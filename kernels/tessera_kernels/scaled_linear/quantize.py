@@ -15,6 +15,8 @@ from tessera_kernels.paged_kv import LARGEST
 from tessera_kernels.row_quantize import quantize_rows
 from tessera_kernels.scaled_weight import BLOCK
 
+TOGETHER = 8
+"""Blocks of one token that a program rounds."""
 PER_THREAD = 32
 """Elements of a row that one thread holds, at most, up to the widest program."""
 
@@ -35,32 +37,32 @@ def quantize_kernel(
     WHOLE: tl.constexpr,
     INTERPRETED: tl.constexpr,
     BLOCK_K: tl.constexpr,
+    B_J: tl.constexpr,
 ):
-    """One token's block of inputs, which may be all; FACTOR: times a factor for each input; GIVEN: the scale is."""
+    """Some blocks of one token's inputs; FACTOR: times a factor for each input; GIVEN: the scale of all is known."""
     i_row = tl.program_id(0).to(tl.int64)
-    i_block = tl.program_id(1)
-    o_k = i_block * BLOCK_K + tl.arange(0, BLOCK_K)
+    o_j = tl.program_id(1) * B_J + tl.arange(0, B_J)
+    o_k = o_j[:, None] * BLOCK_K + tl.arange(0, BLOCK_K)[None, :]
     there = o_k < inputs
     b_x = tl.load(p_x + i_row * x_stride + o_k, mask=there, other=0.0).to(tl.float32)
     if FACTOR:
         b_x *= tl.load(p_factor + o_k, mask=there, other=0.0)
     if GIVEN:
-        scale = tl.load(p_given)
+        scale = tl.zeros((B_J,), dtype=tl.float32) + tl.load(p_given)
         # What is not finite less itself is not a number; anything else is 0.
-        spoiled = tl.sum(tl.where(b_x - b_x == 0.0, 0, 1), axis=0) > 0
-        b_number = tl.div_rn(b_x, tl.full((BLOCK_K,), 0.0, tl.float32) + scale)
+        spoiled = tl.sum(tl.where(b_x - b_x == 0.0, 0, 1), axis=1) > 0
+        b_number = tl.div_rn(b_x, tl.broadcast_to(scale[:, None], b_x.shape))
         b_number = tl.minimum(tl.maximum(b_number, -LARGEST), LARGEST)
         b_number = tl.where(b_number == b_number, b_number, 0.0)  # noqa: PLR0124
         if WHOLE:  # noqa: SIM108 - Triton wants both sides of a conditional expression to have one type
             b_out = ((b_number + 12582912.0) - 12582912.0).to(tl.int8)
         else:
             b_out = to_float8(b_number, INTERPRETED)
-        tl.store(p_scale + i_row, tl.where(spoiled, float("nan"), scale))
-        tl.store(p_out + i_row * inputs + o_k, b_out, mask=there)
+        scale = tl.where(spoiled, float("nan"), scale)
     else:
-        b_rows, scales = quantize_rows(b_x[None, :], LARGEST, WHOLE, INTERPRETED)
-        tl.store(p_scale + i_row * blocks + i_block + tl.arange(0, 1), scales)
-        tl.store(p_out + i_row * inputs + o_k[None, :], b_rows, mask=there[None, :])
+        b_out, scale = quantize_rows(b_x, LARGEST, WHOLE, INTERPRETED)
+    tl.store(p_scale + i_row * blocks + o_j, scale, mask=o_j < blocks)
+    tl.store(p_out + i_row * inputs + o_k, b_out, mask=there)
 
 
 def warps_for(width: int) -> int:
@@ -89,14 +91,14 @@ def quantize_tokens(
     """
     tokens, inputs = x_TK.shape
     width = BLOCK if blocks else triton.next_power_of_2(max(inputs, 1))
-    count = triton.cdiv(inputs, width)
+    count, together = triton.cdiv(inputs, width), TOGETHER if blocks else 1
     if out is None:
         shape = (tokens, count) if blocks else (tokens,)
         numbers, scales = x_TK.new_empty(tokens, inputs, dtype=dtype), x_TK.new_zeros(shape, dtype=torch.float32)
     else:
         numbers, scales = out
     if tokens and inputs:
-        quantize_kernel[(tokens, count)](
+        quantize_kernel[(tokens, triton.cdiv(count, together))](
             x_TK,
             scales if factor_K is None else factor_K,
             scales if given is None else given,
@@ -111,6 +113,7 @@ def quantize_tokens(
             WHOLE=not dtype.is_floating_point,
             INTERPRETED=triton.knobs.runtime.interpret,
             BLOCK_K=width,
-            num_warps=warps_for(width),
+            B_J=together,
+            num_warps=warps_for(width * together),
         )
     return numbers, scales
