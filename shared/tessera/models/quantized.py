@@ -80,7 +80,7 @@ class QuantizedLinear(nn.Module):
     def __init__(self, layer: nn.Linear, scheme: Scheme) -> None:
         super().__init__()
         self.in_features, self.out_features = layer.in_features, layer.out_features
-        self.weight: QuantizedWeight | ScaledWeight = _quantized(layer.weight.detach(), scheme)
+        self.weight: QuantizedWeight | ScaledWeight = quantized_weight(layer.weight.detach(), scheme)
         self.register_buffer("bias", None if layer.bias is None else layer.bias.detach(), persistent=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -112,7 +112,8 @@ def quantize(model: nn.Module, scheme: Scheme, calibrate: Callable[[], object] =
     return QuantizationReport(replaced, before, after)
 
 
-def _quantized(weight_NK: torch.Tensor, scheme: Scheme) -> QuantizedWeight | ScaledWeight:
+def quantized_weight(weight_NK: torch.Tensor, scheme: Scheme) -> QuantizedWeight | ScaledWeight:
+    """A weight [outputs, inputs] in a scheme other than `int8`."""
     if scheme == "fp8":
         return quantize_scaled(weight_NK, torch.float8_e4m3fn)
     if scheme == "mxfp4":

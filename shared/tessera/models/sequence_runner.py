@@ -20,6 +20,7 @@ from tessera.engine.batch import Batch, Chunk
 from tessera.engine.sequence_request import SequenceRequest
 from tessera.models import attention
 from tessera.models.compiled_decoder import CompiledDecoder, compile_decoder, why_not_compiled
+from tessera.models.experts import replace_experts
 from tessera.models.fusion import FusionReport, fuse
 from tessera.models.loading import load_decoder, require_attention_only
 from tessera.models.quantized import Scheme, quantize
@@ -96,6 +97,9 @@ class SequenceRunner:
             weights = "int8" if on_cpu and self._pays_in_8_bits(layers) else "stored"
         if weights != "stored":
             logger.info("in %s: %s", weights, quantize(self.model, weights, self._calibrate))
+        # On a CPU Transformers' own grouped products are the faster ones.
+        if not on_cpu or weights not in {"stored", "int8"}:
+            logger.info("experts in %s: %s", weights, replace_experts(self.model, weights))
         if weights == "int8" and on_cpu:
             self._compiled, different = compile_decoder(self.model, layers, self.caches)
             logger.info("compiled: %s", f"no, {different}" if different else "the whole step")
