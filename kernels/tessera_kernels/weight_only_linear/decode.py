@@ -18,7 +18,7 @@ def numbers_of(b_bits_NR, b_zero_N, HALF: tl.constexpr, FORMAT: tl.constexpr, DO
     """Numbers [N, R], less the zero point, of what was loaded; HALF is which four bits of a byte."""
     if FORMAT == "int4":
         b_number = (b_bits_NR >> (4 * HALF)) & 15
-        # A float whose last bits are the number is 128 (1024) more than it: no conversion from integers, which is slow.
+        # A float whose last bits are the number is 128 (1024, 2^23) more than it: no slow conversion.
         if tl.bfloat16 == DOT:
             b_large = (b_number.to(tl.uint16) | 0x4300).to(tl.bfloat16, bitcast=True)
             b_found = b_large - (b_zero_N + 128.0).to(tl.bfloat16)[:, None]
@@ -26,7 +26,8 @@ def numbers_of(b_bits_NR, b_zero_N, HALF: tl.constexpr, FORMAT: tl.constexpr, DO
             b_large = (b_number.to(tl.uint16) | 0x6400).to(tl.float16, bitcast=True)
             b_found = b_large - (b_zero_N + 1024.0).to(tl.float16)[:, None]
         else:
-            b_found = b_number.to(tl.float32) - b_zero_N[:, None]
+            b_large = (b_number.to(tl.int32) | 0x4B000000).to(tl.float32, bitcast=True)
+            b_found = b_large - (b_zero_N + 8388608.0)[:, None]
     elif FORMAT == "mxfp4" or FORMAT == "nvfp4":  # noqa: PLR1714 - Triton has no `in` for tuples
         b_number = ((b_bits_NR >> (4 * HALF)) & 15).to(tl.uint16)
         # The same bits in float16 are smaller by 2^14, the difference of the exponents' offsets, also below 1.
