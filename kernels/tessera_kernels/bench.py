@@ -103,7 +103,9 @@ def _time_all(found: Found, way: Way) -> Peaks:
             except BrokenProcessPool as error:
                 rows = [{"name": op, "goal": None, "fault": f"the process that timed it died: {error}"}]
             found.add(op, "times", rows)
-            if rows is None or any("fault" in row for row in rows):
+            if rows is None:
+                break
+            if any("fault" in row for row in rows):
                 pool.shutdown(cancel_futures=True)
                 pool = _timing_pool()
     finally:

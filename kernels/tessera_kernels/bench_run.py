@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import isfinite
 from typing import Any
 
 import torch
@@ -53,9 +54,10 @@ def checked(case: Case, device: torch.device) -> dict[str, Any]:
     try:
         # Arguments of their own, because either may write in place.
         got, exact = (results(function(*_made(case, device))) for function in (case.run, case.exact))
-        row["errors"] = [case.error(*pair) for pair in zip(got, exact, strict=True)]
-        row["ok"] = all(error <= case.bound for error in row["errors"])
-        worst = max(row["errors"], default=0.0)
+        errors = [case.error(*pair) for pair in zip(got, exact, strict=True)]
+        worst = max(errors, default=0.0)
+        row["ok"] = all(error <= case.bound for error in errors)
+        row["errors"] = [error if isfinite(error) else None for error in errors]  # JSON has no infinity
         row["fault"] = "" if row["ok"] else f"an error of {worst:.3g}, and {case.bound:.3g} is allowed"
         _release(device)
     except Exception as error:  # noqa: BLE001 - a kernel may fail in any way; the others are still to be measured

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from concurrent.futures import Future
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 
-from tessera_kernels import bench, bench_parts, bench_report, bench_run
+from tessera_kernels import bench, bench_parts, bench_report, bench_run, measure
 from tessera_kernels.cases import Case, cases_of, measured_ops, relative_rms, unequal
 from tessera_kernels.measure import Timed
 from tessera_kernels.roofline import Cost, Peaks, fraction, least_seconds, limited_by
@@ -169,6 +170,86 @@ def test_the_report_says_what_is_wrong():
     assert "- o / c: an error of 1" in text
     assert "| c | died |" in text
     assert "| copy, bytes read and written | 1,000 GB/s |" in text
+
+
+class FakeCuda:
+    """As much of `torch.cuda` as a measurement touches, with a clock that every run moves by its own seconds."""
+
+    def __init__(self, captures: bool):
+        self.captures, self.now, self.runs = captures, 0.0, 0
+        self.CUDAGraph = lambda: SimpleNamespace(replay=lambda: self.run(2.0))
+
+    def run(self, seconds: float) -> None:
+        self.now += seconds
+        self.runs += 1
+
+    @contextmanager
+    def graph(self, _):
+        if not self.captures:
+            raise RuntimeError("operation not permitted when stream is capturing")
+        yield
+
+    def Event(self, enable_timing):
+        assert enable_timing
+        event = SimpleNamespace(at=0.0)
+        event.record = lambda: setattr(event, "at", self.now)
+        event.elapsed_time = lambda end: (end.at - event.at) * 1000
+        return event
+
+    def synchronize(self):
+        pass
+
+    def empty_cache(self):
+        pass
+
+    def mem_get_info(self):
+        return 8000, 8000
+
+
+@pytest.fixture
+def clocked(monkeypatch):
+    """`measure` with a torch that makes everything on the CPU and has a CUDA of its own."""
+
+    def with_cuda(*, captures: bool) -> FakeCuda:
+        cuda = FakeCuda(captures)
+
+        class Torch:
+            def __getattr__(self, name):
+                found = getattr(torch, name)
+                makes = name in {"empty", "randn", "randint", "ones"}
+                return (lambda *shape, **how: found(*shape, **how | {"device": "cpu"})) if makes else found
+
+        fake = Torch()
+        fake.cuda = cuda
+        monkeypatch.setattr(measure, "torch", fake)
+        monkeypatch.setattr(measure, "FLUSHED", 16)
+        monkeypatch.setattr(measure, "SIDE", 16)
+        return cuda
+
+    return with_cuda
+
+
+def test_a_run_is_timed_as_a_graph_where_it_can_be_one(clocked):
+    cuda = clocked(captures=True)
+    assert measure.timed(lambda: cuda.run(5.0)) == Timed(2.0, captured=True)
+    cuda = clocked(captures=False)
+    assert measure.timed(lambda: cuda.run(5.0)) == Timed(5.0, captured=False)
+    assert cuda.runs == 3 + 3 + measure.FEWEST
+
+
+def test_short_runs_are_repeated(clocked):
+    cuda = clocked(captures=False)
+    measure.timed(lambda: cuda.run(1e-9))
+    assert cuda.runs == 3 + 3 + measure.MOST
+
+
+def test_peaks_are_bytes_copied_and_products(clocked):
+    cuda = clocked(captures=True)
+    found = measure.peaks()
+    assert found.bandwidth == 2 * 1000 / 2.0
+    assert found.flops["bf16"] == 2 * 16**3 / 2.0
+    assert {"bf16", "fp16", "fp32"} <= set(found.flops)
+    assert cuda.runs > 0
 
 
 def test_the_limit_is_the_longer_of_moving_and_computing():
