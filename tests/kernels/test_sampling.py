@@ -170,6 +170,14 @@ def test_a_request_draws_the_same_whatever_shares_its_batch(implementation):
 
 
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+@pytest.mark.parametrize(("top_p", "min_p"), [(0.0, 0.0), (1.0, 2.0)])
+def test_the_likeliest_are_always_left(implementation, top_p, min_p):
+    logits = torch.tensor([[1.0, 5.0, 2.0, 5.0]]).repeat(12, 1)
+    got = drawn(implementation, logits, ways(12, 1.0, 0, top_p, min_p, list(range(12))))
+    assert set(got.tolist()) == {1, 3}
+
+
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
 def test_seed_and_place_change_what_is_drawn(implementation):
     logits = torch.zeros(8, 1000)
     by_seed = drawn(implementation, logits, ways(8, seed=[2**32 * i for i in range(8)]))

@@ -58,7 +58,7 @@ def kept(x_BV: torch.Tensor, top_k_B: torch.Tensor, top_p_B: torch.Tensor, min_p
     p_B1 = torch.where(top_p_B < 1, top_p_B.double(), torch.inf)[:, None]
     stay_BV &= before_BV < p_B1 * mass_BV.sum(dim=-1, keepdim=True)
     stay_BV &= sorted_BV >= sorted_BV[:, :1] + min_p_B.log()[:, None]
-    stay_BV[:, 0] = True
+    stay_BV |= sorted_BV == sorted_BV[:, :1]
     return torch.empty_like(stay_BV).scatter_(1, order_BV, stay_BV)
 
 
