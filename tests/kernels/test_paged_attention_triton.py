@@ -266,6 +266,8 @@ def test_bad_options_are_refused():
     ):
         with pytest.raises(ValueError, match=message):
             paged_attention(query, cache, ragged, scaling=1.0, **options)
+    with pytest.raises(ValueError, match="on one device, not meta, cpu"):
+        paged_attention(query.to("meta"), cache, ragged, scaling=1.0)
     with pytest.raises(ValueError, match="same pages, slots, heads and dtype"):
         paged_attention(query, PagedKV(cache.key_PSHD, cache.value_PSHE.half()), ragged, scaling=1.0)
 

@@ -50,7 +50,7 @@ def config(dim: int, queries: int, dtype: torch.dtype, chip: Chip, *, int8: bool
     if chip.capability >= 90 and not wide:
         # Scores of int8 come as int32 and stay beside their float32.
         keys, stages = 128 if not int8 and (rows == 128 or block(dim) == 64) else 64, 3
-    elif chip.capability < 90 and wide:
+    elif chip.capability < 90 and (wide or (rows == 64 and block(dim) == 128)):
         keys = 32
     if chip.backend == "hip":
         stages = 1

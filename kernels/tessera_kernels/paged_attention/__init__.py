@@ -153,6 +153,12 @@ def _check_options(
     tree_BNN: torch.Tensor | None,
 ) -> None:
     batch, heads = len(ragged.query_counts), query_TQD.shape[1]
+    device = query_TQD.device
+    if not device == cache.key_PSHD.device == ragged.page_table_BM.device == ragged.context_B.device:
+        raise ValueError(
+            f"queries, cache, page table and contexts must be on one device, not {device}, {cache.key_PSHD.device}, "
+            f"{ragged.page_table_BM.device} and {ragged.context_B.device}"
+        )
     if ragged.page_table_BM.shape[0] != batch or ragged.context_B.shape != (batch,):
         raise ValueError(
             f"{batch} query counts need as many lines of the page table and contexts, not "

@@ -53,7 +53,9 @@ def config(
         chip: where.
         tree: whether there is one.
     """
-    found = lookup("paged_attention", device_here(), str(dtype).removeprefix("torch."), bucket(rows, dims[0], stored))
+    kind = str(dtype).removeprefix("torch.")
+    # What was timed without a tree may not fit the registers with one.
+    found = None if tree else lookup("paged_attention", device_here(), kind, bucket(rows, dims[0], stored))
     if found is not None:
         return found
     wide = max(block(dim) for dim in dims) > 128
