@@ -13,10 +13,10 @@ import pytest
 @pytest.mark.xdist_group("suite")
 def test_the_text_benchmark_measures_streams_gateway_and_transformers(models_dir):
     command = [sys.executable, "-m", "tessera_bench", "--models", str(models_dir), "text", "--streams", "2"]
-    done = subprocess.run([*command, "--tokens", "4"], capture_output=True, text=True, timeout=240)
+    done = subprocess.run([*command, "--tokens", "4", "--words", "8"], capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stdout + done.stderr
     ratios = re.findall(r"÷.*: +([0-9.]+)$", done.stdout, re.MULTILINE)
-    assert len(ratios) == 4, done.stdout
+    assert len(ratios) == 6, done.stdout
     assert all(float(ratio) > 0 for ratio in ratios)
 
 
@@ -38,6 +38,6 @@ def test_the_quality_benchmark_scores_one_text_in_every_way(models_dir):
     done = subprocess.run(command, capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stdout + done.stderr
     ratios = [float(ratio) for ratio in re.findall(r"÷ as stored: +([0-9.]+)", done.stdout)]
-    assert len(ratios) == 4, done.stdout
+    assert len(ratios) == 5, done.stdout
     assert ratios[0] == 1
     assert all(0.9 < ratio < 1.1 for ratio in ratios), done.stdout
