@@ -6,7 +6,7 @@ import base64
 import binascii
 from typing import Annotated
 
-from tessera.settings_engine import Positive, PositiveFloat, Section, says
+from tessera.settings_engine import NonNegativeFloat, Positive, PositiveFloat, Section, says
 
 
 class JobSettings(Section, frozen=True, kw_only=True):
@@ -15,6 +15,9 @@ class JobSettings(Section, frozen=True, kw_only=True):
     lease_s: Annotated[PositiveFloat, says("Seconds a worker may be silent before its job goes to another.")] = 15.0
     reap_every_s: Annotated[PositiveFloat, says("Seconds between two looks for lost jobs.")] = 3.0
     max_attempts: Annotated[Positive, says("Starts of one job before it is failed for good.")] = 3
+    backoff_s: Annotated[
+        NonNegativeFloat, says("Seconds between an error and the second attempt; twice as many before each further.")
+    ] = 5.0
     max_queued_per_key: Annotated[Positive, says("Unfinished jobs of one API key; more are answered 429.")] = 64
     short_s: Annotated[
         PositiveFloat, says("Jobs expected to take less have half of each queue's time and a slot in each worker.")

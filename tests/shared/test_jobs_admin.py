@@ -20,7 +20,7 @@ from tessera.jobs.worker_store import WorkerStore
 from tessera.settings import JobSettings, Settings, SuiteSettings
 from tessera.wire.jobs import JobError
 
-SETTINGS = JobSettings(lease_s=30, reap_every_s=0.05, max_attempts=2)
+SETTINGS = JobSettings(lease_s=30, reap_every_s=0.05, max_attempts=2, backoff_s=0)
 ERROR = JobError(code="out_of_memory", message="it broke")
 Run = Callable[..., subprocess.CompletedProcess[str]]
 

@@ -24,7 +24,7 @@ from tessera.wire.jobs import JobError
 from tessera.wire.models import Card
 
 pytestmark = pytest.mark.anyio
-SETTINGS = JobSettings(lease_s=0.05, reap_every_s=0.01, max_attempts=2)
+SETTINGS = JobSettings(lease_s=0.05, reap_every_s=0.01, max_attempts=2, backoff_s=0)
 ERROR = JobError(code="internal_error", message="it broke")
 CARD = Card(id="m", family="F", tasks=["video"], source="s", parameters=1, licence="l", sizes=["64x64"], fps=4)
 

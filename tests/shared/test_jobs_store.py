@@ -28,7 +28,7 @@ from tessera.settings_jobs import JobSettings
 from tessera.wire.jobs import Artifact, Job, JobError
 from tessera.wire.models import Card
 
-SETTINGS = JobSettings(lease_s=30, reap_every_s=0.05, max_attempts=2, max_queued_per_key=5, keep_s=3600)
+SETTINGS = JobSettings(lease_s=30, reap_every_s=0.05, max_attempts=2, backoff_s=0, max_queued_per_key=5, keep_s=3600)
 FILES = {"video": Artifact(key="a/1-video.mp4", content_type="video/mp4", bytes=3, sha256="0" * 64)}
 ERROR = JobError(code="internal_error", message="it broke")
 
@@ -224,6 +224,42 @@ def test_an_error_is_tried_again_until_the_attempts_are_used_up_and_then_kept(st
     assert stores.worker.fail(stores.claim("a"), last, again=True) == "failed"
     job = stores.get("a")
     assert (job.status, job.error, job.attempts) == ("failed", last, 2)
+
+
+def test_between_an_error_and_the_next_attempt_is_a_pause_that_doubles(redis_server: Any) -> None:
+    settings = msgspec.structs.replace(SETTINGS, backoff_s=0.4, max_attempts=3)
+    stores = Stores(redis_server.url, settings)
+    stores.create("a")
+    for pause in (0.4, 0.8):
+        lease = stores.worker.claim_next("video.m", worker="w")
+        assert isinstance(lease, Lease)
+        failed = time.monotonic()
+        assert stores.worker.fail(lease, ERROR, again=True) == "queued"
+        assert stores.get("a").status == "queued"
+        assert stores.worker.claim_next("video.m", worker="w") == NotClaimed("gone")
+        assert stores.worker.reap() == []
+        stores.create(f"other{pause}")
+        assert isinstance(stores.worker.claim_next("video.m", worker="w"), Lease), "nobody else waits for it"
+        while not stores.worker.reap():
+            assert time.monotonic() < failed + 10
+            time.sleep(0.01)
+        assert time.monotonic() - failed >= pause
+    lease = stores.worker.claim_next("video.m", worker="w")
+    assert isinstance(lease, Lease)
+    assert (lease.job.id, lease.job.attempts) == ("a", 3)
+    assert stores.worker.fail(lease, ERROR, again=True) == "failed"
+    stores.worker.close()
+    stores.redis.close()
+
+
+def test_a_paused_job_can_be_cancelled(redis_server: Any) -> None:
+    stores = Stores(redis_server.url, msgspec.structs.replace(SETTINGS, backoff_s=60))
+    stores.create("a")
+    assert stores.worker.fail(stores.claim("a"), ERROR, again=True) == "queued"
+    assert stores.cancel("a").status == "cancelled"
+    assert stores.worker.claim_next("video.m", worker="w") == NotClaimed("gone")
+    stores.worker.close()
+    stores.redis.close()
 
 
 def test_a_job_that_kills_its_workers_is_parked(stores: Stores) -> None:

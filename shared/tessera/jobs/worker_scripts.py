@@ -58,7 +58,7 @@ finish(id, 'completed', '', keep)
 return 'completed'
 """
 
-# id, token, error, whether another attempt could help, most attempts, keep
+# id, token, error, whether another attempt could help, most attempts, keep, wait before the second attempt
 FAIL = """
 local id, err, again, most, keep = ARGV[1], ARGV[3], ARGV[4], tonumber(ARGV[5]), tonumber(ARGV[6])
 if not holds(id, ARGV[2]) then return 'lost' end
@@ -67,6 +67,12 @@ if get(id, 'cancel') == '1' then cancelled(id, keep) return 'cancelled' end
 if again == '1' and tonumber(get(id, 'attempts')) < most then
   redis.call('HSET', job(id), 'error', err)
   queue_again(id)
+  local pause = tonumber(ARGV[7]) * 2 ^ (tonumber(get(id, 'attempts')) - 1)
+  if pause > 0 then
+    -- In no queue until the reaper finds it due.
+    unwait(id)
+    redis.call('ZADD', QUEUED, text(now() + pause), id)
+  end
   return 'queued'
 end
 finish(id, 'failed', err, keep)
@@ -115,9 +121,10 @@ for _, id in ipairs(redis.call('ZRANGEBYSCORE', QUEUED, '-inf', text(now()), 'LI
   elseif tonumber(created) + keep < now() then
     finish(id, 'failed', problem('expired', 'no worker took the job in the time that jobs are kept'), keep)
   elseif redis.call('LLEN', ARGV[5] .. get(id, 'queue')) >= waiting then
+    wait(id)
     redis.call('ZADD', QUEUED, text(now() + ring_after), id)
   else
-    wait(id)  -- a record of an older version is in no queue yet
+    wait(id)  -- one that paused after an error, or a record of an older version, is in no queue yet
     local rings = redis.call('HINCRBY', job(id), 'rings', 1)
     redis.call('ZADD', QUEUED, text(now() + ring_after * 2 ^ math.min(rings, MOST_DOUBLINGS)), id)
     due[#due + 1] = id

@@ -82,7 +82,8 @@ class WorkerStore:
         Args:
             lease: the holder's.
             error: what to tell; kept as the last error while the job is tried again.
-            again: whether another attempt could help; then the job is queued while it has attempts left.
+            again: whether another attempt could help; then the job is queued while it has attempts left, and nobody
+                takes it for `backoff_s`, twice that after the second attempt, and so on.
 
         Returns:
             `failed`, `queued`, `cancelled` or `lost`.
@@ -95,6 +96,7 @@ class WorkerStore:
             int(again),
             self.settings.max_attempts,
             microseconds(self.settings.keep_s),
+            microseconds(self.settings.backoff_s),
         )
         return records.ending_from(reply)
 
