@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -41,3 +42,16 @@ def test_the_quality_benchmark_scores_one_text_in_every_way(models_dir):
     assert len(ratios) == 5, done.stdout
     assert ratios[0] == 1
     assert all(0.9 < ratio < 1.1 for ratio in ratios), done.stdout
+
+
+@pytest.mark.e2e
+@pytest.mark.xdist_group("suite")
+def test_the_engine_benchmark_runs_on_shapes_without_weights():
+    command = [sys.executable, "-m", "tessera_bench.engine", "--dummy", "tiny", "--streams", "3"]
+    done = subprocess.run(
+        [*command, "--input", "20", "--output", "6"], capture_output=True, text=True, timeout=240, env=os.environ
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert float(re.search(r"fraction of the limit: ([0-9.]+)", done.stdout)[1]) >= 0
+    shares = [int(share) for share in re.findall(r"(\d+) %", done.stdout)]
+    assert 95 <= sum(shares) <= 105, done.stdout
