@@ -71,6 +71,8 @@ def config(
         stages = 2 if rows < 64 else 1
     if rows == WIDEST and stored != dtype and (older or chip.backend == "hip"):
         positions = 16
+    if older and wide and (rows == 32 or (rows == 64 and stored != dtype)):
+        positions = 16
     if dtype == torch.float32:
         positions = 16
 
