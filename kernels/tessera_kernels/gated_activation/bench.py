@@ -17,6 +17,7 @@ BOUNDS = {torch.float32: 1e-5, torch.bfloat16: 8e-3, torch.int8: 1.5e-2, torch.f
 SHORT = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.int8: "int8", torch.float8_e4m3fn: "fp8"}
 QUANTIZED = (torch.int8, torch.float8_e4m3fn)
 BF16 = torch.bfloat16
+TUNED_WIDTHS = (768, 14336)
 GOAL, MANY = 0.85, 8192
 """Of bandwidth, from so many rows on."""
 
@@ -38,21 +39,16 @@ def cases() -> Iterator[Case]:
 
 def choices() -> Iterator[Choice]:
     """Blocks and warps; of whole rows warps alone."""
-    from tessera_kernels.gated_activation.triton import bucket  # noqa: PLC0415 - Triton is needed for buckets alone
+    from tessera_kernels.gated_activation.triton import bucket, candidates  # noqa: PLC0415 - Triton is needed here alone
 
-    for inner in (768, 14336):
+    for inner in TUNED_WIDTHS:
         for rows in (64, 16384):
             for made in (None, torch.int8):
-                whole = 1 << (inner - 1).bit_length()
-                blocks = [whole] if made else [block for block in (512, 1024, 2048, 4096) if block <= whole]
-                configs = [
-                    {"BLOCK_I": block, "num_warps": warps}
-                    for block in blocks
-                    for warps in (1, 2, 4, 8, 16)
-                    if 2 <= block // (32 * warps) <= 64
-                ]
                 name = bucket(inner, rows, quantized=made is not None)
-                yield Choice("bfloat16", name, partial(_made, rows, inner, BF16, "silu", made), _configured, configs)
+                make = partial(_made, rows, inner, BF16, "silu", made)
+                configs = candidates(inner, quantized=made is not None)
+                if len(configs) > 1:
+                    yield Choice("bfloat16", name, make, _configured, configs)
 
 
 def _case(

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from itertools import product
 
 import torch
 
+from tessera_kernels.gated_activation.bench import TUNED_WIDTHS
 from tessera_kernels.gated_activation.reference import ACTIVATIONS
 from tessera_kernels.launches import Launch
 
@@ -16,28 +18,41 @@ LARGEST = {"i8": 127.0, "fp8e4nv": 448.0}
 
 
 def launches() -> Iterator[Launch]:
-    """Every activation and output for few rows and many; float16 and float32 at one width."""
+    """Every activation and output for few rows and many; what tuning may choose; other dtypes at one width."""
+    from tessera_kernels.gated_activation import triton  # noqa: PLC0415 - Triton is needed for launches alone
+
     for inner in INNER:
         for activation in ACTIVATIONS:
             for rows in (64, 65536):
                 yield _launch(inner, rows, torch.bfloat16, activation, "")
             for quantized in LARGEST:
                 yield _launch(inner, 65536, torch.bfloat16, activation, quantized)
+    for inner, activation, quantized in product(TUNED_WIDTHS, ("silu", "gelu"), ("", "i8")):
+        for how in triton.candidates(inner, quantized=bool(quantized)):
+            yield _launch(inner, 65536, torch.bfloat16, activation, quantized, how)
     for dtype in (torch.float16, torch.float32):
         for quantized in ("", *LARGEST):
             yield _launch(14336, 65536, dtype, "silu", quantized)
 
 
-def _launch(inner: int, rows: int, dtype: torch.dtype, activation: str, quantized: str) -> Launch:
-    from tessera_kernels.gated_activation import triton  # noqa: PLC0415 - Triton is needed for launches alone
+def _launch(
+    inner: int,
+    rows: int,
+    dtype: torch.dtype,
+    activation: str,
+    quantized: str,
+    chosen: Mapping[str, int] | None = None,
+) -> Launch:
+    from tessera_kernels.gated_activation import triton  # noqa: PLC0415
 
-    how = dict(triton.config(inner, rows, dtype, quantized=bool(quantized)))
+    how = chosen or triton.config(inner, rows, dtype, quantized=bool(quantized))
+    size = f"T{rows}" if chosen is None else f"{how['BLOCK_I']} a block {how['num_warps']} warps"
     kind = TYPES[dtype]
     constants = {"ACTIVATION": activation, "BLOCK_I": how["BLOCK_I"]}
     scaled = {"LARGEST": LARGEST.get(quantized), "WHOLE": quantized == "i8", "INTERPRETED": False}
     strides = ("inner", "packed_stride", "out_stride")
     return Launch(
-        name=f"{kind} {activation}{f' to {quantized}' if quantized else ''} I{inner} T{rows}",
+        name=f"{kind} {activation}{f' to {quantized}' if quantized else ''} I{inner} {size}",
         kernel=triton.quantizing_kernel if quantized else triton.gated_activation_kernel,
         signature={
             "p_packed": f"*{kind}",

@@ -100,6 +100,17 @@ def heuristic(inner: int, rows: int, *, quantized: bool) -> Mapping[str, int]:
     return {"BLOCK_I": block, "num_warps": max(1, min(block // (512 if quantized else 256), 16))}
 
 
+def candidates(inner: int, *, quantized: bool) -> list[Mapping[str, int]]:
+    """What tuning chooses from: 2 to 32 elements a thread; of whole rows warps alone."""
+    whole = triton.next_power_of_2(inner)
+    return [
+        {"BLOCK_I": block, "num_warps": warps}
+        for block in ([whole] if quantized else [512, 1024, 2048, 4096])
+        for warps in (1, 2, 4, 8, 16)
+        if block <= whole and 2 <= block // (32 * warps) <= 32
+    ]
+
+
 def gated_activation(
     packed_TJ: torch.Tensor,
     activation: str,

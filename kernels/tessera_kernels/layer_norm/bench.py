@@ -16,6 +16,7 @@ from tessera_kernels.shapes import WAN_14B, WHISPER_LARGE
 EPSILON = 1e-6
 BOUNDS = {torch.float32: 1e-5, torch.bfloat16: 8e-3}
 BF16 = torch.bfloat16
+TUNED_WIDTHS = (1280, 3072, 5120)
 GOAL = 0.85
 """Of bandwidth."""
 Inputs = dict[str, Any]
@@ -39,19 +40,14 @@ def cases() -> Iterator[Case]:
 
 def choices() -> Iterator[Choice]:
     """Rows and warps of a program, for widths of models."""
-    from tessera_kernels.layer_norm.triton import bucket  # noqa: PLC0415 - Triton is needed for buckets alone
+    from tessera_kernels.layer_norm.triton import bucket, candidates  # noqa: PLC0415 - Triton is needed here alone
 
-    for channels in (1280, 3072, 5120):
+    for channels in TUNED_WIDTHS:
         for rows in (64, 16384):
-            block = 1 << (channels - 1).bit_length()
-            configs = [
-                {"BLOCK_T": together, "num_warps": warps}
-                for together in (1, 2, 4)
-                for warps in (2, 4, 8, 16)
-                if 4 <= together * block // (32 * warps) <= 64
-            ]
             make = partial(_made, 1, rows, channels, BF16, 1, modulated=True, added=True)
-            yield Choice("bfloat16", bucket(channels, rows), make, _configured, configs)
+            configs = candidates(channels)
+            if len(configs) > 1:
+                yield Choice("bfloat16", bucket(channels, rows), make, _configured, configs)
 
 
 def _case(

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
 
 from tessera_kernels.launches import Launch
+from tessera_kernels.layer_norm.bench import TUNED_WIDTHS
 
 TYPES = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}
 WIDTHS = (1280, 1920, 3072, 5120, 16384)
@@ -25,6 +26,9 @@ def launches() -> Iterator[Launch]:
             yield _norm(channels, rows, torch.bfloat16, ("weight", "bias"))
             yield _norm(channels, rows, torch.bfloat16, ("scale", "shift"))
         yield _norm(channels, 65536, torch.bfloat16, ("added", "gate", "scale", "shift", "weight", "bias"))
+    for channels in TUNED_WIDTHS:
+        for how in triton.candidates(channels):
+            yield _norm(channels, 65536, torch.bfloat16, ("added", "gate", "scale", "shift"), chosen=how)
     for dtype in (torch.float16, torch.float32):
         yield _norm(3072, 65536, dtype, ("weight", "bias"))
         yield _norm(3072, 65536, dtype, ("added", "gate", "scale", "shift"))
@@ -45,15 +49,24 @@ def launches() -> Iterator[Launch]:
         )
 
 
-def _norm(channels: int, rows: int, dtype: torch.dtype, given: tuple[str, ...], *, centered: bool = True) -> Launch:
+def _norm(
+    channels: int,
+    rows: int,
+    dtype: torch.dtype,
+    given: tuple[str, ...],
+    *,
+    centered: bool = True,
+    chosen: Mapping[str, int] | None = None,
+) -> Launch:
     from tessera_kernels.layer_norm import triton  # noqa: PLC0415
 
-    how = dict(triton.config(channels, rows, dtype))
+    how = chosen or triton.config(channels, rows, dtype)
+    size = f"T{rows}" if chosen is None else f"{how['BLOCK_T']} rows {how['num_warps']} warps"
     kind = TYPES[dtype]
     pointers = {"added": kind, "gate": "fp32", "scale": "fp32", "shift": "fp32", "weight": kind, "bias": kind}
     constants: dict[str, Any] = {f"p_{name}": None for name in pointers if name not in given}
     return Launch(
-        name=f"{kind} {' '.join(given)}{'' if centered else ' RMS'} C{channels} T{rows}",
+        name=f"{kind} {' '.join(given)}{'' if centered else ' RMS'} C{channels} {size}",
         kernel=triton.norm_kernel,
         signature={
             "p_x": f"*{kind}",

@@ -129,6 +129,17 @@ def heuristic(channels: int, rows: int) -> Mapping[str, int]:
     return {"BLOCK_T": together, "num_warps": max(1, min(warps, 16))}
 
 
+def candidates(channels: int) -> list[Mapping[str, int]]:
+    """What tuning chooses from: 4 to 16 elements a thread, fewer of several rows, whose modulations take registers."""
+    block = triton.next_power_of_2(channels)
+    return [
+        {"BLOCK_T": together, "num_warps": warps}
+        for together in (1, 2, 4)
+        for warps in (2, 4, 8, 16)
+        if 4 <= together * block // (32 * warps) <= (16 if together == 1 else 8)
+    ]
+
+
 def norm(
     x_TC: torch.Tensor,
     *,

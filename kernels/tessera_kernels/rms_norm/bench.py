@@ -14,6 +14,8 @@ from tessera_kernels.rms_norm.cost import cost
 from tessera_kernels.shapes import LLAMA_3_8B, QWEN3_30B_A3B, WAN_14B
 
 EPSILON = 1e-6
+BF16 = torch.bfloat16
+TUNED_WIDTHS = (128, 2048, 4096, 5120)
 GOAL, MANY = 0.85, 8192
 """Of bandwidth, from so many rows on."""
 BOUNDS = {torch.float32: 1e-5, torch.bfloat16: 8e-3, torch.int8: 1.5e-2, torch.float8_e4m3fn: 5e-2}
@@ -21,18 +23,17 @@ BOUNDS = {torch.float32: 1e-5, torch.bfloat16: 8e-3, torch.int8: 1.5e-2, torch.f
 
 def cases() -> Iterator[Case]:
     """Each variant at the widths of language models, a head's normalization, and the video model's."""
-    bf16 = torch.bfloat16
     for model in (LLAMA_3_8B, QWEN3_30B_A3B):
         for rows in (64, 8192):
-            yield _case(f"{model.name} {rows} rows bf16", rows, model.hidden, bf16)
-            yield _case(f"{model.name} {rows} rows bf16 + residual", rows, model.hidden, bf16, residual=True)
+            yield _case(f"{model.name} {rows} rows bf16", rows, model.hidden, BF16)
+            yield _case(f"{model.name} {rows} rows bf16 + residual", rows, model.hidden, BF16, residual=True)
             for quantized in (torch.int8, torch.float8_e4m3fn):
                 name = f"{model.name} {rows} rows bf16 + residual to {_short(quantized)}"
-                yield _case(name, rows, model.hidden, bf16, residual=True, quantized=quantized)
+                yield _case(name, rows, model.hidden, BF16, residual=True, quantized=quantized)
     heads = QWEN3_30B_A3B.heads * QWEN3_30B_A3B.tokens
-    yield _case("Qwen3-30B-A3B heads of 8192 tokens bf16", heads, QWEN3_30B_A3B.head_dim, bf16)
-    yield _case(f"Wan-14B {WAN_14B.tokens} rows bf16", WAN_14B.tokens, WAN_14B.hidden, bf16)
-    for dtype in (torch.float32, bf16):
+    yield _case("Qwen3-30B-A3B heads of 8192 tokens bf16", heads, QWEN3_30B_A3B.head_dim, BF16)
+    yield _case(f"Wan-14B {WAN_14B.tokens} rows bf16", WAN_14B.tokens, WAN_14B.hidden, BF16)
+    for dtype in (torch.float32, BF16):
         for residual in (False, True):
             for made in (None, torch.int8, torch.float8_e4m3fn):
                 name = f"tiny {_short(dtype)}{' + residual' if residual else ''}{f' to {_short(made)}' if made else ''}"
@@ -41,24 +42,14 @@ def cases() -> Iterator[Case]:
 
 def choices() -> Iterator[Choice]:
     """Rows and warps of a program, for widths of models."""
-    from tessera_kernels.rms_norm.triton import bucket  # noqa: PLC0415 - Triton is needed for buckets alone
+    from tessera_kernels.rms_norm.triton import bucket, candidates  # noqa: PLC0415 - Triton is needed for tuning alone
 
-    for width in (128, 2048, 4096, 5120):
+    for width in TUNED_WIDTHS:
         for rows in (64, 16384):
-            block = 1 << (width - 1).bit_length()
-            configs = [
-                {"BLOCK_T": together, "num_warps": warps}
-                for together in (1, 2, 4, 8, 16)
-                for warps in (1, 2, 4, 8, 16)
-                if together * block <= 8192 and 4 <= together * block // (32 * warps) <= 64
-            ]
-            yield Choice(
-                "bfloat16",
-                bucket(width, rows),
-                partial(_made, rows, width, torch.bfloat16, None),
-                _configured,
-                configs,
-            )
+            make = partial(_made, rows, width, BF16, None)
+            configs = candidates(width)
+            if len(configs) > 1:
+                yield Choice("bfloat16", bucket(width, rows), make, _configured, configs)
 
 
 def _case(

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import torch
 
 from tessera_kernels.launches import Launch
+from tessera_kernels.rms_norm.bench import TUNED_WIDTHS
 
 TYPES = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}
 WIDTHS = (128, 2048, 4096, 5120, 16384)
@@ -14,25 +15,40 @@ WIDTHS = (128, 2048, 4096, 5120, 16384)
 
 
 def launches() -> Iterator[Launch]:
-    """Every variant at every width, for few rows and many; float16 and float32 at one width."""
+    """Every variant at every width, for few rows and many; what tuning may choose; other dtypes at one width."""
+    from tessera_kernels.rms_norm import triton  # noqa: PLC0415 - Triton is needed for launches alone
+
     for width in WIDTHS:
         for rows in (1, 64, 65536):
             yield _launch(width, rows, torch.bfloat16, residual=False, quantized="")
             yield _launch(width, rows, torch.bfloat16, residual=True, quantized="")
         for quantized in ("i8", "fp8e4nv"):
             yield _launch(width, 65536, torch.bfloat16, residual=True, quantized=quantized)
+    for width in TUNED_WIDTHS:
+        for how in triton.candidates(width):
+            yield _launch(width, 65536, torch.bfloat16, residual=True, quantized="i8", chosen=how)
     for dtype in (torch.float16, torch.float32):
         yield _launch(4096, 64, dtype, residual=True, quantized="")
         yield _launch(4096, 64, dtype, residual=False, quantized="i8")
 
 
-def _launch(width: int, rows: int, dtype: torch.dtype, *, residual: bool, quantized: str) -> Launch:
-    from tessera_kernels.rms_norm import triton  # noqa: PLC0415 - Triton is needed for launches alone
+def _launch(
+    width: int,
+    rows: int,
+    dtype: torch.dtype,
+    *,
+    residual: bool,
+    quantized: str,
+    chosen: Mapping[str, int] | None = None,
+) -> Launch:
+    from tessera_kernels.rms_norm import triton  # noqa: PLC0415
 
-    how = dict(triton.config(width, rows, dtype))
+    how = chosen or triton.config(width, rows, dtype)
     kind = TYPES[dtype]
+    variant = f"{kind}{' + residual' if residual else ''}{f' to {quantized}' if quantized else ''}"
+    size = f"T{rows}" if chosen is None else f"{how['BLOCK_T']} rows {how['num_warps']} warps"
     return Launch(
-        name=f"{kind}{' + residual' if residual else ''}{f' to {quantized}' if quantized else ''} K{width} T{rows}",
+        name=f"{variant} K{width} {size}",
         kernel=triton.rms_norm_kernel,
         signature={
             **dict.fromkeys(("p_x", "p_residual", "p_weight"), f"*{kind}"),

@@ -46,6 +46,8 @@ def rms_norm_kernel(
     o_k = tl.arange(0, BLOCK_K)
     in_row = o_k < width
     here = (i_rows < rows)[:, None] & in_row[None, :]
+    # Before anything is stored: a load does not pass a store, and would be waited for after the sums.
+    b_weight = tl.load(p_weight + o_k, mask=in_row, other=0.0).to(tl.float32) + offset
     b_x = tl.load(p_x + i_rows[:, None] * x_stride + o_k[None, :], mask=here, other=0.0).to(tl.float32)
     if RESIDUAL:
         p_sum = p_residual + i_rows[:, None] * residual_stride + o_k[None, :]
@@ -53,7 +55,6 @@ def rms_norm_kernel(
         tl.store(p_sum, b_sum, mask=here)
         # What later layers see is the rounded sum, so that is what is normalized.
         b_x = b_sum.to(tl.float32)
-    b_weight = tl.load(p_weight + o_k, mask=in_row, other=0.0).to(tl.float32) + offset
     inverse = 1.0 / tl.sqrt(tl.sum(b_x * b_x, axis=1) / width + epsilon)
     b_y = b_x * inverse[:, None] * b_weight[None, :]
     if LARGEST > 0:
@@ -83,6 +84,17 @@ def heuristic(width: int, rows: int) -> Mapping[str, int]:
     together = max(1, min(1024 // block, triton.next_power_of_2(max(rows // FEW, 1))))
     warps = together * block // (256 if rows <= FEW else 512)
     return {"BLOCK_T": together, "num_warps": max(1, min(warps, 16))}
+
+
+def candidates(width: int) -> list[Mapping[str, int]]:
+    """What tuning chooses from: 4 to 16 elements a thread."""
+    block = triton.next_power_of_2(width)
+    return [
+        {"BLOCK_T": together, "num_warps": warps}
+        for together in (1, 2, 4, 8, 16)
+        for warps in (1, 2, 4, 8, 16)
+        if together * block <= 8192 and 4 <= together * block // (32 * warps) <= 16
+    ]
 
 
 def rms_norm(

@@ -42,19 +42,13 @@ def cases() -> Iterator[Case]:
 
 def choices() -> Iterator[Choice]:
     """Heads and warps of a program."""
-    from tessera_kernels.rotary.triton import bucket  # noqa: PLC0415 - Triton is needed for buckets alone
+    from tessera_kernels.rotary.triton import bucket, candidates  # noqa: PLC0415 - Triton is needed for tuning alone
 
     for model in (LLAMA_3_8B, WAN_14B):
         for tokens in (64, 8192):
             pairs = model.head_dim // 2
-            configs = [
-                {"BLOCK_H": together, "num_warps": warps}
-                for together in (1, 2, 4, 8, 16, 32, 64)
-                for warps in (1, 2, 4, 8)
-                if together * pairs // (32 * warps) in {1, 2, 4, 8, 16, 32}
-            ]
             make = partial(_made, model, tokens, BF16, pairs, (pairs,), table=False, interleaved=False)
-            yield Choice("bfloat16", bucket(tokens, model.heads, pairs), make, _configured, configs)
+            yield Choice("bfloat16", bucket(tokens, model.heads, pairs), make, _configured, candidates(pairs))
 
 
 def _case(

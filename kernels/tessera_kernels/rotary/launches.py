@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -23,6 +23,9 @@ def launches() -> Iterator[Launch]:
         for interleaved in (False, True):
             yield _launch(64, heads, pairs, bf16, ("positions", "inverse"), interleaved=interleaved)
             yield _launch(65536, heads, pairs, bf16, ("cos", "sin"), interleaved=interleaved)
+    for how in triton.candidates(64):
+        for interleaved in (False, True):
+            yield _launch(64, 32, 64, bf16, ("positions", "inverse"), interleaved=interleaved, chosen=how)
     yield _launch(64, 40, 64, bf16, ("positions", "inverse", "axis"), interleaved=True)
     yield _launch(65536, 32, 64, bf16, ("positions", "cos", "sin"), interleaved=False)
     for dtype in (torch.float16, torch.float32):
@@ -40,16 +43,24 @@ def launches() -> Iterator[Launch]:
 
 
 def _launch(
-    tokens: int, heads: int, pairs: int, dtype: torch.dtype, given: tuple[str, ...], *, interleaved: bool
+    tokens: int,
+    heads: int,
+    pairs: int,
+    dtype: torch.dtype,
+    given: tuple[str, ...],
+    *,
+    interleaved: bool,
+    chosen: Mapping[str, int] | None = None,
 ) -> Launch:
     from tessera_kernels.rotary import triton  # noqa: PLC0415 - Triton is needed for launches alone
 
-    how = dict(triton.config(tokens, heads, pairs, dtype))
+    how = chosen or triton.config(tokens, heads, pairs, dtype)
+    size = f"H{heads} F{pairs} T{tokens}" if chosen is None else f"{how['BLOCK_H']} heads {how['num_warps']} warps"
     kind = TYPES[dtype]
     pointers = {"positions": "i64", "inverse": "fp32", "axis": "i32", "cos": "fp32", "sin": "fp32"}
     missing: dict[str, Any] = {f"p_{name}": None for name in pointers if name not in given}
     return Launch(
-        name=f"{kind} {'interleaved' if interleaved else 'halves'} {' '.join(given)} H{heads} F{pairs} T{tokens}",
+        name=f"{kind} {'interleaved' if interleaved else 'halves'} {' '.join(given)} {size}",
         kernel=triton.rotary_kernel,
         signature={
             **dict.fromkeys(("p_query", "p_key"), f"*{kind}"),
