@@ -42,9 +42,17 @@ def rows_of(p_rows, i_T, tokens, B_T: tl.constexpr, GROUPED: tl.constexpr):
 
 
 @triton.jit
-def silu_times(b_gate, b_up):
-    """SwiGLU (Shazeer 2020)."""
-    return b_gate / (1.0 + tl.exp(-b_gate)) * b_up
+def gated(b_gate, b_up, GATED: tl.constexpr):
+    """SwiGLU (Shazeer 2020); with GATED of 2 the clamped form of gpt-oss (see `grouped_gemm.reference`)."""
+    if GATED == 2:
+        # Comparisons keep what is not a number, which a minimum would not.
+        b_gate = tl.where(b_gate > 7.0, 7.0, b_gate)
+        b_up = tl.where(b_up > 7.0, 7.0, b_up)
+        b_up = tl.where(b_up < -7.0, -7.0, b_up) + 1.0
+        b_out = b_gate / (1.0 + tl.exp(b_gate * -1.702)) * b_up
+    else:
+        b_out = b_gate / (1.0 + tl.exp(-b_gate)) * b_up
+    return b_out
 
 
 @triton.jit

@@ -72,7 +72,7 @@ def meaning(weight):
     chosen=st.integers(1, 2),
     experts=st.integers(2, 5),
     sizes=st.sampled_from([(24, 64), (40, 100), (130, 300)]),
-    gated=st.booleans(),
+    gated=st.sampled_from(["", "silu", "clamped"]),
     bias=st.booleans(),
     dtype=st.sampled_from([torch.float32, torch.bfloat16]),
     after=st.booleans(),
@@ -89,8 +89,12 @@ def test_grouped_products_equal_a_loop(way, tokens, chosen, experts, sizes, gate
     places = plan(choices, experts, 16)
     out = poisoned(tokens * chosen, outputs // 2 if gated else outputs, dtype=dtype)
     how = SMALL | ({"B_K": 128} if way.startswith("scaled") else {"AFTER": int(after)})
-    got = grouped_launcher.grouped_gemm(x, weight, places, tokens * chosen, added, gated, out=out, chosen=how)
-    exact = grouped_reference.grouped_gemm(x.float(), replaced(weight), places, tokens * chosen, added, gated)
+    got = grouped_launcher.grouped_gemm(
+        x, weight, places, tokens * chosen, added, bool(gated), gated == "clamped", out=out, chosen=how
+    )
+    exact = grouped_reference.grouped_gemm(
+        x.float(), replaced(weight), places, tokens * chosen, added, bool(gated), gated == "clamped"
+    )
     assert relative_rms(got, exact) < BOUNDS[dtype] * (2 if way.startswith("scaled") else 1)
     if not way.startswith("scaled"):
         meant, step = meaning(weight).double(), rows // tokens
@@ -100,7 +104,12 @@ def test_grouped_products_equal_a_loop(way, tokens, chosen, experts, sizes, gate
             for row, expert in enumerate(choices.flatten().tolist())
         ])  # fmt: skip
         if gated:
-            loop = torch.nn.functional.silu(loop[:, : outputs // 2]) * loop[:, outputs // 2 :]
+            gate, up = loop.chunk(2, dim=1)
+            if gated == "clamped":
+                gate, up = gate.clamp(max=7), up.clamp(-7, 7)
+                loop = (up + 1) * gate * torch.sigmoid(gate * 1.702)
+            else:
+                loop = torch.nn.functional.silu(gate) * up
         assert relative_rms(got, loop) < BOUNDS[dtype]
 
 
@@ -149,8 +158,8 @@ def test_a_layer_equals_a_plain_loop(way, monkeypatch):
     assert relative_rms(moe(x, gate_up, down, experts, weights, **biases), exact) < bound
     import tessera_kernels.grouped_gemm as grouped
 
-    def by_kernel(x_RK, weight, places, assignments, bias_EN, gated):
-        return grouped_launcher.grouped_gemm(x_RK, weight, places, assignments, bias_EN, gated)
+    def by_kernel(*arguments):
+        return grouped_launcher.grouped_gemm(*arguments)
 
     monkeypatch.setattr(grouped, "_run", by_kernel)
     got = moe(x, gate_up, down, experts, weights, **biases)
@@ -162,8 +171,9 @@ def test_what_is_not_finite_stays_in_its_token():
     x, weight = torch.randn(4, 64), stacked("int4 32", torch.randn(3, 32, 64))
     x[1, 5] = float("nan")
     choices = torch.tensor([[0], [0], [0], [2]], dtype=torch.int32)
-    got = grouped_launcher.grouped_gemm(x, weight, plan(choices, 3, 16), 4, None, True)
-    assert got.isfinite().all(1).tolist() == [True, False, True, True]
+    for clamped in (False, True):
+        got = grouped_launcher.grouped_gemm(x, weight, plan(choices, 3, 16), 4, None, True, clamped)
+        assert got.isfinite().all(1).tolist() == [True, False, True, True]
 
 
 def test_tiles_follow_what_an_expert_has():
@@ -216,7 +226,7 @@ def test_the_registered_ops_are_whole(way):
         parts = gate_up.numbers_NK, gate_up.scale, None, None, None, places.rows_P, places.experts_B, "scaled", 0, 0
     else:
         parts = (gate_up.numbers, gate_up.scale_GN, None, None, None, places.rows_P, places.experts_B, "int4", 64, 32)
-    torch.library.opcheck(torch.ops.tessera.grouped_gemm, (x, *parts, 16, 10, True))
+    torch.library.opcheck(torch.ops.tessera.grouped_gemm, (x, *parts, 16, 10, True, False))
     compiled = torch.compile(lambda x: moe(x, gate_up, down, experts, weights), backend="eager", fullgraph=True)
     assert torch.equal(compiled(x), moe(x, gate_up, down, experts, weights))
 

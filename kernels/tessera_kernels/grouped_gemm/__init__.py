@@ -41,6 +41,7 @@ def grouped_gemm(
     bias_EN: torch.Tensor | None = None,
     *,
     gated: bool = False,
+    clamped: bool = False,
 ) -> torch.Tensor:
     """Row a: input row a // (A / R) times the weight of the expert that assignment a went to.
 
@@ -51,6 +52,7 @@ def grouped_gemm(
         assignments: A, a multiple of R.
         bias_EN: any float dtype, [E, outputs of the weight].
         gated: whether the result is silu(gate) · up (SwiGLU).
+        clamped: whether it is gated as gpt-oss does; see `reference.swiglu`.
 
     Returns:
         [A, N], the dtype of `x`. Rows of assignments that have no place in the plan are not defined.
@@ -63,10 +65,10 @@ def grouped_gemm(
         numbers, scale, third, fourth, form, inputs, group = _flat(weight)
         found: torch.Tensor = torch.ops.tessera.grouped_gemm(
             x_RK, numbers, scale, third, fourth, bias_EN, plan.rows_P, plan.experts_B, form, inputs, group,
-            plan.tile, assignments, gated,
+            plan.tile, assignments, gated, clamped,
         )  # fmt: skip
         return found
-    return _run(x_RK, weight, plan, assignments, bias_EN, gated)
+    return _run(x_RK, weight, plan, assignments, bias_EN, gated, clamped)
 
 
 def sizes(weight: ExpertsWeight) -> tuple[int, int, int]:
@@ -96,17 +98,23 @@ def _check(
 
 
 def _run(
-    x_RK: torch.Tensor, weight: ExpertsWeight, plan: Plan, assignments: int, bias_EN: torch.Tensor | None, gated: bool
+    x_RK: torch.Tensor,
+    weight: ExpertsWeight,
+    plan: Plan,
+    assignments: int,
+    bias_EN: torch.Tensor | None,
+    gated: bool,
+    clamped: bool,
 ) -> torch.Tensor:
     tensors = x_RK, *weight.tensors, plan.rows_P, bias_EN
     can = scaled_can(weight.numbers_NK.dtype, *tensors) if isinstance(weight, ScaledWeight) else triton_on(*tensors)
     if not can.ok:
-        return reference.grouped_gemm(x_RK, weight, plan, assignments, bias_EN, gated)
+        return reference.grouped_gemm(x_RK, weight, plan, assignments, bias_EN, gated, clamped)
     from tessera_kernels.grouped_gemm import triton  # noqa: PLC0415 - nothing on a CPU imports Triton
 
     inputs = x_RK if x_RK.stride(1) == 1 else x_RK.contiguous()
     bias = None if bias_EN is None else bias_EN.contiguous()
-    return triton.grouped_gemm(inputs, weight, plan, assignments, bias, gated)
+    return triton.grouped_gemm(inputs, weight, plan, assignments, bias, gated, clamped)
 
 
 def _flat(
@@ -134,6 +142,7 @@ def _registered(
     tile: int,
     assignments: int,
     gated: bool,
+    clamped: bool,
 ) -> torch.Tensor:
     weight: ExpertsWeight
     if kind == "scaled":
@@ -142,11 +151,11 @@ def _registered(
     else:
         form: Format = kind  # type: ignore[assignment]
         weight = QuantizedWeight(form, inputs, group, numbers, scale, third, fourth)
-    return _run(x_RK, weight, Plan(rows_P, experts_B, tile), assignments, bias_EN, gated)
+    return _run(x_RK, weight, Plan(rows_P, experts_B, tile), assignments, bias_EN, gated, clamped)
 
 
 @_registered.register_fake
 def _(x_RK: torch.Tensor, numbers: torch.Tensor, *rest: object) -> torch.Tensor:
-    *_, assignments, gated = rest
+    *_, assignments, gated, _clamped = rest
     assert isinstance(assignments, int | torch.SymInt)
     return x_RK.new_empty(assignments, numbers.shape[-2] // (2 if gated else 1))

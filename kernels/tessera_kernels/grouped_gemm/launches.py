@@ -18,6 +18,9 @@ SCHEMES = ("dense", "int4 32", "int4 128", "int4 128 zero points", "int8", "fp8"
 WIDE = ("dense", "int8", "fp8")
 """Those that have tiles of 128 tokens."""
 SCALED = (("int8", False), ("fp8", False), ("fp8", True))
+CLAMPED = ("dense",)
+"""The clamped gate is a few instructions more in any scheme."""
+GATES = {1: " gated", 2: " clamped", 0: ""}
 CHOSEN = 8
 
 
@@ -26,7 +29,7 @@ def _heuristics(
 ) -> Iterator[tuple[dict[str, int], frozenset[str]]]:
     found: dict[str, tuple[dict[str, int], set[str]]] = {}
     for chip in CHIPS.values():
-        how = heuristic(tile, chip, eight=eight, blocked=blocked, gated=gated)
+        how = heuristic(tile, chip, eight=eight, blocked=blocked, gated=bool(gated))
         found.setdefault(str(how), (how, set()))[1].add(chip.name)
     for how, chips in found.values():
         yield how, frozenset(chips if len(found) > 1 else ())
@@ -35,13 +38,13 @@ def _heuristics(
 def launches() -> Iterator[Launch]:
     """The first product of experts is gated and reads rows of tokens, the second is not and reads assignments."""
     for tile in TILES:
-        for gated in (True, False):
-            kind = f"T{tile}{' gated' if gated else ''}"
+        for gated in GATES:
+            kind = f"T{tile}{GATES[gated]}"
             more = {"GROUPED": True, "DIVISOR": CHOSEN if gated else 1, "GATED": gated, "B_T": tile}
-            for scheme in SCHEMES if tile <= 64 else WIDE:
+            for scheme in CLAMPED if gated == 2 else SCHEMES if tile <= 64 else WIDE:
                 pointers, constants = told(scheme, "bf16")
                 pointers |= {"p_out": "*bf16", "p_rows": "*i32", "p_experts": "*i32"}
-                for how, only in _heuristics(tile, eight=False, blocked=False, gated=gated):
+                for how, only in _heuristics(tile, eight=False, blocked=False, gated=bool(gated)):
                     sizes = dict.fromkeys(("places", *SIZES, "out_stride"), "i32")
                     yield Launch(
                         name=f"{scheme} {kind} {how['num_stages']} stages {how['num_warps']} warps",
@@ -59,8 +62,8 @@ def launches() -> Iterator[Launch]:
                         aligned=frozenset(pointers) | {"outputs", "inputs", "x_stride", "out_stride"},
                         only=only,
                     )
-            for numbers, blocked in SCALED if tile <= 64 else SCALED[:2]:
-                for how, only in _heuristics(tile, eight=True, blocked=blocked, gated=gated):
+            for numbers, blocked in () if gated == 2 else SCALED if tile <= 64 else SCALED[:2]:
+                for how, only in _heuristics(tile, eight=True, blocked=blocked, gated=bool(gated)):
                     tile_of = f"{kind} {how['num_stages']} stages {how['num_warps']} warps"
                     name = f"scaled {numbers}{' blocks' if blocked else ''} {tile_of}"
                     yield product(numbers, blocked, how, only, name, more)

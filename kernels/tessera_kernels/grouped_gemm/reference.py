@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from tessera_kernels.grouped_gemm import ExpertsWeight
     from tessera_kernels.moe_routing import Plan
 
+ALPHA, LIMIT = 1.702, 7.0
+"""Of the clamped form of SwiGLU."""
+
 
 def expert_of(weight: ExpertsWeight, expert: int) -> ExpertsWeight:
     """The weight of one expert alone."""
@@ -31,8 +34,22 @@ def expert_of(weight: ExpertsWeight, expert: int) -> ExpertsWeight:
     )
 
 
+def swiglu(gate: torch.Tensor, up: torch.Tensor, *, clamped: bool) -> torch.Tensor:
+    """silu(gate) · up; or as gpt-oss has it (OpenAI 2025, its model card): both clamped, and one added to `up`."""
+    if not clamped:
+        return torch.nn.functional.silu(gate) * up
+    gate, up = gate.clamp(max=LIMIT), up.clamp(-LIMIT, LIMIT)
+    return gate * torch.sigmoid(ALPHA * gate) * (up + 1)
+
+
 def grouped_gemm(
-    x_RK: torch.Tensor, weight: ExpertsWeight, plan: Plan, assignments: int, bias_EN: torch.Tensor | None, gated: bool
+    x_RK: torch.Tensor,
+    weight: ExpertsWeight,
+    plan: Plan,
+    assignments: int,
+    bias_EN: torch.Tensor | None,
+    gated: bool,
+    clamped: bool = False,
 ) -> torch.Tensor:
     """See `tessera_kernels.grouped_gemm.grouped_gemm`; rows without a place are 0."""
     outputs = (weight.numbers_NK if isinstance(weight, ScaledWeight) else weight.numbers).shape[-2]
@@ -50,6 +67,6 @@ def grouped_gemm(
             made = scaled.scaled_linear(x, one, bias)
         if gated:
             gate, up = made.chunk(2, dim=-1)
-            made = torch.nn.functional.silu(gate) * up
+            made = swiglu(gate, up, clamped=clamped)
         out[rows] = made.to(out.dtype)
     return out

@@ -63,6 +63,7 @@ def grouped_gemm(
     assignments: int,
     bias_EN: torch.Tensor | None,
     gated: bool,
+    clamped: bool = False,
     *,
     out: torch.Tensor | None = None,
     chosen: Mapping[str, int] | None = None,
@@ -79,7 +80,7 @@ def grouped_gemm(
     constants = {
         "GROUPED": True,
         "DIVISOR": assignments // len(x_RK),
-        "GATED": gated,
+        "GATED": (2 if clamped else 1) if gated else 0,
         "INTERPRETED": triton.knobs.runtime.interpret,
         "B_T": plan.tile,
     }

@@ -27,6 +27,7 @@ def moe(
     *,
     gate_up_bias: torch.Tensor | None = None,
     down_bias: torch.Tensor | None = None,
+    clamped: bool = False,
 ) -> torch.Tensor:
     """Sum over chosen experts of weight · down(silu(gate(x)) · up(x)).
 
@@ -38,6 +39,7 @@ def moe(
         weights_TC: float32, likewise.
         gate_up_bias: float, [E, 2 · F].
         down_bias: float, [E, D].
+        clamped: whether gates and ups are clamped as in gpt-oss; see `grouped_gemm`.
 
     Returns:
         [T, D], the dtype of `x`; the same bits every time. What is not finite stays in its token.
@@ -53,7 +55,7 @@ def moe(
     _check(experts_TC, weights_TC, len(x_TD))
     assignments = experts_TC.numel()
     places = plan(experts_TC, experts, tile_for(assignments, gate_up))
-    inner_AF = grouped_gemm(x_TD, gate_up, places, assignments, gate_up_bias, gated=True)
+    inner_AF = grouped_gemm(x_TD, gate_up, places, assignments, gate_up_bias, gated=True, clamped=clamped)
     outer_AD = grouped_gemm(inner_AF, down, places, assignments, down_bias)
     return combine(outer_AD, experts_TC, weights_TC, experts)
 

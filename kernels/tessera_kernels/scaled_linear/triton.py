@@ -16,7 +16,7 @@ import triton
 import triton.language as tl
 
 from tessera_kernels import chips, tuning
-from tessera_kernels.gemm_tiles import add_parts, rows_of, silu_times, splits_for, store_tile, tile_of, tokens_bucket
+from tessera_kernels.gemm_tiles import add_parts, gated, rows_of, splits_for, store_tile, tile_of, tokens_bucket
 from tessera_kernels.scaled_linear.quantize import quantize_tokens
 from tessera_kernels.scaled_weight import BLOCK, ScaledWeight
 
@@ -152,7 +152,7 @@ def scaled_kernel(
         if GATED:
             b_up += tl.load(p_bias + outputs + o_n, mask=there_n, other=0.0).to(tl.float32)[:, None]
     if GATED:
-        b_acc = silu_times(b_acc, b_up)
+        b_acc = gated(b_acc, b_up, GATED)
     p_part = p_out + tl.cast(i_part, tl.int64) * tokens * outputs if SPLITS > 1 else p_out
     store_tile(p_part, b_acc, i_rows, there, o_n, outputs, out_stride)
 

@@ -124,7 +124,8 @@ def launches() -> Iterator[Launch]:
             tried = [(tokens, how) for tokens in (8, 64) for how in configs(tokens) if how["SPLITS"] == 1]
             for tokens, how in tried:
                 name = f"tuned for {tokens}: {' '.join(f'{key}={value}' for key, value in how.items())}"
-                yield replace(_launch(kind, "bf16", tokens, how, frozenset()), name=name, tuned=False)
+                roomy = frozenset(chip.name for chip in CHIPS.values() if chip.shared > 2**16)
+                yield replace(_launch(kind, "bf16", tokens, how, roomy), name=name, tuned=False)
         for dtype, tokens, outputs in asked:
             for how, only in _heuristics(kind, tokens, outputs):
                 yield _launch(kind, dtype, tokens, how, only)

@@ -19,8 +19,8 @@ import triton.language as tl
 from tessera_kernels import chips, tuning
 from tessera_kernels.gemm_tiles import (
     add_parts,
+    gated,
     rows_of,
-    silu_times,
     splits_for,
     store_tile,
     tile_of,
@@ -179,7 +179,7 @@ def weight_only_kernel(
     b_acc = finished(b_acc, p_scale, p_whole, p_bias, o_n, there_n, DONE, WHOLE, BIAS and SPLITS == 1)
     if GATED:
         b_up = finished(b_up, p_scale + outputs, p_whole, p_bias + outputs, o_n, there_n, DONE, WHOLE, BIAS)
-        b_acc = silu_times(b_acc, b_up)
+        b_acc = gated(b_acc, b_up, GATED)
     p_part = p_out + tl.cast(i_part, tl.int64) * tokens * outputs if SPLITS > 1 else p_out
     store_tile(p_part, b_acc, i_rows, there, o_n, outputs, out_stride)
 
