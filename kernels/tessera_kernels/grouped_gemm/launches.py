@@ -38,8 +38,8 @@ def _heuristics(
 def launches() -> Iterator[Launch]:
     """The first product of experts is gated and reads rows of tokens, the second is not and reads assignments."""
     for tile in TILES:
-        for gated in GATES:
-            kind = f"T{tile}{GATES[gated]}"
+        for gated, suffix in GATES.items():
+            kind = f"T{tile}{suffix}"
             more = {"GROUPED": True, "DIVISOR": CHOSEN if gated else 1, "GATED": gated, "B_T": tile}
             for scheme in CLAMPED if gated == 2 else SCHEMES if tile <= 64 else WIDE:
                 pointers, constants = told(scheme, "bf16")
