@@ -113,7 +113,7 @@ def _compile(launch: Launch, chip: Chip) -> Any:
         raise ValueError(f"the launch misses {sorted(set(names) - given)} and has unknown {sorted(given - set(names))}")
     signature = {name: launch.signature.get(name, "constexpr") for name in names}
     aligned: dict[tuple[int], list[list[Any]]] = {
-        (names.index(name),): [["tt.divisibility", 16]] for name in launch.aligned
+        (names.index(name),): [["tt.divisibility", 16]] for name in sorted(launch.aligned)
     }
     source = ASTSource(launch.kernel, signature, dict(launch.constants), aligned)
     options = {"num_warps": launch.num_warps, "num_stages": launch.num_stages}
