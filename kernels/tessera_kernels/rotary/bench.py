@@ -48,7 +48,7 @@ def choices() -> Iterator[Choice]:
         for tokens in (64, 8192):
             pairs = model.head_dim // 2
             make = partial(_made, model, tokens, BF16, pairs, (pairs,), table=False, interleaved=False)
-            yield Choice("bfloat16", bucket(tokens, model.heads, pairs), make, _configured, candidates(pairs))
+            yield Choice("bfloat16", bucket(tokens, model.heads, pairs), make, _configured, candidates(tokens, pairs))
 
 
 def _case(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import product
 from typing import Any
 
 import torch
@@ -23,9 +24,9 @@ def launches() -> Iterator[Launch]:
         for interleaved in (False, True):
             yield _launch(64, heads, pairs, bf16, ("positions", "inverse"), interleaved=interleaved)
             yield _launch(65536, heads, pairs, bf16, ("cos", "sin"), interleaved=interleaved)
-    for how in triton.candidates(64):
-        for interleaved in (False, True):
-            yield _launch(64, 32, 64, bf16, ("positions", "inverse"), interleaved=interleaved, chosen=how)
+    for tokens, angles in ((64, ("positions", "inverse")), (65536, ("cos", "sin"))):
+        for how, interleaved in product(triton.candidates(tokens, 64), (False, True)):
+            yield _launch(tokens, 32, 64, bf16, angles, interleaved=interleaved, chosen=how)
     yield _launch(64, 40, 64, bf16, ("positions", "inverse", "axis"), interleaved=True)
     yield _launch(65536, 32, 64, bf16, ("positions", "cos", "sin"), interleaved=False)
     for dtype in (torch.float16, torch.float32):

@@ -137,13 +137,14 @@ def heuristic(tokens: int, heads: int, pairs: int) -> Mapping[str, int]:
     return {"BLOCK_H": together, "num_warps": max(1, min(warps, 8))}
 
 
-def candidates(pairs: int) -> list[Mapping[str, int]]:
-    """What tuning chooses from: 4 to 16 pairs a thread."""
+def candidates(tokens: int, pairs: int) -> list[Mapping[str, int]]:
+    """What tuning chooses from: 4 to 16 pairs a thread; small programs where each computes its angles."""
     block = triton.next_power_of_2(pairs)
+    few = tokens <= FEW
     return [
         {"BLOCK_H": together, "num_warps": warps}
-        for together in (2, 4, 8, 16, 32, 64)
-        for warps in (1, 2, 4, 8)
+        for together in ((2, 4, 8) if few else (4, 8, 16, 32, 64))
+        for warps in ((1, 2) if few else (1, 2, 4, 8))
         if 4 <= together * block // (32 * warps) <= 16
     ]
 
