@@ -25,6 +25,8 @@ from tessera_kernels.paged_kv import PagedKV
 
 __all__ = ["Activation", "Decoder", "Layer", "Linear", "Sizes", "why_not"]
 
+PAGE_SINGLES = 1024
+"""float32 numbers after which a first-level cache begins again."""
 Activation = Literal["silu", "gelu_tanh"]
 _ACTIVATIONS = {"silu": cpu.SILU, "gelu_tanh": cpu.GELU}
 
@@ -138,7 +140,7 @@ class Decoder:
         sequence_T = np.repeat(np.arange(len(counts)), counts)
         behind_T = counts.cumsum()[sequence_T] - 1 - np.arange(tokens)  # rows of the same sequence after this one
         context_T = ragged.context_B.numpy()[sequence_T] - behind_T
-        logits_RV = torch.empty(len(rows_R), self._vocabulary)
+        logits_RV = torch.empty(len(rows_R), _apart(self._vocabulary))
         height = max(tokens, len(rows_R))
         groups = sizes.heads // sizes.kv_heads
         arguments = (
@@ -163,14 +165,19 @@ class Decoder:
                 np.empty(height, np.float32),
                 np.empty((height, self._in_float), np.float32),
                 np.empty((threads, cpu.MOST_ROWS, machine.LANES), np.int32),
-                np.empty((tokens, self._widest_out), np.float32),
-                np.empty((tokens, sizes.heads * sizes.head_dim), np.float32),
+                np.empty((tokens, _apart(self._widest_out)), np.float32),
+                np.empty((tokens, _apart(sizes.heads * sizes.head_dim)), np.float32),
                 np.empty((threads, groups, int(context_T.max(initial=1))), np.float32),
             ),
             (rows_R.numpy(), logits_RV.numpy()),
         )
         self._team.run(cpu.advance, threads, *arguments)
-        return logits_RV
+        return logits_RV[:, : self._vocabulary]
+
+
+def _apart(width: int) -> int:
+    """Numbers from a row to the next, so that rows do not share the few places that a cache has for one column."""
+    return width + machine.LANES * (2 if (width + machine.LANES) % PAGE_SINGLES == 0 else 1)
 
 
 def _is_behind(before: PagedKV, after: PagedKV) -> bool:

@@ -9,16 +9,19 @@ import numpy as np
 from tessera_kernels.compiled import ELEMENTS, SUMS, compiled
 from tessera_kernels.int8_decoder.machine import LANES, float_of_bits
 from tessera_kernels.int8_decoder.rows import exp
-from tessera_kernels.int8_decoder.vectors import mix_rows, score_rows
+from tessera_kernels.int8_decoder.vectors import fetch_rows, mix_rows, score_rows
 
 SINGLE = 4
 """Bytes of a float32."""
+LINE = 64
+"""Bytes of a cache line."""
 _MAGNITUDE = np.int32(0x7FFFFFFF)
 _LEAST = np.int32(-0x80000000)
 
 _score_4_singles, _score_4_octets = score_rows(4, quantized=False), score_rows(4, quantized=True)
 _score_singles, _score_octets = score_rows(1, quantized=False), score_rows(1, quantized=True)
 _mix_4_singles, _mix_4_octets = mix_rows(4, quantized=False), mix_rows(4, quantized=True)
+_fetch = fetch_rows()
 _mix_singles, _mix_octets = mix_rows(1, quantized=False), mix_rows(1, quantized=True)
 
 
@@ -85,12 +88,18 @@ def attend_head(
     query, out = query_GD.ctypes.data, out_GD.ctypes.data
     keys = keys_PSHD.ctypes.data + head * dim * item
     values = values_PSHD.ctypes.data + head * dim * item
-    stride, vectors = stored * item, dim // LANES
+    stride, vectors, lines = stored * item, dim // LANES, -(-dim * item // LINE)
+    last = (context - 1) // size
     for page in range(first // size, (context - 1) // size + 1):
         held = np.int64(pages_M[page])
         begin, end = max(0, first - page * size), min(size, context - page * size)
         at, count = page * size + begin, end - begin
         key = keys + (held * size + begin) * stride
+        # While this page is computed, the next one comes: behind the last page of keys the first one of values.
+        if page < last:
+            _fetch(keys + np.int64(pages_M[page + 1]) * size * stride, stride, size, lines)
+        else:
+            _fetch(values + np.int64(pages_M[first // size]) * size * stride, stride, size, lines)
         for g in range(groups):
             scores = scores_GL[g].ctypes.data + at * SINGLE
             if scaled:
@@ -112,6 +121,8 @@ def attend_head(
         begin, end = max(0, first - page * size), min(size, context - page * size)
         at, count = page * size + begin, end - begin
         value = values + (held * size + begin) * stride
+        if page < last:
+            _fetch(values + np.int64(pages_M[page + 1]) * size * stride, stride, size, lines)
         for g in range(groups):
             shares, target = scores_GL[g].ctypes.data + at * SINGLE, out + g * dim * SINGLE
             if scaled:

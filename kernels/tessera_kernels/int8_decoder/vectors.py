@@ -68,6 +68,19 @@ class _Code:
         function = self.builder.module.declare_intrinsic("llvm.x86.avx512.vpdpbusd.512", (), kind)
         return self.builder.call(function, [sums, unsigned, signed])
 
+    def prefetch(self) -> Callable[[Value], None]:
+        """For reading soon, into all levels of the cache."""
+        llvm = self._llvm
+        octet = llvm.IntType(8).as_pointer()
+        kind = llvm.FunctionType(llvm.VoidType(), [octet, self.word, self.word, self.word])
+        function = self.builder.module.declare_intrinsic("llvm.prefetch.p0", (), kind)
+        read, everywhere, data = self.word(0), self.word(3), self.word(1)
+
+        def fetch(at: Value) -> None:
+            self.builder.call(function, [self.builder.inttoptr(at, octet), read, everywhere, data])
+
+        return fetch
+
     def total(self, vector: Value) -> Value:
         """The sum of a vector's numbers, by halves."""
         kind = self._llvm.FunctionType(self.single, [self.single, self.singles])
@@ -305,3 +318,27 @@ def mix_rows(width: int, *, quantized: bool) -> Any:
         code.loop(parts, [], body)
 
     return _function(6, write)
+
+
+def fetch_rows() -> Any:
+    """(rows, bytes between them, how many, cache lines of each): have them in the cache soon.
+
+    Pages lie anywhere and rows apart, which the processor does not foresee.
+    """
+
+    def write(code: _Code, rows: Value, stride: Value, count: Value, lines: Value) -> None:
+        function = code.prefetch()
+
+        def row(index: Value, _: list[Value]) -> list[Value]:
+            start = code.at(rows, (index, stride))
+
+            def line(place: Value, __: list[Value]) -> list[Value]:
+                function(code.at(start, (place, _BYTES)))
+                return []
+
+            code.loop(lines, [], line)
+            return []
+
+        code.loop(count, [], row)
+
+    return _function(4, write)
