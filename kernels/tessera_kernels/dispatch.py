@@ -1,7 +1,7 @@
 """Which implementation of an op runs: a candidate answers whether it can, and if not, why.
 
 An op's public function asks its candidates in order of speed and falls back to its reference, which always can.
-`explain` lets an engine log what it runs on.
+Triton can be turned off for the whole process, to compare or to go round a fault: see `without_triton`.
 """
 
 from __future__ import annotations
@@ -30,8 +30,19 @@ def no(reason: str) -> Answer:
     return Answer(ok=False, reason=reason)
 
 
+_off = ""
+
+
+def without_triton(reason: str) -> None:
+    """From now on `triton_on` answers no, with `reason`; empty turns Triton on again."""
+    global _off  # noqa: PLW0603 (one switch for the process)
+    _off = reason
+
+
 def triton_on(*tensors: torch.Tensor | None) -> Answer:
     """Whether Triton can compute on these tensors: it is installed, and all of them are on one GPU."""
+    if _off:
+        return no(_off)
     if not HAS_TRITON:
         return no("Triton is not installed")
     devices = {tensor.device for tensor in tensors if tensor is not None}

@@ -171,9 +171,11 @@ def limit_s(config: dict[str, Any], given: argparse.Namespace, peaks: dict[str, 
     """Seconds that the device needs at least: prompts by their arithmetic, answers by what each step reads."""
     active, stored = weights_of(config, given.streams)
     flops = 2 * active * given.streams * (given.input + given.output)
-    step_bytes = stored * BITS[given.weights] / 8
+    # A CPU keeps weights as stored, and keys and values, in 32 bits.
+    wide = 2 if peaks["device"] == "cpu" else 1
+    step_bytes = stored * BITS[given.weights] / 8 * (wide if given.weights == "stored" else 1)
     context = given.input + given.output / 2
-    step_bytes += given.streams * context * kv_bytes(config)
+    step_bytes += given.streams * context * kv_bytes(config, 2 * wide)
     reading = given.output * step_bytes / peaks["bytes_s"]
     return max(reading + 2 * active * given.streams * given.input / peaks["flops_s"], flops / peaks["flops_s"])
 

@@ -181,6 +181,8 @@ def _environment(name: str, packages: list[str]) -> Path:
 
 
 def _measured(python: Path, script: str, work: Work, **more: str) -> Speeds:
+    if not (work.directory / GGUF_FILE).is_file():
+        raise SystemExit(f"peers read {GGUF_FILE}, which {work.directory} has not: measure the default model")
     given = {
         **more,
         "directory": str(work.directory),

@@ -46,6 +46,10 @@ class SequenceEngineSettings(Section, frozen=True, kw_only=True):
             "kind) and the model is large, else `stored`."
         ),
     ] = "auto"
+    kernels: Annotated[
+        Literal["auto", "reference"],
+        says("`auto`: Triton's on a GPU. `reference`: plain torch everywhere, to compare or to go round a fault."),
+    ] = "auto"
     threads: Annotated[NonNegative, says("CPU threads of the engine. 0: all cores of the machine.")] = 0
     page_size: Annotated[Positive, says("Token slots in one page of KV cache.")] = 16
     kv_cache_bytes: Annotated[Positive, says("Memory for KV pages.")] = 512 * 1024 * 1024

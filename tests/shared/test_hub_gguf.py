@@ -97,8 +97,8 @@ def test_a_file_that_cannot_be_read_is_refused_and_nothing_stays(broken, tmp_pat
     file, models = tmp_path / "broken.gguf", tmp_path / "models"
     words = {
         "not one": "does not begin with `GGUF`",
-        "cut": "cannot read",
-        "architecture": "cannot read",
+        "cut": "cannot convert",
+        "architecture": "cannot convert",
         "missing": "there is no GGUF file",
     }[broken]
     if broken == "not one":

@@ -124,6 +124,32 @@ def test_after_so_many_tries_it_is_given_up_and_the_record_says_so(redis_server:
     assert job.status == "completed"
 
 
+def test_closing_ends_though_a_cancel_is_not_heard() -> None:
+    class Deaf:
+        """A store whose command swallows a cancel, as Redis' client may."""
+
+        heard = 0
+
+        async def webhooks_due(self, *_: Any) -> list[Any]:
+            try:
+                await asyncio.sleep(60)
+            except asyncio.CancelledError:
+                self.heard += 1
+            return []
+
+    async def close() -> int:
+        store = Deaf()
+        hooks = Webhooks(store, SETTINGS)  # type: ignore[arg-type]
+        hooks.start()
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        async with asyncio.timeout(10):
+            await hooks.close()
+        return store.heard
+
+    assert asyncio.run(close()) == 1
+
+
 def test_many_deliverers_tell_it_once(redis_server: Any) -> None:
     receiver = Receiver()
     asyncio.run(_told(redis_server.url, receiver, ends=_complete, deliverers=4))

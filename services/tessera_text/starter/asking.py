@@ -33,6 +33,7 @@ class Asked:
             self._place,
             page_size=self._settings.page_size,
             kv_cache_bytes=self._settings.kv_cache_bytes,
+            weights=self._settings.weights,  # as it is served
         )
 
     def answers(self, texts: Sequence[str], *, max_tokens: int) -> list[str]:

@@ -19,6 +19,7 @@ from tessera.language.tokenizer import stop_ids_of, vocabulary_of
 from tessera.models.sequence_runner import SequenceRunner
 from tessera.settings_engine import SequenceEngineSettings
 from tessera.wire.engine import Ready
+from tessera_kernels import dispatch
 
 DUMMY = "random weights of the model's shapes, for measuring speed: what it says means nothing"
 
@@ -82,6 +83,7 @@ def _runner(
     host_cache_bytes: int = 0,
     dummy: bool = False,
 ) -> SequenceRunner:
+    dispatch.without_triton("the setting `kernels` is `reference`" if settings.kernels == "reference" else "")
     return SequenceRunner(
         directory,
         device,

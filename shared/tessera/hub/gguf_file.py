@@ -15,6 +15,7 @@ from pathlib import Path
 import msgspec
 
 from tessera.errors import ModelLoadError
+from tessera.hub import huggingface
 from tessera.hub.cards import read_card
 from tessera.wire.models import Card
 
@@ -23,8 +24,8 @@ _MAGIC = b"GGUF"
 
 
 def is_gguf(model: str) -> bool:
-    """Whether a setting names a GGUF file."""
-    return model.lower().endswith(SUFFIX)
+    """Whether a setting names a GGUF file on this machine."""
+    return model.lower().endswith(SUFFIX) and not model.startswith(huggingface.PREFIX)
 
 
 def folder_of(file: Path) -> str:
@@ -54,7 +55,7 @@ def convert(file: Path, directory: Path, report: Callable[[str], None]) -> Card:
     command = [sys.executable, "-m", "tessera.models.gguf_conversion", str(file.absolute()), str(directory)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        raise ModelLoadError(f"cannot read {file}: {_reason(done)}")
+        raise ModelLoadError(f"cannot convert {file}: {_reason(done)}")
     card = read_card(directory)
     return msgspec.structs.replace(
         card,

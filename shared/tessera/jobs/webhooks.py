@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import contextlib
 import hashlib
 import hmac
 import logging
@@ -28,6 +27,7 @@ logger = logging.getLogger(__name__)
 
 LOOK_EVERY_S = 1.0
 AT_ONCE = 16
+CANCEL_S = 1.0
 FIRST_WAIT_S, GROWTH = 5.0, 4.0
 PARAM = "webhook_url"
 
@@ -96,6 +96,7 @@ class Webhooks:
         self.store = store
         self.settings = settings
         self._task: asyncio.Task[None] | None = None
+        self._closing = False
 
     def start(self) -> None:
         """Begin, when there is a secret to sign with."""
@@ -104,10 +105,11 @@ class Webhooks:
 
     async def close(self) -> None:
         """Stop; what is under way is told again by another."""
-        if self._task is not None:
+        self._closing = True
+        while self._task is not None and not self._task.done():
+            # Asked more than once: a cancel in the middle of a command is not always heard through Redis' client.
             self._task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._task
+            await asyncio.wait({self._task}, timeout=CANCEL_S)
 
     async def _run(self) -> None:
         connector = aiohttp.TCPConnector(resolver=PublicResolver(self.settings.allow_hosts), use_dns_cache=False)
@@ -115,7 +117,7 @@ class Webhooks:
         async with aiohttp.ClientSession(
             connector=connector, timeout=limit, cookie_jar=aiohttp.DummyCookieJar(), trust_env=False
         ) as session:
-            while True:
+            while not self._closing:
                 try:
                     due = await self.store.webhooks_due(3 * self.settings.timeout_s, AT_ONCE)
                     await asyncio.gather(*(self._tell(session, tries, job) for tries, job in due))

@@ -25,6 +25,7 @@ TRIED_TOKENS = 24
 FARTHEST = 0.05
 """Relative root-mean-square difference of logits. Rounding that falls to the other side costs 0.01: so far apart are a
 model's own logits when its inputs change by 1e-7."""
+FEW_ROWS = 4
 _ACTIVATIONS: dict[str, Activation] = {
     "SiLUActivation": "silu",
     "SiLU": "silu",
@@ -83,9 +84,19 @@ class CompiledDecoder:
             batch.slots_T,
             batch.ragged,
             rows_R,
-            threads=torch.get_num_threads(),
+            threads=_threads(len(x_TC)),
         )
         return logits_RV, self._norm(x_TC) if hidden else None
+
+
+def _threads(rows: int) -> int:
+    """All that there are, one less for few rows.
+
+    Such a step waits for memory, which one thread less reads as fast; and threads that wait for each other hold the
+    cores that the service needs to carry the tokens away.
+    """
+    most = torch.get_num_threads()
+    return max(1, most - 1) if rows <= FEW_ROWS else most
 
 
 def why_not_compiled(model: PreTrainedModel, layers: Probe, caches: Sequence[PagedKV]) -> str:
