@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tessera_kernels.int8_decoder import cpu, machine, rows
-from tessera_kernels.int8_decoder.attend import attend_head
+from tessera_kernels.int8_decoder.attend import attend_heads
 from tessera_kernels.int8_decoder.layout import packed
 from tessera_kernels.int8_decoder.team import Team
 
@@ -121,10 +121,10 @@ def test_gates_equal_torch(gate, reference):
 )
 def test_attention_equals_softmax_in_float64(context, window, groups, vectors, quantized):
     generator = np.random.default_rng(context)
-    dim, heads, size = 16 * vectors, 2, 16
+    dim, kv_heads, size = 16 * vectors, 3, 16
     pages = np.array([3, 0, 5, 1, 4], np.int32)
-    query = generator.standard_normal((groups, dim)).astype(np.float32)
-    shape = (6, size, heads, dim)
+    query = generator.standard_normal((kv_heads, groups, dim)).astype(np.float32)
+    shape = (6, size, kv_heads, dim)
     if quantized:
         keys, values = (generator.integers(-127, 128, shape).astype(np.int8) for _ in range(2))
         scales = [(generator.random(shape[:3]) / 50).astype(np.float32) for _ in range(2)]
@@ -133,14 +133,15 @@ def test_attention_equals_softmax_in_float64(context, window, groups, vectors, q
         keys, values = (generator.standard_normal(shape).astype(np.float32) for _ in range(2))
         scales, true = [np.zeros((0, 0, 0), np.float32)] * 2, [keys, values]
     first = max(0, context - window) if window else 0
-    for head in range(heads):
-        out = np.full((groups, dim), np.nan, np.float32)
-        scores = np.full((groups, context), np.nan, np.float32)
-        scaling = np.float32(0.2)
-        attend_head(query, keys, values, *scales, pages, context, window, head, scaling, scores, out)
+    out = np.full((kv_heads, groups, dim), np.nan, np.float32)
+    for heads in ((0, 2), (2, 3)):
+        given = (query[slice(*heads)].reshape(-1, dim), keys, values, *scales, pages, context, window)
+        scores = np.full((len(given[0]), context), np.nan, np.float32)
+        attend_heads(*given, heads, np.float32(0.2), scores, out[slice(*heads)].reshape(-1, dim))
+    for head in range(kv_heads):
         key, value = (one[pages, :, head].reshape(-1, dim)[first:context].astype(np.float64) for one in true)
-        weights = torch.softmax(torch.from_numpy(0.2 * query.astype(np.float64) @ key.T), dim=1).numpy()
-        np.testing.assert_allclose(out, weights @ value, rtol=1e-4, atol=2e-5)
+        weights = torch.softmax(torch.from_numpy(0.2 * query[head].astype(np.float64) @ key.T), dim=1).numpy()
+        np.testing.assert_allclose(out[head], weights @ value, rtol=1e-4, atol=2e-5)
 
 
 def test_a_key_that_is_not_a_number_is_seen_in_its_row():
@@ -149,7 +150,7 @@ def test_a_key_that_is_not_a_number_is_seen_in_its_row():
     nothing, out = np.zeros((0, 0, 0), np.float32), np.zeros((2, 16), np.float32)
     arguments = (np.ones((2, 16), np.float32), keys, values, nothing, nothing, np.zeros(1, np.int32))
     for context, spoiled in ((3, False), (4, True), (9, True)):
-        attend_head(*arguments, context, 0, 0, np.float32(1), np.zeros((2, 16), np.float32), out)
+        attend_heads(*arguments, context, 0, (0, 1), np.float32(1), np.zeros((2, 16), np.float32), out)
         assert np.isnan(out).all() == spoiled
 
 

@@ -142,7 +142,6 @@ class Decoder:
         context_T = ragged.context_B.numpy()[sequence_T] - behind_T
         logits_RV = torch.empty(len(rows_R), _apart(self._vocabulary))
         height = max(tokens, len(rows_R))
-        groups = sizes.heads // sizes.kv_heads
         arguments = (
             (self._arenas.bytes_, self._arenas.floats, self._arenas.ints),
             self._arenas.table,
@@ -167,7 +166,7 @@ class Decoder:
                 np.empty((threads, cpu.MOST_ROWS, machine.LANES), np.int32),
                 np.empty((tokens, _apart(self._widest_out)), np.float32),
                 np.empty((tokens, _apart(sizes.heads * sizes.head_dim)), np.float32),
-                np.empty((threads, groups, int(context_T.max(initial=1))), np.float32),
+                np.empty((threads, sizes.heads, int(context_T.max(initial=1))), np.float32),
             ),
             (rows_R.numpy(), logits_RV.numpy()),
         )

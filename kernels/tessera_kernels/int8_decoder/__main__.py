@@ -14,7 +14,7 @@ import torch
 from torch.nn import functional
 
 from tessera_kernels.int8_decoder import cpu, machine
-from tessera_kernels.int8_decoder.attend import attend_head
+from tessera_kernels.int8_decoder.attend import attend_heads
 from tessera_kernels.int8_decoder.layout import Field, packed
 
 RUNS = 15
@@ -70,14 +70,13 @@ def attention() -> None:
     for context in (200, 1000):
         pages = np.arange(-(-context // PAGE), dtype=np.int32)
         keys, values = (generator.standard_normal((len(pages), PAGE, KV_HEADS, DIM)).astype(np.float32) for _ in "kv")
-        query = generator.standard_normal((HEADS // KV_HEADS, DIM)).astype(np.float32)
-        scores, out = np.empty((HEADS // KV_HEADS, context), np.float32), np.empty_like(query)
+        query = generator.standard_normal((HEADS, DIM)).astype(np.float32)
+        scores, out = np.empty((HEADS, context), np.float32), np.empty_like(query)
 
         given = (query, keys, values, nothing, nothing, pages, context, 0)
 
         def ours(given: Sequence[object] = given, scores: object = scores, out: object = out) -> None:
-            for head in range(KV_HEADS):
-                attend_head(*given, head, np.float32(0.125), scores, out)
+            attend_heads(*given, (0, KV_HEADS), np.float32(0.125), scores, out)
 
         key, value = [
             torch.from_numpy(one).view(1, -1, KV_HEADS, DIM)[:, :context].transpose(1, 2) for one in (keys, values)

@@ -1,4 +1,4 @@
-"""Attention of one query row and one key-value head over pages. In compiled code, for head dims of multiples of 16."""
+"""Attention of one query row over pages. In compiled code, for head dims of multiples of 16."""
 # Compiled functions have no types that Python could check.
 # mypy: disable-error-code="no-untyped-def,no-untyped-call"
 
@@ -53,8 +53,8 @@ def _softmax(scores, scaling):
 
 
 @compiled(ELEMENTS)
-def attend_head(
-    query_GD,
+def attend_heads(
+    query_QD,
     keys_PSHD,
     values_PSHD,
     key_scale_PSH,
@@ -62,72 +62,78 @@ def attend_head(
     pages_M,
     context,
     window,
-    head,
+    heads,
     scaling,
-    scores_GL,
-    out_GD,
+    scores_QL,
+    out_QD,
 ):
-    """Fill `out_GD` with softmax(scaling · q kᵀ) v of the query heads that share key-value head `head`.
+    """Fill `out_QD` with softmax(scaling · q kᵀ) v of the query heads that share some key-value heads.
+
+    A page is computed with all of these heads before the next one is: its memory is read once, in order.
 
     Args:
-        query_GD: float32.
+        query_QD: float32; as many rows to each key-value head.
         keys_PSHD, values_PSHD: one layer's cache, float32 or int8 with scales; these are of length 0 without.
         pages_M: the sequence's pages.
         context: positions that are seen, the row's own included.
         window: at most so many of them, the last; 0 for all.
-        head: of keys and values.
+        heads: first and last + 1 of keys and values.
         scaling: factor on the scores.
-        scores_GL: float32, at least `context` wide; overwritten.
-        out_GD: float32.
+        scores_QL: float32, at least `context` wide; overwritten.
+        out_QD: float32.
     """
-    groups, dim = query_GD.shape
+    rows, dim = query_QD.shape
+    head, end_head = heads
+    groups = rows // (end_head - head)
     size, kv_heads = keys_PSHD.shape[1], keys_PSHD.shape[2]
     scaled = len(key_scale_PSH) > 0
     first = max(0, context - window) if window > 0 else 0
-    item, stored = (1 if scaled else SINGLE), kv_heads * dim
-    query, out = query_GD.ctypes.data, out_GD.ctypes.data
-    keys = keys_PSHD.ctypes.data + head * dim * item
-    values = values_PSHD.ctypes.data + head * dim * item
-    stride, vectors, lines = stored * item, dim // LANES, -(-dim * item // LINE)
-    last = (context - 1) // size
-    for page in range(first // size, (context - 1) // size + 1):
+    item = 1 if scaled else SINGLE
+    query, out = query_QD.ctypes.data, out_QD.ctypes.data
+    keys, values = keys_PSHD.ctypes.data, values_PSHD.ctypes.data
+    wide, stride, vectors = dim * item, kv_heads * dim * item, dim // LANES
+    start, lines = head * wide, -(-(end_head - head) * wide // LINE)
+    first_page, last = first // size, (context - 1) // size
+    for page in range(first_page, last + 1):
         held = np.int64(pages_M[page])
         begin, end = max(0, first - page * size), min(size, context - page * size)
         at, count = page * size + begin, end - begin
-        key = keys + (held * size + begin) * stride
         # While this page is computed, the next one comes: behind the last page of keys the first one of values.
         if page < last:
-            _fetch(keys + np.int64(pages_M[page + 1]) * size * stride, stride, size, lines)
+            _fetch(keys + np.int64(pages_M[page + 1]) * size * stride + start, stride, size, lines)
         else:
-            _fetch(values + np.int64(pages_M[first // size]) * size * stride, stride, size, lines)
-        for g in range(groups):
-            scores = scores_GL[g].ctypes.data + at * SINGLE
+            _fetch(values + np.int64(pages_M[first_page]) * size * stride + start, stride, size, lines)
+        for q in range(rows):
+            of = head + q // groups
+            key = keys + (held * size + begin) * stride + of * wide
+            scores = scores_QL[q].ctypes.data + at * SINGLE
             if scaled:
                 if vectors % 4 == 0:
-                    _score_4_octets(query + g * dim * SINGLE, key, stride, count, vectors // 4, scores)
+                    _score_4_octets(query + q * dim * SINGLE, key, stride, count, vectors // 4, scores)
                 else:
-                    _score_octets(query + g * dim * SINGLE, key, stride, count, vectors, scores)
+                    _score_octets(query + q * dim * SINGLE, key, stride, count, vectors, scores)
                 for slot in range(begin, end):
-                    scores_GL[g, page * size + slot] *= key_scale_PSH[held, slot, head]
+                    scores_QL[q, page * size + slot] *= key_scale_PSH[held, slot, of]
             elif vectors % 4 == 0:
-                _score_4_singles(query + g * dim * SINGLE, key, stride, count, vectors // 4, scores)
+                _score_4_singles(query + q * dim * SINGLE, key, stride, count, vectors // 4, scores)
             else:
-                _score_singles(query + g * dim * SINGLE, key, stride, count, vectors, scores)
-    for g in range(groups):
-        _softmax(scores_GL[g, first:context], scaling)
-        out_GD[g] = 0
-    for page in range(first // size, (context - 1) // size + 1):
+                _score_singles(query + q * dim * SINGLE, key, stride, count, vectors, scores)
+    for q in range(rows):
+        _softmax(scores_QL[q, first:context], scaling)
+        out_QD[q] = 0
+    for page in range(first_page, last + 1):
         held = np.int64(pages_M[page])
         begin, end = max(0, first - page * size), min(size, context - page * size)
         at, count = page * size + begin, end - begin
-        value = values + (held * size + begin) * stride
         if page < last:
-            _fetch(values + np.int64(pages_M[page + 1]) * size * stride, stride, size, lines)
-        for g in range(groups):
-            shares, target = scores_GL[g].ctypes.data + at * SINGLE, out + g * dim * SINGLE
+            _fetch(values + np.int64(pages_M[page + 1]) * size * stride + start, stride, size, lines)
+        for q in range(rows):
+            of = head + q // groups
+            value = values + (held * size + begin) * stride + of * wide
+            shares, target = scores_QL[q].ctypes.data + at * SINGLE, out + q * dim * SINGLE
             if scaled:
                 for slot in range(begin, end):
-                    scores_GL[g, page * size + slot] *= value_scale_PSH[held, slot, head]
+                    scores_QL[q, page * size + slot] *= value_scale_PSH[held, slot, of]
                 if vectors % 4 == 0:
                     _mix_4_octets(shares, value, stride, count, vectors // 4, target)
                 else:

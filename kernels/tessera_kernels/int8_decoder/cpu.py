@@ -16,7 +16,7 @@ import numpy as np
 
 from tessera_kernels.compiled import ELEMENTS, compiled, numba
 from tessera_kernels.int8_decoder import rows, vectors
-from tessera_kernels.int8_decoder.attend import attend_head
+from tessera_kernels.int8_decoder.attend import attend_heads
 from tessera_kernels.int8_decoder.layout import Field, Part
 from tessera_kernels.int8_decoder.machine import LANES, fetch_add, load_shared, relax
 
@@ -154,7 +154,7 @@ def _place_heads(t, layer, row, arenas, model, heads_TW, cosine_TD, sine_TD, slo
 
 
 @compiled(ELEMENTS)
-def _attend(me, threads, layer, row, model, heads_TW, caches, seen, scores_XGL, attended_TA):
+def _attend(me, threads, layer, row, model, heads_TW, caches, seen, scores_XQL, attended_TA):
     """This thread's share of the rows and of their heads."""
     _, heads, kv_heads, dim, _, _, scaling = model
     keys_LPSHD, values_LPSHD, key_scale_LPSH, value_scale_LPSH = caches
@@ -163,12 +163,16 @@ def _attend(me, threads, layer, row, model, heads_TW, caches, seen, scores_XGL, 
     scales = len(key_scale_LPSH) > 0
     nothing = np.empty((0, 0, 0), np.float32)
     key_scales, value_scales = (key_scale_LPSH[layer], value_scale_LPSH[layer]) if scales else (nothing, nothing)
-    # Later rows of a sequence see more: dealt in turns, all threads get as much to do.
-    for unit in range(me, len(sequence_T) * kv_heads, threads):
-        t, head = unit // kv_heads, unit % kv_heads
-        begin, end = head * groups * dim, (head + 1) * groups * dim
-        attend_head(
-            heads_TW[t, begin:end].reshape(groups, dim),
+    # Few rows are shared head by head, many as they are. Later rows of a sequence see more: dealt in turns, all
+    # threads get as much to do.
+    tokens = len(sequence_T)
+    at_once = kv_heads if tokens >= threads else 1
+    parts = kv_heads // at_once
+    for unit in range(me, tokens * parts, threads):
+        t, head = unit // parts, unit % parts
+        begin, end = head * groups * dim, (head + at_once) * groups * dim
+        attend_heads(
+            heads_TW[t, begin:end].reshape(groups * at_once, dim),
             keys_LPSHD[layer],
             values_LPSHD[layer],
             key_scales,
@@ -176,10 +180,10 @@ def _attend(me, threads, layer, row, model, heads_TW, caches, seen, scores_XGL, 
             table_BM[sequence_T[t]],
             context_T[t],
             row[_WINDOW],
-            head,
+            (head, head + at_once),
             scaling,
-            scores_XGL[me],
-            attended_TA[t, begin:end].reshape(groups, dim),
+            scores_XQL[me],
+            attended_TA[t, begin:end].reshape(groups * at_once, dim),
         )
 
 
@@ -195,7 +199,7 @@ def _program(version: str) -> Any:
             return
         features, heads, _, dim, activation, epsilon, _ = model
         cosine_TD, sine_TD = rotary
-        quantized_TW, scale_T, exact_TM, sums_XRN, wide_TW, attended_TA, scores_XGL = buffers
+        quantized_TW, scale_T, exact_TM, sums_XRN, wide_TW, attended_TA, scores_XQL = buffers
         rows_R, logits_RV = logits
         floats = arenas[1]
         tokens, layers = len(x_TC), len(table) - 1
@@ -217,7 +221,7 @@ def _program(version: str) -> Any:
             for t in range(me, tokens, threads):
                 _place_heads(t, layer, row, arenas, model, wide_TW, cosine_TD, sine_TD, slots_T, caches)
             _meet(shared, threads)
-            _attend(me, threads, layer, row, model, wide_TW, caches, seen, scores_XGL, attended_TA)
+            _attend(me, threads, layer, row, model, wide_TW, caches, seen, scores_XQL, attended_TA)
             _meet(shared, threads)
             for t in range(me, tokens, threads):
                 _round_row(t, attended_TA[t, : heads * dim], row[_OUT:_GATE_UP], arenas, work, spare)

@@ -1,4 +1,5 @@
-"""First stages of the video starter: the VAE learns to code clips and to paint them again, first roughly, then sharply.
+"""First stages of the video starter: the VAE learns to code clips and to paint them again, roughly, sharply, then in spite
+of noise.
 
 Trains on windows around the things of generated clips, and on some whole ones. Does not know prompts.
 
@@ -20,7 +21,6 @@ from tessera_video.starter import data, whole
 from tessera_video.starter.model import make_codec
 
 WINDOW_SIDE, WINDOW_FRAMES = 32, 9
-LATENT_NOISE = 0.1
 SQUARE_WEIGHT, EDGE_WEIGHT, SIZE_WEIGHT = 4.0, 0.3, 1e-4
 
 
@@ -41,13 +41,20 @@ class Plan:
     peak: float
     stars: float = 0.0
     """Share of windows that are around a star: its tips are the finest thing there is."""
+    noise: float = 0.1
+    """Added to latents, so that what is near a clip's latents is painted like it."""
+    relative: bool = False
+    """Noise of up to so many deviations of the latents, a level for each clip. A denoiser's errors are of that size:
+    latents that say everything more than once forgive them."""
 
 
 ROUGH = Plan("codec", steps=3000, windows=4, last_from=2500, last_windows=0, peak=1.5e-3)
 SHARP = Plan("codec-sharp", steps=4000, windows=6, last_from=2400, last_windows=3, peak=1e-3)
 FINE = Plan("codec-fine", steps=5000, windows=0, last_from=0, last_windows=4, peak=8e-4)
-TIPS = Plan("codec-tips", steps=5000, windows=0, last_from=0, last_windows=4, peak=8e-4, stars=0.5)
-PLANS = (ROUGH, SHARP, FINE, TIPS)
+FIRM = Plan(
+    "codec-firm", steps=4000, windows=0, last_from=0, last_windows=4, peak=8e-4, stars=0.5, noise=0.8, relative=True
+)
+PLANS = (ROUGH, SHARP, FINE, FIRM)
 
 
 class CodecStage:
@@ -86,8 +93,7 @@ class CodecStage:
         set_learning_rate(self.optimizer, cosine(index, self.steps, self.plan.peak))
         with autocast(self.run.device):
             latents_BCTHW = whole.encode(self.codec, pixels_BCTHW)
-            noise_BCTHW = LATENT_NOISE * torch.randn_like(latents_BCTHW)
-            painted_BCTHW = whole.decode(self.codec, latents_BCTHW + noise_BCTHW).float()
+            painted_BCTHW = whole.decode(self.codec, latents_BCTHW + self._noise(latents_BCTHW)).float()
         error_BCTHW = painted_BCTHW - pixels_BCTHW
         absolute, square = error_BCTHW.abs().mean(), error_BCTHW.square().mean()
         edges = torch.stack([error_BCTHW.diff(dim=axis).abs().mean() for axis in (2, 3, 4)]).sum()
@@ -99,6 +105,13 @@ class CodecStage:
         self.optimizer.step()
         decibels = 10.0 * (4.0 / square.detach().clamp_min(1e-9)).log10()
         return {"absolute": absolute.item(), "size": size.item(), "psnr": decibels.item()}
+
+    def _noise(self, latents_BCTHW: torch.Tensor) -> torch.Tensor:
+        noise_BCTHW = self.plan.noise * torch.randn_like(latents_BCTHW)
+        if not self.plan.relative:
+            return noise_BCTHW
+        level_B1111 = torch.rand(len(latents_BCTHW), 1, 1, 1, 1).to(latents_BCTHW.device)
+        return level_B1111 * latents_BCTHW.float().std((0, 2, 3, 4), keepdim=True) * noise_BCTHW
 
     def _clips(self, index: int, random: np.random.Generator) -> list[data.Clip]:
         if index < self.plan.last_from:
