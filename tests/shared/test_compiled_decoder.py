@@ -98,7 +98,7 @@ def whole(some: list[SequenceRequest]) -> list[Chunk]:
 
 
 # Where keys are rounded too, more of them fall to the other side.
-@pytest.mark.parametrize(("kv_cache_dtype", "bound"), [("auto", 0.02), ("int8", 0.03)])
+@pytest.mark.parametrize(("kv_cache_dtype", "bound"), [("computed", 0.02), ("int8", 0.03)])
 @pytest.mark.parametrize("name", FIT)
 def test_it_computes_what_the_models_own_layers_do(name, kv_cache_dtype, bound, directory, monkeypatch):
     compiled = runner(directory(name), kv_cache_dtype=kv_cache_dtype)

@@ -1,5 +1,4 @@
-"""First stages of the video starter: the VAE learns to code clips and to paint them again, roughly, sharply, then in spite
-of noise.
+"""First stages of the video starter: the VAE learns to code clips and to paint them again, then in spite of noise.
 
 Trains on windows around the things of generated clips, and on some whole ones. Does not know prompts.
 

@@ -26,8 +26,7 @@ from tessera_video.starter.latents import Pool, scene_of
 from tessera_video.starter.layout import NAMES, Layout, LayoutHead, layout_of
 from tessera_video.starter.model import make_tokenizer, make_transformer
 
-COURSES, BATCH = (8000, 8000), 32
-"""Steps of each course; one begins where the averaged weights of the one before are, with a full learning rate."""
+STEPS, BATCH = 6500, 32
 WARMUP, DECAY_SHARE = 100, 0.25
 MATRIX_RATE, OTHER_RATE = 0.02, 1.5e-3
 AVERAGE_DECAY = 0.998
@@ -75,37 +74,23 @@ class DenoiserStage:
         run: that it belongs to.
         pool: what it learns from.
         text_encoder: that can read; is trained further.
-        course: index in `COURSES`.
-        before: the course before this, when there was one; is used up.
     """
 
-    def __init__(
-        self,
-        run: Run,
-        pool: Pool,
-        text_encoder: UMT5EncoderModel,
-        *,
-        course: int = 0,
-        before: DenoiserStage | None = None,
-    ) -> None:
-        self.name = f"denoiser-{course}" if course else "denoiser"
-        self.steps = COURSES[course]
+    name = "denoiser"
+    steps = STEPS
+
+    def __init__(self, run: Run, pool: Pool, text_encoder: UMT5EncoderModel) -> None:
         run.reseed(self.name)
         self.run = run
         self.pool = pool
         self.tokenizer = make_tokenizer()
         self.text_encoder = text_encoder.train()
-        if before is None:
-            self.transformer = make_transformer().to(run.device).train()
-            start(self.transformer)
-            config = self.transformer.config
-            self.layout = LayoutHead(config.num_attention_heads * config.attention_head_dim).to(run.device)
-        else:
-            before.average.copy_to(before.trained)
-            before.hook.remove()
-            self.transformer, self.layout = before.transformer.train(), before.layout
+        self.transformer = make_transformer().to(run.device).train()
+        start(self.transformer)
+        config = self.transformer.config
+        self.layout = LayoutHead(config.num_attention_heads * config.attention_head_dim).to(run.device)
         self._features: torch.Tensor | None = None
-        self.hook = self.transformer.blocks[LAYOUT_LAYER].register_forward_hook(self._keep)
+        self.transformer.blocks[LAYOUT_LAYER].register_forward_hook(self._keep)
         self._scenes, classes, places = [], [], []
         for clip in range(len(pool.latents_NCTHW)):
             scene, random = scene_of(run, clip)

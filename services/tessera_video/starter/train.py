@@ -15,7 +15,7 @@ from tessera.starters.run import Run
 from tessera.wire.models import Card
 from tessera_video.starter import data
 from tessera_video.starter.codec import PLANS, CodecStage
-from tessera_video.starter.denoiser import COURSES, DenoiserStage
+from tessera_video.starter.denoiser import DenoiserStage
 from tessera_video.starter.finishing import FinishingStage
 from tessera_video.starter.latents import Pool, make_pool
 from tessera_video.starter.model import GUIDANCE_SCALE, STEPS, make_codec, make_pipeline
@@ -44,11 +44,8 @@ def train(run: Run) -> Card:
     pool = make_pool(run, codec)
     reading = ReadingStage(run)
     run.fit(reading)
-    stage = None
-    for course in range(len(COURSES)):
-        stage = DenoiserStage(run, pool, reading.text_encoder, course=course, before=stage)
-        run.fit(stage)
-    assert stage is not None
+    stage = DenoiserStage(run, pool, reading.text_encoder)
+    run.fit(stage)
     run.fit(FinishingStage(run, codec, pool, stage))
     return save(run, codec, pool, stage)
 

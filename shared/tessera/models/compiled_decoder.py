@@ -14,6 +14,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from tessera.models.attention import AttentionBatch, AttentionOptions, Probe
+from tessera.models.even_keys import even_keys
 from tessera.models.fusion import Part, RMSNorm
 from tessera.models.quantized import Int8Linear
 from tessera_kernels.int8_decoder import Activation, Decoder, Layer, Linear, Sizes, why_not
@@ -116,7 +117,7 @@ def compile_decoder(
     Args:
         model: on a CPU, fused and in 8 bits. Its own layers' weights are freed when they are no longer needed.
         layers: from a probe.
-        caches: attached to it.
+        caches: attached to it; in 8 bits, with keys of some tokens: see `even_keys`.
     """
     try:
         sizes, parts, norm, head = _describe(model, layers)
@@ -127,6 +128,8 @@ def compile_decoder(
     linears = [linear for part in parts for linear in (part.qkv, part.out, part.gate_up, part.down)]
     if any(linear.weight.weight_KN.dtype != torch.int8 for linear in [*linears, head]):
         return None, "some of its layers are too small to be kept in 8 bits"
+    if caches[0].key_PSHD.dtype == torch.int8:
+        parts = [even_keys(part, sizes, cache) for part, cache in zip(parts, caches, strict=True)]
     made = CompiledDecoder(model, Decoder(sizes, parts, _weight_of(norm), head, caches))
     if (far := _distance(model, made, caches)) > FARTHEST:
         return None, f"its layers compute something else: logits differ by {far:.3f}"

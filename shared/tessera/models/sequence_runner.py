@@ -37,6 +37,7 @@ LARGE = 50_000_000
 """Weights of a model from which on `auto` keeps them in 8 bits: smaller ones are fast anyway, and lose more by it."""
 STORED = {"int8": torch.int8, "fp8": torch.float8_e4m3fn}
 """What keys and values are stored as, by the setting `kv_cache_dtype`; else as they are computed."""
+KeyValueType = Literal["auto", "computed", "int8", "fp8"]
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,7 @@ class SequenceRunner:
         host_cache_bytes: int = 0,
         fused: bool = True,
         weights: Literal["auto", "stored"] | Scheme = "stored",
-        kv_cache_dtype: Literal["auto", "int8", "fp8"] = "auto",
+        kv_cache_dtype: KeyValueType = "auto",
         dummy: bool = False,
     ) -> None:
         started = time.perf_counter()
@@ -78,6 +79,14 @@ class SequenceRunner:
         loaded = time.perf_counter()
         layers = attention.probe(self.model)
         require_attention_only(self.model, layers, directory)
+        self.fusion = fuse(self.model) if fused else FusionReport({})
+        logger.info("fused: %s", self.fusion)
+        self.encoder = Encoder.of(self.model)
+        on_cpu = device.place.type == "cpu"
+        if weights == "auto":
+            weights = "int8" if on_cpu and self._pays_in_8_bits(layers) else "stored"
+        if kv_cache_dtype == "auto" and weights == "int8" and on_cpu and not self._why_not_compiled(layers):
+            kv_cache_dtype = "int8"  # such a step reads as many bytes of keys and values as of weights
         stored = STORED.get(kv_cache_dtype, device.dtype)
         page_bytes = attention.bytes_per_token(layers, stored) * page_size
         self.pages = max(1, kv_cache_bytes // page_bytes)
@@ -87,14 +96,8 @@ class SequenceRunner:
             for pages, place in ((self.pages, device.place), (self.host_pages, torch.device("cpu")))
         )
         attention.attach_caches(layers, self.caches)
-        self.fusion = fuse(self.model) if fused else FusionReport({})
-        logger.info("fused: %s", self.fusion)
-        self.encoder = Encoder.of(self.model)
         self._compiled: CompiledDecoder | None = None
-        on_cpu = device.place.type == "cpu"
         self.threads = ThreadShare(torch.get_num_threads() if on_cpu else 1, torch.set_num_threads)
-        if weights == "auto":
-            weights = "int8" if on_cpu and self._pays_in_8_bits(layers) else "stored"
         if weights != "stored":
             logger.info("in %s: %s", weights, quantize(self.model, weights, self._calibrate))
         # On a CPU Transformers' own grouped products are the faster ones.
@@ -124,10 +127,16 @@ class SequenceRunner:
     def _pays_in_8_bits(self, layers: attention.Probe) -> bool:
         """Whether 8 bits make steps much faster and cost little: see `LARGE`."""
         size = sum(parameter.numel() for parameter in self.model.parameters())
-        reason = f"it has {size:,} weights" if size < LARGE else why_not_compiled(self.model, layers, self.caches)
+        reason = f"it has {size:,} weights" if size < LARGE else self._why_not_compiled(layers)
         if reason:
             logger.info("weights stay as they are stored: %s", reason)
         return not reason
+
+    def _why_not_compiled(self, layers: attention.Probe) -> str:
+        """What keeps the model from being run as one compiled step; empty when nothing does."""
+        place, dtype = self.device.place, self.device.dtype
+        page = attention.make_caches(layers, pages=1, page_size=self.page_size, dtype=dtype, device=place)
+        return why_not_compiled(self.model, layers, page)
 
     def _calibrate(self) -> None:
         """Run random tokens: which inputs of a layer are large is the model's own, hardly the text's."""
