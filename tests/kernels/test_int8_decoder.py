@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tessera_kernels.int8_decoder import cpu, machine, rows
-from tessera_kernels.int8_decoder.attend import attend_heads
+from tessera_kernels.int8_decoder.attend import attend_rows
 from tessera_kernels.int8_decoder.layout import packed
 from tessera_kernels.int8_decoder.team import Team
 
@@ -111,20 +111,28 @@ def test_gates_equal_torch(gate, reference):
     np.testing.assert_allclose(out, exact.numpy(), rtol=1e-5, atol=1e-5)
 
 
-@settings(max_examples=30, deadline=None)
+def by_number(keys_PSHD: np.ndarray) -> np.ndarray:
+    """Keys as a decoder keeps them: sixteen slots of a head lie by number."""
+    pages, size, heads, dim = keys_PSHD.shape
+    return np.ascontiguousarray(keys_PSHD.reshape(pages, size // 16, 16, heads, dim).transpose(0, 3, 1, 4, 2))
+
+
+@settings(max_examples=60, deadline=None)
 @given(
-    context=st.integers(1, 70),
-    window=st.sampled_from([0, 1, 7, 100]),
+    context=st.integers(1, 120),
+    rows_=st.integers(1, 6),
+    window=st.sampled_from([0, 1, 3, 7, 100]),
     groups=st.integers(1, 4),
     vectors=st.integers(1, 5),
+    size=st.sampled_from([16, 32]),
     quantized=st.booleans(),
 )
-def test_attention_equals_softmax_in_float64(context, window, groups, vectors, quantized):
+def test_attention_equals_softmax_in_float64(context, rows_, window, groups, vectors, size, quantized):
     generator = np.random.default_rng(context)
-    dim, kv_heads, size = 16 * vectors, 3, 16
-    pages = np.array([3, 0, 5, 1, 4], np.int32)
-    query = generator.standard_normal((kv_heads, groups, dim)).astype(np.float32)
-    shape = (6, size, kv_heads, dim)
+    dim, kv_heads = 16 * vectors, 3
+    pages = generator.permutation(9)[: -(-126 // size)].astype(np.int32)
+    query = generator.standard_normal((kv_heads, rows_, groups, dim)).astype(np.float32)
+    shape = (9, size, kv_heads, dim)
     if quantized:
         keys, values = (generator.integers(-127, 128, shape).astype(np.int8) for _ in range(2))
         scales = [(generator.random(shape[:3]) / 50).astype(np.float32) for _ in range(2)]
@@ -132,25 +140,38 @@ def test_attention_equals_softmax_in_float64(context, window, groups, vectors, q
     else:
         keys, values = (generator.standard_normal(shape).astype(np.float32) for _ in range(2))
         scales, true = [np.zeros((0, 0, 0), np.float32)] * 2, [keys, values]
-    first = max(0, context - window) if window else 0
-    out = np.full((kv_heads, groups, dim), np.nan, np.float32)
-    for heads in ((0, 2), (2, 3)):
-        given = (query[slice(*heads)].reshape(-1, dim), keys, values, *scales, pages, context, window)
-        scores = np.full((len(given[0]), context), np.nan, np.float32)
-        attend_heads(*given, heads, np.float32(0.2), scores, out[slice(*heads)].reshape(-1, dim))
-    for head in range(kv_heads):
-        key, value = (one[pages, :, head].reshape(-1, dim)[first:context].astype(np.float64) for one in true)
-        weights = torch.softmax(torch.from_numpy(0.2 * query[head].astype(np.float64) @ key.T), dim=1).numpy()
-        np.testing.assert_allclose(out[head], weights @ value, rtol=1e-4, atol=2e-5)
+        # What was never written may be anything.
+        seen = context + rows_ - 1
+        keys[pages[seen // size], seen % size :] = np.nan
+        values[pages[seen // size], seen % size :] = np.nan
+    steps = [np.ascontiguousarray(scale.transpose(0, 2, 1)) for scale in scales]
+    cache = (by_number(keys), values, *steps, pages)
+
+    def attended(heads: tuple[int, int], first: int, count: int) -> np.ndarray:
+        given_ = np.ascontiguousarray(query[slice(*heads), first : first + count]).reshape(-1, dim)
+        out = np.full_like(given_, np.nan)
+        scores = np.full((len(given_), -(-(context + rows_) // 16) * 16), np.nan, np.float32)
+        attend_rows(given_, *cache, context + first, window, heads, count, np.float32(0.2), scores, out)
+        return out.reshape(heads[1] - heads[0], count, groups, dim)
+
+    out = np.concatenate([attended((0, 2), 0, rows_), attended((2, 3), 0, rows_)])
+    for row in range(rows_):
+        sees = context + row
+        first = max(0, sees - window) if window else 0
+        assert np.array_equal(attended((0, 3), row, 1)[:, 0], out[:, row])  # the same bits alone
+        for head in range(kv_heads):
+            key, value = (one[pages, :, head].reshape(-1, dim)[first:sees].astype(np.float64) for one in true)
+            weights = torch.softmax(torch.from_numpy(0.2 * query[head, row].astype(np.float64) @ key.T), dim=1).numpy()
+            np.testing.assert_allclose(out[head, row], weights @ value, rtol=1e-4, atol=2e-5)
 
 
 def test_a_key_that_is_not_a_number_is_seen_in_its_row():
     keys, values = np.ones((1, 16, 1, 16), np.float32), np.ones((1, 16, 1, 16), np.float32)
     keys[0, 3] = np.nan
     nothing, out = np.zeros((0, 0, 0), np.float32), np.zeros((2, 16), np.float32)
-    arguments = (np.ones((2, 16), np.float32), keys, values, nothing, nothing, np.zeros(1, np.int32))
+    arguments = (np.ones((2, 16), np.float32), by_number(keys), values, nothing, nothing, np.zeros(1, np.int32))
     for context, spoiled in ((3, False), (4, True), (9, True)):
-        attend_heads(*arguments, context, 0, (0, 1), np.float32(1), np.zeros((2, 16), np.float32), out)
+        attend_rows(*arguments, context, 0, (0, 1), 1, np.float32(1), np.zeros((2, 16), np.float32), out)
         assert np.isnan(out).all() == spoiled
 
 

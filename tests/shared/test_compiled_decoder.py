@@ -16,7 +16,7 @@ from tessera_kernels.int8_decoder import machine
 
 pytestmark = pytest.mark.skipif(not machine.available(), reason="the processor has no AVX-512 VNNI")
 
-PAGE = 4
+PAGE = 16
 SMALL = {
     "vocab_size": 512,
     "hidden_size": 128,
@@ -71,7 +71,7 @@ def directory(tmp_path_factory):
 
 def runner(directory, **changes) -> SequenceRunner:
     return SequenceRunner(
-        directory, choose("cpu", threads=1), page_size=PAGE, kv_cache_bytes=1 << 20, weights="int8", **changes
+        directory, choose("cpu", threads=1), page_size=PAGE, kv_cache_bytes=1 << 22, weights="int8", **changes
     )
 
 

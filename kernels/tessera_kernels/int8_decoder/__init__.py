@@ -25,6 +25,8 @@ from tessera_kernels.paged_kv import PagedKV
 
 __all__ = ["Activation", "Decoder", "Layer", "Linear", "Sizes", "why_not"]
 
+ROWS = 6
+"""Of a sequence that are attended to at once."""
 PAGE_SINGLES = 1024
 """float32 numbers after which a first-level cache begins again."""
 Activation = Literal["silu", "gelu_tanh"]
@@ -62,6 +64,8 @@ def why_not(sizes: Sizes, layers: Sequence[Layer], head: Linear, caches: Sequenc
         return f"a layer whose inputs or outputs are not a multiple of {machine.LANES}"
     if len({tensor.shape for cache in caches for tensor in (cache.key_PSHD, cache.value_PSHE)}) != 1:
         return "layers have caches of different shapes"
+    if caches[0].key_PSHD.shape[1] % machine.LANES:
+        return f"pages of {caches[0].key_PSHD.shape[1]} slots: not a multiple of {machine.LANES}"
     if caches[0].key_PSHD.dtype not in {torch.float32, torch.int8}:
         return f"keys are stored as {caches[0].key_PSHD.dtype}"
     if not all(_is_behind(before, after) for before, after in itertools.pairwise(caches)):
@@ -103,9 +107,12 @@ class Decoder:
         self._widest_out = int(max(one[:, Field.OUTPUTS].max() for one in linears[:-1]))
         self._in_float = int(max(one[:, Field.IN_FLOAT].max() for one in linears))
         self._vocabulary = int(table[-1, Part.QKV + Field.OUTPUTS])
-        self._stacked = [_stack(tensors) for tensors in zip(*(cache.tensors for cache in caches), strict=True)]
-        if len(self._stacked) == 2:
-            self._stacked += [np.zeros((0, 0, 0, 0), np.float32)] * 2
+        stacked = [_stack(tensors) for tensors in zip(*(cache.tensors for cache in caches), strict=True)]
+        number, pages, size, heads, dim = stacked[0].shape
+        # The same memory in another order: see `attend`.
+        keys = stacked[0].reshape(number, pages, heads, size // machine.LANES, dim, machine.LANES)
+        scales = [one.reshape(number, pages, heads, size) for one in stacked[2:]]
+        self._stacked = (keys, stacked[1], *(scales or [np.zeros((0, 0, 0, 0), np.float32)] * 2))
 
     @property
     def nbytes(self) -> int:
@@ -140,6 +147,14 @@ class Decoder:
         sequence_T = np.repeat(np.arange(len(counts)), counts)
         behind_T = counts.cumsum()[sequence_T] - 1 - np.arange(tokens)  # rows of the same sequence after this one
         context_T = ragged.context_B.numpy()[sequence_T] - behind_T
+        # Rows of a sequence are attended to in blocks; each sequence begins a new one.
+        block_U = np.array(
+            [at for end, count in zip(counts.cumsum(), counts, strict=True) for at in range(end - count, end, ROWS)]
+            + [tokens]
+        )
+        most_seen = int(context_T.max(initial=1))
+        scores = -(-most_seen // machine.LANES) * machine.LANES
+        at_once = max(sizes.heads, min(ROWS, tokens) * sizes.heads // sizes.kv_heads)
         logits_RV = torch.empty(len(rows_R), _apart(self._vocabulary))
         height = max(tokens, len(rows_R))
         arguments = (
@@ -157,8 +172,8 @@ class Decoder:
             x_TC.numpy(),
             (rotary_TD[0].numpy(), rotary_TD[1].numpy()),
             slots_T.numpy(),
-            tuple(self._stacked),
-            (ragged.page_table_BM.numpy(), sequence_T, context_T),
+            self._stacked,
+            (ragged.page_table_BM.numpy(), sequence_T, context_T, block_U),
             (
                 np.empty((height, self._widest_in), np.uint8),
                 np.empty(height, np.float32),
@@ -166,7 +181,8 @@ class Decoder:
                 np.empty((threads, cpu.MOST_ROWS, machine.LANES), np.int32),
                 np.empty((tokens, _apart(self._widest_out)), np.float32),
                 np.empty((tokens, _apart(sizes.heads * sizes.head_dim)), np.float32),
-                np.empty((threads, sizes.heads, int(context_T.max(initial=1))), np.float32),
+                np.empty((threads, at_once, scores), np.float32),
+                *(np.empty((threads, at_once, sizes.head_dim), np.float32) for _ in range(2)),
             ),
             (rows_R.numpy(), logits_RV.numpy()),
         )

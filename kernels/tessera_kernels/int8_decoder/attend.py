@@ -1,4 +1,9 @@
-"""Attention of one query row over pages. In compiled code, for head dims of multiples of 16."""
+"""Attention of some query rows of one sequence over pages. In compiled code, for head dims of multiples of 16.
+
+In a page that is computed here keys lie by head, sixteen slots and number, [H, S / 16, D, 16], and their steps by head
+and slot, [H, S]; values lie as everywhere, [S, H, D], their steps as those of keys. A row's result is the same bits
+whatever rows are computed with it.
+"""
 # Compiled functions have no types that Python could check.
 # mypy: disable-error-code="no-untyped-def,no-untyped-call"
 
@@ -7,9 +12,9 @@ from __future__ import annotations
 import numpy as np
 
 from tessera_kernels.compiled import ELEMENTS, SUMS, compiled
+from tessera_kernels.int8_decoder.blocks import fetch_rows, mix_rows, score_block, weigh_block
 from tessera_kernels.int8_decoder.machine import LANES, float_of_bits
 from tessera_kernels.int8_decoder.rows import exp
-from tessera_kernels.int8_decoder.vectors import fetch_rows, mix_rows, score_rows
 
 SINGLE = 4
 """Bytes of a float32."""
@@ -18,11 +23,13 @@ LINE = 64
 _MAGNITUDE = np.int32(0x7FFFFFFF)
 _LEAST = np.int32(-0x80000000)
 
-_score_4_singles, _score_4_octets = score_rows(4, quantized=False), score_rows(4, quantized=True)
-_score_singles, _score_octets = score_rows(1, quantized=False), score_rows(1, quantized=True)
-_mix_4_singles, _mix_4_octets = mix_rows(4, quantized=False), mix_rows(4, quantized=True)
-_fetch = fetch_rows()
-_mix_singles, _mix_octets = mix_rows(1, quantized=False), mix_rows(1, quantized=True)
+_score_6, _score_6_octets = score_block(6, quantized=False), score_block(6, quantized=True)
+_score_3, _score_3_octets = score_block(3, quantized=False), score_block(3, quantized=True)
+_score_1, _score_1_octets = score_block(1, quantized=False), score_block(1, quantized=True)
+_mix_6, _mix_6_octets = mix_rows(6, 4, quantized=False), mix_rows(6, 4, quantized=True)
+_mix_3, _mix_3_octets = mix_rows(3, 4, quantized=False), mix_rows(3, 4, quantized=True)
+_mix_1, _mix_1_octets = mix_rows(1, 1, quantized=False), mix_rows(1, 1, quantized=True)
+_fetch, _weigh = fetch_rows(), weigh_block()
 
 
 @compiled(ELEMENTS)
@@ -37,108 +44,204 @@ def _largest(scores):
 
 
 @compiled(SUMS)
-def _softmax(scores, scaling):
-    """softmax(scaling · scores) in place. A score that is not a number makes all of them none."""
-    for at in range(len(scores)):
-        scores[at] *= scaling
+def _exponentials(scores, scaling):
+    """exp(scaling · (scores - the largest)) in place, and the sum. One that is not a number makes all of them none."""
     largest = _largest(scores)
     total = np.float32(0)
     for at in range(len(scores)):
-        weight = exp(scores[at] - largest)
+        weight = exp((scores[at] - largest) * scaling)
         scores[at] = weight
         total += weight
-    factor = np.float32(1) / total
-    for at in range(len(scores)):
-        scores[at] *= factor
+    return total
 
 
 @compiled(ELEMENTS)
-def attend_heads(
+def _score(query, wide, queries, keys, pairs, steps, scaled, scores, scores_stride):
+    """Products of some queries and a block's keys."""
+    done = 0
+    while done < queries:
+        left = queries - done
+        one, to = query + done * wide, scores + done * scores_stride
+        if left >= 6:
+            if scaled:
+                _score_6_octets(one, wide, keys, pairs, steps, to, scores_stride)
+            else:
+                _score_6(one, wide, keys, pairs, steps, to, scores_stride)
+            done += 6
+        elif left >= 3:
+            if scaled:
+                _score_3_octets(one, wide, keys, pairs, steps, to, scores_stride)
+            else:
+                _score_3(one, wide, keys, pairs, steps, to, scores_stride)
+            done += 3
+        else:
+            if scaled:
+                _score_1_octets(one, wide, keys, pairs, steps, to, scores_stride)
+            else:
+                _score_1(one, wide, keys, pairs, steps, to, scores_stride)
+            done += 1
+
+
+@compiled(ELEMENTS)
+def _mix(shares, shares_stride, queries, values, stride, count, vectors, scaled, out, wide):
+    """Add some slots' values to some queries' results."""
+    if count <= 0:
+        return
+    done, by_four = 0, vectors % 4 == 0
+    while done < queries:
+        left = queries - done
+        some, to = shares + done * shares_stride, out + done * wide
+        if by_four and left >= 6:
+            if scaled:
+                _mix_6_octets(some, shares_stride, values, stride, count, vectors // 4, to, wide)
+            else:
+                _mix_6(some, shares_stride, values, stride, count, vectors // 4, to, wide)
+            done += 6
+        elif by_four and left >= 3:
+            if scaled:
+                _mix_3_octets(some, shares_stride, values, stride, count, vectors // 4, to, wide)
+            else:
+                _mix_3(some, shares_stride, values, stride, count, vectors // 4, to, wide)
+            done += 3
+        else:
+            if scaled:
+                _mix_1_octets(some, shares_stride, values, stride, count, vectors, to, wide)
+            else:
+                _mix_1(some, shares_stride, values, stride, count, vectors, to, wide)
+            done += 1
+
+
+@compiled(ELEMENTS)
+def attend_rows(
     query_QD,
-    keys_PSHD,
+    keys_PHND,
     values_PSHD,
-    key_scale_PSH,
-    value_scale_PSH,
+    key_scale_PHS,
+    value_scale_PHS,
     pages_M,
     context,
     window,
     heads,
+    rows,
     scaling,
     scores_QL,
     out_QD,
 ):
-    """Fill `out_QD` with softmax(scaling · q kᵀ) v of the query heads that share some key-value heads.
+    """Fill `out_QD` with softmax(scaling · q kᵀ) v of some rows' query heads that share some key-value heads.
 
     A page is computed with all of these heads before the next one is: its memory is read once, in order.
 
     Args:
-        query_QD: float32; as many rows to each key-value head.
-        keys_PSHD, values_PSHD: one layer's cache, float32 or int8 with scales; these are of length 0 without.
+        query_QD: float32; by key-value head, then by row, then those of the row that share the head.
+        keys_PHND: one layer's keys, float32 or int8 with steps, [P, H, S / 16, D, 16].
+        values_PSHD: of the same type.
+        key_scale_PHS, value_scale_PHS: steps; of length 0 without.
         pages_M: the sequence's pages.
-        context: positions that are seen, the row's own included.
-        window: at most so many of them, the last; 0 for all.
+        context: positions that the first row sees, its own included; the next row sees one more.
+        window: a row sees at most so many of them, the last; 0 for all.
         heads: first and last + 1 of keys and values.
+        rows: how many.
         scaling: factor on the scores.
-        scores_QL: float32, at least `context` wide; overwritten.
+        scores_QL: float32, as wide as the pages that are seen; overwritten.
         out_QD: float32.
     """
-    rows, dim = query_QD.shape
+    queries, dim = query_QD.shape
     head, end_head = heads
-    groups = rows // (end_head - head)
-    size, kv_heads = keys_PSHD.shape[1], keys_PSHD.shape[2]
-    scaled = len(key_scale_PSH) > 0
+    of_head = queries // (end_head - head)
+    groups = of_head // rows
+    size, kv_heads = values_PSHD.shape[1], values_PSHD.shape[2]
+    scaled = len(key_scale_PHS) > 0
+    item, wide = (1 if scaled else SINGLE), dim * SINGLE
+    query, out, scores = query_QD.ctypes.data, out_QD.ctypes.data, scores_QL.ctypes.data
+    scores_stride = scores_QL.shape[1] * SINGLE
+    keys, values = keys_PHND.ctypes.data, values_PSHD.ctypes.data
+    key_steps, value_steps = key_scale_PHS.ctypes.data, value_scale_PHS.ctypes.data
+    block, stride, vectors = LANES * dim * item, kv_heads * dim * item, dim // LANES
+    whole = size * stride
+    # Where some of the rows see less, they are mixed one by one.
     first = max(0, context - window) if window > 0 else 0
-    item = 1 if scaled else SINGLE
-    query, out = query_QD.ctypes.data, out_QD.ctypes.data
-    keys, values = keys_PSHD.ctypes.data, values_PSHD.ctypes.data
-    wide, stride, vectors = dim * item, kv_heads * dim * item, dim // LANES
-    start, lines = head * wide, -(-(end_head - head) * wide // LINE)
-    first_page, last = first // size, (context - 1) // size
+    low, high = (max(0, context + rows - 1 - window) if window > 0 else 0), context
+    if low >= high:
+        low = high = context + rows
+    ends = context + rows - 1
+    first_page, last = first // size, (ends - 1) // size
+    some, begin_head = end_head - head, head * size * dim * item
     for page in range(first_page, last + 1):
         held = np.int64(pages_M[page])
-        begin, end = max(0, first - page * size), min(size, context - page * size)
-        at, count = page * size + begin, end - begin
         # While this page is computed, the next one comes: behind the last page of keys the first one of values.
-        if page < last:
-            _fetch(keys + np.int64(pages_M[page + 1]) * size * stride + start, stride, size, lines)
+        if rows > 1:
+            pass  # by now they are near
+        elif page < last:
+            _fetch(keys + np.int64(pages_M[page + 1]) * whole + begin_head, 0, 1, some * size * dim * item // LINE)
         else:
-            _fetch(values + np.int64(pages_M[first_page]) * size * stride + start, stride, size, lines)
-        for q in range(rows):
-            of = head + q // groups
-            key = keys + (held * size + begin) * stride + of * wide
-            scores = scores_QL[q].ctypes.data + at * SINGLE
-            if scaled:
-                if vectors % 4 == 0:
-                    _score_4_octets(query + q * dim * SINGLE, key, stride, count, vectors // 4, scores)
-                else:
-                    _score_octets(query + q * dim * SINGLE, key, stride, count, vectors, scores)
-                for slot in range(begin, end):
-                    scores_QL[q, page * size + slot] *= key_scale_PSH[held, slot, of]
-            elif vectors % 4 == 0:
-                _score_4_singles(query + q * dim * SINGLE, key, stride, count, vectors // 4, scores)
-            else:
-                _score_singles(query + q * dim * SINGLE, key, stride, count, vectors, scores)
-    for q in range(rows):
-        _softmax(scores_QL[q, first:context], scaling)
+            start = values + np.int64(pages_M[first_page]) * whole + head * dim * item
+            _fetch(start, stride, size, -(-some * dim * item // LINE))
+        for h in range(head, end_head):
+            row = (h - head) * of_head
+            for number in range(size // LANES):
+                at = page * size + number * LANES
+                if at >= ends or at + LANES <= first:
+                    continue
+                key = keys + held * whole + (h * (size // LANES) + number) * block
+                steps = key_steps + ((held * kv_heads + h) * size + number * LANES) * SINGLE
+                to = scores + row * scores_stride + at * SINGLE
+                _score(query + row * wide, wide, of_head, key, dim // 2, steps, scaled, to, scores_stride)
+    totals = np.empty(queries, np.float32)
+    for q in range(queries):
+        sees = context + q % of_head // groups
+        totals[q] = _exponentials(scores_QL[q, max(0, sees - window) if window > 0 else 0 : sees], scaling)
         out_QD[q] = 0
     for page in range(first_page, last + 1):
-        held = np.int64(pages_M[page])
-        begin, end = max(0, first - page * size), min(size, context - page * size)
-        at, count = page * size + begin, end - begin
-        if page < last:
-            _fetch(values + np.int64(pages_M[page + 1]) * size * stride + start, stride, size, lines)
-        for q in range(rows):
-            of = head + q // groups
-            value = values + (held * size + begin) * stride + of * wide
-            shares, target = scores_QL[q].ctypes.data + at * SINGLE, out + q * dim * SINGLE
-            if scaled:
-                for slot in range(begin, end):
-                    scores_QL[q, page * size + slot] *= value_scale_PSH[held, slot, of]
-                if vectors % 4 == 0:
-                    _mix_4_octets(shares, value, stride, count, vectors // 4, target)
-                else:
-                    _mix_octets(shares, value, stride, count, vectors, target)
-            elif vectors % 4 == 0:
-                _mix_4_singles(shares, value, stride, count, vectors // 4, target)
-            else:
-                _mix_singles(shares, value, stride, count, vectors, target)
+        held, at = np.int64(pages_M[page]), page * size
+        if page < last and rows == 1:
+            start = values + np.int64(pages_M[page + 1]) * whole + head * dim * item
+            _fetch(start, stride, size, -(-some * dim * item // LINE))
+        begin, end = max(low, at), min(high, at + size)
+        for h in range(head, end_head):
+            value = values + held * whole + h * dim * item
+            share = scores + (h - head) * of_head * scores_stride
+            for number in range(size // LANES if scaled else 0):
+                if at + number * LANES < ends and at + number * LANES + LANES > first:
+                    steps = value_steps + ((held * kv_heads + h) * size + number * LANES) * SINGLE
+                    _weigh(share + (at + number * LANES) * SINGLE, scores_stride, of_head, steps)
+            for r in range(rows):
+                q, sees = (h - head) * of_head + r * groups, context + r
+                least = max(0, sees - window) if window > 0 else 0
+                from_, to = max(least, at), min(sees, low, at + size)
+                share, result = scores + q * scores_stride, out + q * wide
+                place = value + (from_ - at) * stride
+                _mix(
+                    share + from_ * SINGLE,
+                    scores_stride,
+                    groups,
+                    place,
+                    stride,
+                    to - from_,
+                    vectors,
+                    scaled,
+                    result,
+                    wide,
+                )
+            q = (h - head) * of_head
+            share, place = scores + q * scores_stride + begin * SINGLE, value + (begin - at) * stride
+            _mix(share, scores_stride, of_head, place, stride, end - begin, vectors, scaled, out + q * wide, wide)
+            for r in range(rows):
+                q, sees = (h - head) * of_head + r * groups, context + r
+                least = max(0, sees - window) if window > 0 else 0
+                from_, to = max(high, least, at), min(sees, at + size)
+                share, result = scores + q * scores_stride, out + q * wide
+                place = value + (from_ - at) * stride
+                _mix(
+                    share + from_ * SINGLE,
+                    scores_stride,
+                    groups,
+                    place,
+                    stride,
+                    to - from_,
+                    vectors,
+                    scaled,
+                    result,
+                    wide,
+                )
+    for q in range(queries):
+        out_QD[q] *= np.float32(1) / totals[q]

@@ -16,7 +16,7 @@ import numpy as np
 
 from tessera_kernels.compiled import ELEMENTS, compiled, numba
 from tessera_kernels.int8_decoder import rows, vectors
-from tessera_kernels.int8_decoder.attend import attend_heads
+from tessera_kernels.int8_decoder.attend import attend_rows
 from tessera_kernels.int8_decoder.layout import Field, Part
 from tessera_kernels.int8_decoder.machine import LANES, fetch_add, load_shared, relax
 
@@ -132,59 +132,71 @@ def _place_heads(t, layer, row, arenas, model, heads_TW, cosine_TD, sine_TD, slo
     """Norm and rotate a row's heads; keys and values go to their slot."""
     _, floats, _ = arenas
     _, heads, kv_heads, dim, _, epsilon, _ = model
-    keys_LPSHD, values_LPSHD, key_scale_LPSH, value_scale_LPSH = caches
+    keys_LPHND, values_LPSHD, key_scale_LPHS, value_scale_LPHS = caches
     for head in range(heads + kv_heads):
         head_D = heads_TW[t, head * dim : (head + 1) * dim]
         weight = row[_QUERY_NORM] if head < heads else row[_KEY_NORM]
         if weight >= 0:
             rows.norm(head_D, floats[weight : weight + dim], epsilon, head_D)
         rows.rotate(head_D, cosine_TD[t], sine_TD[t])
-    size = keys_LPSHD.shape[2]
+    size = values_LPSHD.shape[2]
     page, slot = slots_T[t] // size, slots_T[t] % size
     # Without scales there is no layer of them either.
-    scales = len(key_scale_LPSH) > 0
+    scales = len(key_scale_LPHS) > 0
     for head in range(kv_heads):
         key = (heads + head) * dim
         value = key + kv_heads * dim
-        key_D, value_D = keys_LPSHD[layer, page, slot, head], values_LPSHD[layer, page, slot, head]
-        key_scales = key_scale_LPSH[layer, page] if scales else np.empty((0, 0), np.float32)
-        value_scales = value_scale_LPSH[layer, page] if scales else np.empty((0, 0), np.float32)
-        rows.store(heads_TW[t, key : key + dim], key_D, key_scales, slot, head)
-        rows.store(heads_TW[t, value : value + dim], value_D, value_scales, slot, head)
+        key_D = keys_LPHND[layer, page, head, slot // LANES, :, slot % LANES]
+        value_D = values_LPSHD[layer, page, slot, head]
+        key_scales = key_scale_LPHS[layer, page] if scales else np.empty((0, 0), np.float32)
+        value_scales = value_scale_LPHS[layer, page] if scales else np.empty((0, 0), np.float32)
+        rows.store(heads_TW[t, key : key + dim], key_D, key_scales, head, slot)
+        rows.store(heads_TW[t, value : value + dim], value_D, value_scales, head, slot)
 
 
 @compiled(ELEMENTS)
-def _attend(me, threads, layer, row, model, heads_TW, caches, seen, scores_XQL, attended_TA):
-    """This thread's share of the rows and of their heads."""
+def _attend(me, threads, layer, row, model, heads_TW, caches, seen, scratch, attended_TA):
+    """This thread's share of the blocks of rows and of their heads."""
     _, heads, kv_heads, dim, _, _, scaling = model
-    keys_LPSHD, values_LPSHD, key_scale_LPSH, value_scale_LPSH = caches
-    table_BM, sequence_T, context_T = seen
+    keys_LPHND, values_LPSHD, key_scale_LPHS, value_scale_LPHS = caches
+    table_BM, sequence_T, context_T, block_U = seen
+    scores_QL, query_QD, out_QD = scratch
     groups = heads // kv_heads
-    scales = len(key_scale_LPSH) > 0
+    scales = len(key_scale_LPHS) > 0
     nothing = np.empty((0, 0, 0), np.float32)
-    key_scales, value_scales = (key_scale_LPSH[layer], value_scale_LPSH[layer]) if scales else (nothing, nothing)
-    # Few rows are shared head by head, many as they are. Later rows of a sequence see more: dealt in turns, all
-    # threads get as much to do.
-    tokens = len(sequence_T)
-    at_once = kv_heads if tokens >= threads else 1
-    parts = kv_heads // at_once
-    for unit in range(me, tokens * parts, threads):
-        t, head = unit // parts, unit % parts
-        begin, end = head * groups * dim, (head + at_once) * groups * dim
-        attend_heads(
-            heads_TW[t, begin:end].reshape(groups * at_once, dim),
-            keys_LPSHD[layer],
-            values_LPSHD[layer],
-            key_scales,
-            value_scales,
-            table_BM[sequence_T[t]],
-            context_T[t],
-            row[_WINDOW],
-            (head, head + at_once),
-            scaling,
-            scores_XQL[me],
-            attended_TA[t, begin:end].reshape(groups * at_once, dim),
-        )
+    key_scales, value_scales = (key_scale_LPHS[layer], value_scale_LPHS[layer]) if scales else (nothing, nothing)
+    unit = 0
+    for u in range(len(block_U) - 1):
+        t, count = block_U[u], block_U[u + 1] - block_U[u]
+        # Single rows of which there are enough are computed with all heads at once. Later rows of a sequence see more:
+        # dealt in turns, all threads get as much to do.
+        at_once = kv_heads if count == 1 and len(block_U) > threads else 1
+        for head in range(0, kv_heads, at_once):
+            unit += 1
+            if unit % threads != me:
+                continue
+            queries = at_once * count * groups
+            for q in range(queries):
+                at = (head + q // (count * groups)) * groups + q % groups
+                query_QD[q] = heads_TW[t + q % (count * groups) // groups, at * dim : (at + 1) * dim]
+            attend_rows(
+                query_QD[:queries],
+                keys_LPHND[layer],
+                values_LPSHD[layer],
+                key_scales,
+                value_scales,
+                table_BM[sequence_T[t]],
+                context_T[t],
+                row[_WINDOW],
+                (head, head + at_once),
+                count,
+                scaling,
+                scores_QL,
+                out_QD[:queries],
+            )
+            for q in range(queries):
+                at = (head + q // (count * groups)) * groups + q % groups
+                attended_TA[t + q % (count * groups) // groups, at * dim : (at + 1) * dim] = out_QD[q]
 
 
 def _program(version: str) -> Any:
@@ -199,11 +211,12 @@ def _program(version: str) -> Any:
             return
         features, heads, _, dim, activation, epsilon, _ = model
         cosine_TD, sine_TD = rotary
-        quantized_TW, scale_T, exact_TM, sums_XRN, wide_TW, attended_TA, scores_XQL = buffers
+        quantized_TW, scale_T, exact_TM, sums_XRN, wide_TW, attended_TA, scores_XQL, query_XQD, out_XQD = buffers
         rows_R, logits_RV = logits
         floats = arenas[1]
         tokens, layers = len(x_TC), len(table) - 1
         work = (quantized_TW, scale_T, exact_TM, sums_XRN[me])
+        scratch = (scores_XQL[me], query_XQD[me], out_XQD[me])
         widest = quantized_TW.shape[1]
         spare, gated, normed = (
             np.empty(widest, np.float32),
@@ -221,7 +234,7 @@ def _program(version: str) -> Any:
             for t in range(me, tokens, threads):
                 _place_heads(t, layer, row, arenas, model, wide_TW, cosine_TD, sine_TD, slots_T, caches)
             _meet(shared, threads)
-            _attend(me, threads, layer, row, model, wide_TW, caches, seen, scores_XQL, attended_TA)
+            _attend(me, threads, layer, row, model, wide_TW, caches, seen, scratch, attended_TA)
             _meet(shared, threads)
             for t in range(me, tokens, threads):
                 _round_row(t, attended_TA[t, : heads * dim], row[_OUT:_GATE_UP], arenas, work, spare)
@@ -255,7 +268,7 @@ def _program(version: str) -> Any:
 
 
 def _version() -> str:
-    sources = ("cpu.py", "rows.py", "attend.py", "vectors.py", "machine.py")
+    sources = ("cpu.py", "rows.py", "attend.py", "blocks.py", "vectors.py", "machine.py")
     return hashlib.sha256(b"".join((Path(__file__).parent / name).read_bytes() for name in sources)).hexdigest()
 
 

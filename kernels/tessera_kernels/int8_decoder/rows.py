@@ -127,20 +127,24 @@ def gate_gelu(both_2F, out_F):
 
 
 @compiled(ELEMENTS)
-def store(head_D, stored_D, scales, slot, head):
-    """Write a head of keys or values to the cache, in 8 bits with a step of its own where `scales` has any."""
-    if len(scales) == 0:
+def store(head_D, stored_D, scales_HS, head, slot):
+    """Write a head of keys or values to the cache, in 8 bits with a step of its own where `scales_HS` has any.
+
+    Overwrites `head_D` then.
+    """
+    if len(scales_HS) == 0:
         for d in range(len(head_D)):
             stored_D[d] = head_D[d]
         return
-    largest = np.float32(0)
+    bits_D = head_D.view(np.int32)
+    largest_bits = np.int32(0)
     for d in range(len(head_D)):
-        value = abs(head_D[d])
-        # A NaN must stay: it is how an overflow is seen.
-        if not value <= largest:
-            largest = value
-    step = largest / _LEVELS
-    scales[slot, head] = step
-    divisor = max(step, _SMALLEST)
+        largest_bits = max(largest_bits, bits_D[d] & _MAGNITUDE)
+    # A NaN must stay, in the step: it is how an overflow is seen.
+    step = float_of_bits(largest_bits) / _LEVELS
+    scales_HS[head, slot] = step
+    factor = _ONE / max(step, _SMALLEST)
     for d in range(len(head_D)):
-        stored_D[d] = np.int8(np.rint(head_D[d] / divisor))
+        head_D[d] = np.rint(head_D[d] * factor)
+    for d in range(len(head_D)):
+        stored_D[d] = np.int8(np.int32(head_D[d]))

@@ -12,11 +12,11 @@ from typing import Any
 from tessera_kernels.int8_decoder.machine import LANES, intrinsic, ir, numba_types
 
 Value = Any
-_BYTES = 4 * LANES
+BYTES = 4 * LANES
 """Of a vector."""
 
 
-class _Code:
+class Code:
     """An LLVM builder with the types that are used here."""
 
     def __init__(self, builder: Any) -> None:
@@ -81,30 +81,6 @@ class _Code:
 
         return fetch
 
-    def total(self, vector: Value) -> Value:
-        """The sum of a vector's numbers, by halves."""
-        kind = self._llvm.FunctionType(self.single, [self.single, self.singles])
-        function = self.builder.module.declare_intrinsic("llvm.vector.reduce.fadd.v16f32", (), kind)
-        return self.builder.call(function, [self.single(-0.0), vector], fastmath=("reassoc",))
-
-    def totals(self, vectors: Sequence[Value]) -> Value:
-        """The sums of four vectors' numbers, as a vector of four: by halves, two and four vectors at once."""
-
-        def pick(left: Value, right: Value, lanes: Sequence[int]) -> Value:
-            mask = self._llvm.Constant(self._llvm.VectorType(self.word, len(lanes)), list(lanes))
-            return self.builder.shuffle_vector(left, right, mask)
-
-        def halved(left: Value, right: Value, width: int) -> Value:
-            begins = range(0, 2 * LANES, 2 * width)
-            lower = [begin + lane for begin in begins for lane in range(width)]
-            return self.builder.fadd(pick(left, right, lower), pick(left, right, [lane + width for lane in lower]))
-
-        first, second, third, fourth = vectors
-        four = halved(halved(first, second, 8), halved(third, fourth, 8), 4)
-        two = self.builder.fadd(four, pick(four, four, [lane ^ 2 for lane in range(LANES)]))
-        one = self.builder.fadd(two, pick(two, two, [lane ^ 1 for lane in range(LANES)]))
-        return pick(one, one, [0, 4, 8, 12])
-
     def loop(
         self, rounds: Value, initial: Sequence[Value], body: Callable[[Value, list[Value]], list[Value]]
     ) -> list[Value]:
@@ -134,11 +110,11 @@ class _Code:
         return results
 
 
-def _function(arguments: int, write: Callable[..., None]) -> Any:
+def function(arguments: int, write: Callable[..., None]) -> Any:
     """A function for compiled code of so many addresses and counts; `write(code, *arguments)` makes its body."""
 
     def generate(context: Any, builder: Any, _signature: Any, given: Any) -> Any:
-        write(_Code(builder), *given)
+        write(Code(builder), *given)
         return context.get_dummy_value()
 
     types = numba_types()
@@ -160,12 +136,12 @@ def dot_rows(rows: int, unroll: int) -> Any:
     side by side, so that no instruction waits for the one before; it must divide the groups.
     """
 
-    def write(code: _Code, first: Value, stride: Value, columns: Value, groups: Value, target: Value) -> None:
+    def write(code: Code, first: Value, stride: Value, columns: Value, groups: Value, target: Value) -> None:
         def body(index: Value, sums: list[Value]) -> list[Value]:
             grown: list[Value] = []
             for step in range(unroll):
                 group = code.at(code.address(step), (index, unroll))
-                weights = code.load(code.words, code.at(columns, (group, _BYTES)))
+                weights = code.load(code.words, code.at(columns, (group, BYTES)))
                 for row in range(rows):
                     four = code.load(code.word, code.at(first, (stride, row), (group, 4)))
                     grown.append(code.dot_bytes(sums[len(grown)], code.spread(four, code.words), weights))
@@ -177,9 +153,9 @@ def dot_rows(rows: int, unroll: int) -> Any:
             total = sums[row]
             for step in range(1, unroll):
                 total = code.builder.add(total, sums[step * rows + row])
-            code.store(total, code.at(target, row * _BYTES))
+            code.store(total, code.at(target, row * BYTES))
 
-    return _function(5, write)
+    return function(5, write)
 
 
 def finish_rows(rows: int, *, add: bool) -> Any:
@@ -191,7 +167,7 @@ def finish_rows(rows: int, *, add: bool) -> Any:
     """
 
     def write(
-        code: _Code,
+        code: Code,
         sums: Value,
         correction: Value,
         steps: Value,
@@ -208,7 +184,7 @@ def finish_rows(rows: int, *, add: bool) -> Any:
         too_large, step = code.load(code.words, correction), code.load(code.singles, steps)
         values = []
         for row in range(rows):
-            whole = builder.sub(code.load(code.words, code.at(sums, row * _BYTES)), too_large)
+            whole = builder.sub(code.load(code.words, code.at(sums, row * BYTES)), too_large)
             scaled = builder.fmul(builder.sitofp(whole, code.singles), step)
             row_step = code.load(code.single, code.at(row_steps, 4 * row))
             values.append(builder.fmul(scaled, code.spread(row_step, code.singles)))
@@ -217,7 +193,7 @@ def finish_rows(rows: int, *, add: bool) -> Any:
             grown: list[Value] = []
             for odd in range(2):
                 place = code.at(code.address(odd), (index, 2))
-                weight = code.load(code.singles, code.at(weights, (place, _BYTES)))
+                weight = code.load(code.singles, code.at(weights, (place, BYTES)))
                 for row in range(rows):
                     one = code.load(code.single, code.at(exact, (exact_stride, row), (place, 4)))
                     grown.append(code.fused(code.spread(one, code.singles), weight, before[len(grown)]))
@@ -241,104 +217,4 @@ def finish_rows(rows: int, *, add: bool) -> Any:
                 value = builder.fadd(value, code.load(code.singles, place))
             code.store(value, place)
 
-    return _function(11, write)
-
-
-def _stored(code: _Code, at: Value, place: Value, *, quantized: bool) -> Value:
-    """Sixteen of a cache's numbers from the place-th vector on, as floats."""
-    if not quantized:
-        return code.load(code.singles, code.at(at, (place, _BYTES)))
-    octets = code.load(code.octets, code.at(at, (place, LANES)))
-    return code.builder.sitofp(code.builder.sext(octets, code.words), code.singles)
-
-
-def score_rows(width: int, *, quantized: bool) -> Any:
-    """(query [D], keys, bytes between them, how many, D / 16 / width, scores [count]): products, four keys at once."""
-
-    def write(code: _Code, query: Value, keys: Value, stride: Value, count: Value, parts: Value, scores: Value) -> None:
-        def products(first: Value, some: int) -> list[Value]:
-            starts = [code.at(keys, (code.at(first, one), stride)) for one in range(some)]
-
-            def grow(part: Value, totals: list[Value]) -> list[Value]:
-                for vector in range(width):
-                    place = code.at(code.address(vector), (part, width))
-                    one = code.load(code.singles, code.at(query, (place, _BYTES)))
-                    totals = [
-                        code.fused(one, _stored(code, start, place, quantized=quantized), total)
-                        for start, total in zip(starts, totals, strict=True)
-                    ]
-                return totals
-
-            return code.loop(parts, [code.zero(code.singles)] * some, grow)
-
-        def by_four(index: Value, _: list[Value]) -> list[Value]:
-            first = code.builder.mul(index, code.address(4))
-            code.store(code.totals(products(first, 4)), code.at(scores, (first, 4)))
-            return []
-
-        def singly(index: Value, _: list[Value]) -> list[Value]:
-            place = code.at(index, (fours, 4))
-            [product] = products(place, 1)
-            code.store(code.total(product), code.at(scores, (place, 4)))
-            return []
-
-        fours = code.builder.sdiv(count, code.address(4))
-        code.loop(fours, [], by_four)
-        code.loop(code.builder.srem(count, code.address(4)), [], singly)
-
-    return _function(6, write)
-
-
-def mix_rows(width: int, *, quantized: bool) -> Any:
-    """(shares [count], values, bytes between them, how many, D / 16 / width, target [D]): target += shares · values.
-
-    `width` vectors of the target stay in registers at once.
-    """
-
-    def write(
-        code: _Code, shares: Value, values: Value, stride: Value, count: Value, parts: Value, target: Value
-    ) -> None:
-        def body(part: Value, _: list[Value]) -> list[Value]:
-            first = code.builder.mul(part, code.address(width))
-            places = [code.at(first, one) for one in range(width)]
-            begin = [code.load(code.singles, code.at(target, (place, _BYTES))) for place in places]
-
-            def grow(index: Value, sums: list[Value]) -> list[Value]:
-                share = code.spread(code.load(code.single, code.at(shares, (index, 4))), code.singles)
-                value = code.at(values, (index, stride))
-                return [
-                    code.fused(share, _stored(code, value, place, quantized=quantized), total)
-                    for place, total in zip(places, sums, strict=True)
-                ]
-
-            for place, total in zip(places, code.loop(count, begin, grow), strict=True):
-                code.store(total, code.at(target, (place, _BYTES)))
-            return []
-
-        code.loop(parts, [], body)
-
-    return _function(6, write)
-
-
-def fetch_rows() -> Any:
-    """(rows, bytes between them, how many, cache lines of each): have them in the cache soon.
-
-    Pages lie anywhere and rows apart, which the processor does not foresee.
-    """
-
-    def write(code: _Code, rows: Value, stride: Value, count: Value, lines: Value) -> None:
-        function = code.prefetch()
-
-        def row(index: Value, _: list[Value]) -> list[Value]:
-            start = code.at(rows, (index, stride))
-
-            def line(place: Value, __: list[Value]) -> list[Value]:
-                function(code.at(start, (place, _BYTES)))
-                return []
-
-            code.loop(lines, [], line)
-            return []
-
-        code.loop(count, [], row)
-
-    return _function(4, write)
+    return function(11, write)

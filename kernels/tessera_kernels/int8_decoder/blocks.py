@@ -1,0 +1,143 @@
+"""Loops of attention over a block of sixteen slots, in LLVM's own language; see `vectors`.
+
+Keys of a block lie by number: all slots' first, then all slots' second …, so that one register has a number of sixteen
+keys and no sum goes across a register. Values lie slot by slot. Whatever the number of queries, what is computed of one
+is the same bits. Does not know pages.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tessera_kernels.int8_decoder.machine import LANES
+from tessera_kernels.int8_decoder.vectors import BYTES, Code, Value, function
+
+
+def _stored(code: Code, at: Value, place: Value, *, quantized: bool) -> Value:
+    """Sixteen of a cache's numbers from the place-th vector on, as floats."""
+    if not quantized:
+        return code.load(code.singles, code.at(at, (place, BYTES)))
+    octets = code.load(code.octets, code.at(at, (place, LANES)))
+    return code.builder.sitofp(code.builder.sext(octets, code.words), code.singles)
+
+
+def score_block(queries: int, *, quantized: bool) -> Any:
+    """(queries [D], bytes between them, keys [D, 16], D / 2, steps [16], scores [16], bytes between these): products.
+
+    Numbers of even places are added up by themselves, and those of odd ones; steps are of quantized keys.
+    """
+
+    def write(
+        code: Code,
+        first: Value,
+        stride: Value,
+        keys: Value,
+        pairs: Value,
+        steps: Value,
+        scores: Value,
+        scores_stride: Value,
+    ) -> None:
+        def grow(pair: Value, sums: list[Value]) -> list[Value]:
+            grown: list[Value] = []
+            for odd in range(2):
+                place = code.at(code.address(odd), (pair, 2))
+                key = _stored(code, keys, place, quantized=quantized)
+                for query in range(queries):
+                    one = code.load(code.single, code.at(first, (stride, query), (place, 4)))
+                    grown.append(code.fused(code.spread(one, code.singles), key, sums[len(grown)]))
+            return grown
+
+        sums = code.loop(pairs, [code.zero(code.singles)] * (2 * queries), grow)
+        step = code.load(code.singles, steps) if quantized else None
+        for query in range(queries):
+            product = code.builder.fadd(sums[query], sums[queries + query])
+            if step is not None:
+                product = code.builder.fmul(product, step)
+            code.store(product, code.at(scores, (scores_stride, query)))
+
+    return function(7, write)
+
+
+def weigh_block() -> Any:
+    """(shares [16], bytes between queries', how many, steps [16]): shares of quantized values times these' steps."""
+
+    def write(code: Code, shares: Value, stride: Value, count: Value, steps: Value) -> None:
+        step = code.load(code.singles, steps)
+
+        def one(index: Value, _: list[Value]) -> list[Value]:
+            place = code.at(shares, (index, stride))
+            code.store(code.builder.fmul(code.load(code.singles, place), step), place)
+            return []
+
+        code.loop(count, [], one)
+
+    return function(4, write)
+
+
+def mix_rows(queries: int, width: int, *, quantized: bool) -> Any:
+    """(shares [count], bytes between queries', values, bytes between slots, count, D / 16 / width, target [D], bytes
+    between queries'): target += shares · values.
+
+    `width` vectors of each query's target stay in registers at once.
+    """
+
+    def write(
+        code: Code,
+        shares: Value,
+        shares_stride: Value,
+        values: Value,
+        stride: Value,
+        count: Value,
+        parts: Value,
+        target: Value,
+        target_stride: Value,
+    ) -> None:
+        def body(part: Value, _: list[Value]) -> list[Value]:
+            begin = code.builder.mul(part, code.address(width))
+            places = [code.at(begin, one) for one in range(width)]
+            targets = [
+                code.at(target, (target_stride, query), (place, BYTES)) for query in range(queries) for place in places
+            ]
+
+            def grow(index: Value, sums: list[Value]) -> list[Value]:
+                slot = code.at(values, (index, stride))
+                held = [_stored(code, slot, place, quantized=quantized) for place in places]
+                grown: list[Value] = []
+                for query in range(queries):
+                    share = code.load(code.single, code.at(shares, (shares_stride, query), (index, 4)))
+                    spread = code.spread(share, code.singles)
+                    grown += [code.fused(spread, value, sums[len(grown) + at]) for at, value in enumerate(held)]
+                return grown
+
+            before = [code.load(code.singles, place) for place in targets]
+            for place, total in zip(targets, code.loop(count, before, grow), strict=True):
+                code.store(total, place)
+            return []
+
+        code.loop(parts, [], body)
+
+    return function(8, write)
+
+
+def fetch_rows() -> Any:
+    """(rows, bytes between them, how many, cache lines of each): have them in the cache soon.
+
+    Pages lie anywhere and rows apart, which the processor does not foresee.
+    """
+
+    def write(code: Code, rows: Value, stride: Value, count: Value, lines: Value) -> None:
+        function = code.prefetch()
+
+        def row(index: Value, _: list[Value]) -> list[Value]:
+            start = code.at(rows, (index, stride))
+
+            def line(place: Value, __: list[Value]) -> list[Value]:
+                function(code.at(start, (place, BYTES)))
+                return []
+
+            code.loop(lines, [], line)
+            return []
+
+        code.loop(count, [], row)
+
+    return function(4, write)
