@@ -18,10 +18,10 @@ class Machine:
         self.set: list[int] = []
         self.share = ThreadShare(most, self.set.append, wall=lambda: self.wall, cpu=lambda: self.cpu)
 
-    def step(self, got: float, seconds: float = 0.1) -> int:
+    def step(self, got: float, seconds: float = 0.1, *, spared: int = 0) -> int:
         """A step whose threads get `got` of their time. Returns the threads it ran on."""
-        with self.share.step():
-            threads = self.share.threads
+        with self.share.step(spared):
+            threads = max(1, self.share.threads - spared)
             self.wall += seconds
             self.cpu += seconds * threads * got
         return threads
@@ -31,6 +31,15 @@ def test_alone_all_threads_are_used():
     machine = Machine(4)
     assert {machine.step(0.95) for _ in range(20)} == {4}
     assert machine.set == []
+
+
+def test_a_step_that_leaves_threads_without_work_is_not_stalled():
+    machine = Machine(2)
+    assert {machine.step(0.95, spared=1) for _ in range(20)} == {1}
+    assert machine.step(0.95) == 2
+    assert machine.share.stalls == 0
+    machine = Machine(4)
+    assert [machine.step(0.95, spared=1), machine.step(0.3, spared=1), machine.step(1.0)] == [3, 3, 2]
 
 
 def test_a_stalled_step_halves_the_threads_until_they_are_not_stalled():

@@ -136,13 +136,22 @@ class Track:
 
 REACH = 1.3
 """The furthest that any shape extends, in radii."""
+GRID = 4
+"""Pixels from one place where a thing's path may be to the next. Few places and sizes, so that there are few pictures of
+each shape and all of them are learned well."""
+
+
+def _near(random: np.random.Generator, low: float, high: float) -> float:
+    """A place of the grid between two bounds; the middle when there is none."""
+    places = np.arange(np.ceil(low / GRID), np.floor(high / GRID) + 1) * GRID
+    return float(random.choice(places)) if len(places) else 0.5 * (low + high)
 
 
 def _draw_track(motion: str, random: np.random.Generator, *, alone: bool) -> Track:
     time = np.linspace(0.0, 1.0, FRAMES)
-    radius = random.uniform(9.0, 11.5) if alone else random.uniform(7.5, 9.0)
-    travel = random.uniform(24.0, 30.0) if alone else random.uniform(18.0, 24.0)
-    height = random.uniform(17.0, 22.0) if alone else random.uniform(13.0, 16.0)
+    radius = random.choice([9.5, 11.0] if alone else [8.0, 9.0])
+    travel = random.choice([24.0, 28.0] if alone else [20.0, 24.0])
+    height = random.choice([18.0, 21.0] if alone else [13.0, 16.0])
     radii = np.full(FRAMES, radius)
     shift_x, shift_y, angle = np.zeros(FRAMES), np.zeros(FRAMES), np.zeros(FRAMES)
     if motion in ("left", "right"):
@@ -158,7 +167,7 @@ def _draw_track(motion: str, random: np.random.Generator, *, alone: bool) -> Tra
     margin = REACH * radii.max() + 2.0
     low_x, high_x = margin - shift_x.min(), SIDE - margin - shift_x.max()
     low_y, high_y = margin - shift_y.min(), SIDE - margin - shift_y.max()
-    return Track(random.uniform(low_x, high_x) + shift_x, random.uniform(low_y, high_y) + shift_y, radii, angle)
+    return Track(_near(random, low_x, high_x) + shift_x, _near(random, low_y, high_y) + shift_y, radii, angle)
 
 
 def _apart(first: Track, second: Track) -> bool:

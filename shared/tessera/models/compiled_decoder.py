@@ -40,6 +40,15 @@ class _DifferentError(Exception):
     """The model is not what `int8_decoder` runs; the message says where."""
 
 
+def spared_threads(rows: int) -> int:
+    """Threads that a step of so many rows leaves alone: one when there are few.
+
+    Such a step waits for memory, which one thread less reads as fast; and threads that wait for each other hold the
+    cores that the service needs to carry the tokens away.
+    """
+    return 1 if rows <= FEW_ROWS else 0
+
+
 class CompiledDecoder:
     """A model's decoder as one compiled step.
 
@@ -85,19 +94,9 @@ class CompiledDecoder:
             batch.slots_T,
             batch.ragged,
             rows_R,
-            threads=_threads(len(x_TC)),
+            threads=max(1, torch.get_num_threads() - spared_threads(len(x_TC))),
         )
         return logits_RV, self._norm(x_TC) if hidden else None
-
-
-def _threads(rows: int) -> int:
-    """All that there are, one less for few rows.
-
-    Such a step waits for memory, which one thread less reads as fast; and threads that wait for each other hold the
-    cores that the service needs to carry the tokens away.
-    """
-    most = torch.get_num_threads()
-    return max(1, most - 1) if rows <= FEW_ROWS else most
 
 
 def why_not_compiled(model: PreTrainedModel, layers: Probe, caches: Sequence[PagedKV]) -> str:

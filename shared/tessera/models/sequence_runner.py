@@ -19,7 +19,7 @@ from tessera.device import Device
 from tessera.engine.batch import Batch, Chunk
 from tessera.engine.sequence_request import SequenceRequest
 from tessera.models import attention
-from tessera.models.compiled_decoder import CompiledDecoder, compile_decoder, why_not_compiled
+from tessera.models.compiled_decoder import CompiledDecoder, compile_decoder, spared_threads, why_not_compiled
 from tessera.models.experts import replace_experts
 from tessera.models.fusion import FusionReport, fuse
 from tessera.models.loading import load_decoder, require_attention_only
@@ -185,7 +185,7 @@ class SequenceRunner:
         position_1T = torch.tensor([positions], device=device)
         rows = torch.tensor(sampled + scored, dtype=torch.long, device=device)
         batched = attention.AttentionBatch(torch.tensor(slots, dtype=torch.long, device=device), self._ragged(batch))
-        with self.threads.step():
+        with self.threads.step(spared_threads(len(ids)) if self._compiled is not None else 0):
             if self._compiled is not None:
                 logits, hidden_TD = self._compiled.run(given, position_1T, batched, rows, hidden=embeds)
             else:

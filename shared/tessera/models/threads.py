@@ -48,17 +48,18 @@ class ThreadShare:
         self._again_at = 0.0
 
     @contextmanager
-    def step(self) -> Iterator[None]:
-        """Around one step."""
+    def step(self, spared: int = 0) -> Iterator[None]:
+        """Around one step, which leaves `spared` of its threads without work."""
         if self.threads < self.most and self._wall() >= self._again_at:
             self._use(self.most)
         wall, cpu = self._wall(), self._cpu()
         yield
         now = self._wall()
         wall, cpu = now - wall, self._cpu() - cpu
-        if self.threads == 1 or wall < SHORTEST_S:
+        used = self.threads - spared
+        if used <= 1 or wall < SHORTEST_S:
             return
-        if cpu >= STALLED_BELOW * wall * self.threads:
+        if cpu >= STALLED_BELOW * wall * used:
             if self.threads == self.most:
                 self._pause_s = FIRST_PAUSE_S
             return
