@@ -137,8 +137,8 @@ class Track:
 REACH = 1.3
 """The furthest that any shape extends, in radii."""
 GRID = 4
-"""Pixels from one place where a thing's path may be to the next. Few places and sizes, so that there are few pictures of
-each shape and all of them are learned well."""
+"""Pixels from one place where a thing's path may be to the next. Of few places and sizes there are few pictures of each
+shape, and all of them are learned well."""
 
 
 def _near(random: np.random.Generator, low: float, high: float) -> float:

@@ -109,14 +109,15 @@ def why_not_compiled(model: PreTrainedModel, layers: Probe, caches: Sequence[Pag
 
 
 def compile_decoder(
-    model: PreTrainedModel, layers: Probe, caches: Sequence[PagedKV]
+    model: PreTrainedModel, layers: Probe, caches: Sequence[PagedKV], largest_keys: Sequence[torch.Tensor]
 ) -> tuple[CompiledDecoder | None, str]:
     """The model's decoder as a compiled step, or None and what is different about it.
 
     Args:
         model: on a CPU, fused and in 8 bits. Its own layers' weights are freed when they are no longer needed.
         layers: from a probe.
-        caches: attached to it; in 8 bits, with keys of some tokens: see `even_keys`.
+        caches: attached to it.
+        largest_keys: of each layer: see `even_keys`.
     """
     try:
         sizes, parts, norm, head = _describe(model, layers)
@@ -128,7 +129,7 @@ def compile_decoder(
     if any(linear.weight.weight_KN.dtype != torch.int8 for linear in [*linears, head]):
         return None, "some of its layers are too small to be kept in 8 bits"
     if caches[0].key_PSHD.dtype == torch.int8:
-        parts = [even_keys(part, sizes, cache) for part, cache in zip(parts, caches, strict=True)]
+        parts = [even_keys(part, sizes, largest) for part, largest in zip(parts, largest_keys, strict=True)]
     made = CompiledDecoder(model, Decoder(sizes, parts, _weight_of(norm), head, caches))
     if (far := _distance(model, made, caches)) > FARTHEST:
         return None, f"its layers compute something else: logits differ by {far:.3f}"

@@ -5,7 +5,7 @@ number of each key is divided by what the same number of each query is multiplie
 2023); the factors go into the weights that queries and keys come from, so nothing is computed for it later. Both
 numbers that a rotary embedding turns into each other have one factor.
 
-Shape letters: P pages, S slots of a page, H key-value heads, D head dim, C outputs of the fused projection.
+Shape letters: H key-value heads, D head dim, C outputs of the fused projection.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from dataclasses import replace
 import torch
 
 from tessera_kernels.int8_decoder import Layer, Linear, Sizes
-from tessera_kernels.paged_kv import PagedKV
 
 EXPONENT = 0.5
 """Of the sizes, as SmoothQuant has it. Over 20,000 tokens the perplexity of SmolLM2-135M in 8 bits is 1.0108 times that
@@ -23,16 +22,15 @@ of float32 without this, 1.0083 with it (1.0116 with 0.9)."""
 SMALLEST = 1e-3
 
 
-def even_keys(layer: Layer, sizes: Sizes, cache: PagedKV) -> Layer:
+def even_keys(layer: Layer, sizes: Sizes, largest_HD: torch.Tensor) -> Layer:
     """The layer with keys that lose less when they are rounded.
 
     Args:
         layer: with weights in 8 bits.
         sizes: of it.
-        cache: its keys and values in 8 bits, with those of some tokens that the model computed; without any, the layer
-            stays as it is.
+        largest_HD: the largest magnitude that each number of its keys is known to have.
     """
-    largest_HD = _largest(cache).maximum(SMALLEST * torch.ones(()))
+    largest_HD = largest_HD.clamp_min(SMALLEST)
     if layer.key_norm_D is not None and layer.query_norm_D is not None:
         factor_D = _factors(largest_HD.amax(dim=0, keepdim=True))[0]
         return replace(layer, key_norm_D=layer.key_norm_D / factor_D, query_norm_D=layer.query_norm_D * factor_D)
@@ -43,16 +41,6 @@ def even_keys(layer: Layer, sizes: Sizes, cache: PagedKV) -> Layer:
     queries = factor_HD[:, None].expand(-1, groups, -1).reshape(-1)
     values = torch.ones(sizes.kv_heads * sizes.head_dim)
     return replace(layer, qkv=_scaled(layer.qkv, torch.cat([queries, 1.0 / factor_HD.reshape(-1), values])))
-
-
-def _largest(cache: PagedKV) -> torch.Tensor:
-    """[H, D], of all keys that are there."""
-    assert cache.key_scale_PSH is not None
-    written_P = cache.key_scale_PSH.amax(dim=(1, 2)).nonzero()[:, 0]
-    key_PSHD, scale_PSH = cache.key_PSHD[written_P], cache.key_scale_PSH[written_P]
-    if not len(written_P):
-        return torch.ones(key_PSHD.shape[2:])
-    return (key_PSHD.float().abs() * scale_PSH[..., None]).amax(dim=(0, 1))
 
 
 def _factors(largest_HD: torch.Tensor) -> torch.Tensor:

@@ -5,8 +5,9 @@ Does not know models: it replaces layers wherever they are.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Literal
 
 import torch
@@ -29,6 +30,7 @@ FLOAT_COLUMNS = 16
 """Inputs of a layer that are multiplied in float: those with the largest values."""
 MOST_IN_FLOAT = 0.125
 """Of a layer's inputs."""
+_NOTHING: Mapping[str, torch.Tensor] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,7 @@ class Int8Linear(nn.Module):
     def __init__(self, layer: nn.Linear, largest_K: torch.Tensor | None = None) -> None:
         super().__init__()
         self.in_features, self.out_features = layer.in_features, layer.out_features
+        largest_K = None if largest_K is None else largest_K.to(layer.weight.device)
         self.weight: Int8Weight = quantize_weight(layer.weight.detach(), _columns(largest_K), largest_K)
         bias = None if layer.bias is None else layer.bias.detach().float()
         self.register_buffer("bias", bias, persistent=False)
@@ -93,15 +96,15 @@ class QuantizedLinear(nn.Module):
         return out_TN.view(*x.shape[:-1], self.out_features)
 
 
-def quantize(model: nn.Module, scheme: Scheme, calibrate: Callable[[], object] = lambda: None) -> QuantizationReport:
+def quantize(model: nn.Module, scheme: Scheme, largest: Mapping[str, torch.Tensor] = _NOTHING) -> QuantizationReport:
     """Replace the linear layers of a model, in place; see `quantize_int8`, which this is for `int8`.
 
     A layer whose sizes a scheme cannot cut into its groups stays as it is, and so does a small one.
     """
     if scheme == "int8":
-        return quantize_int8(model, calibrate)
+        return quantize_int8(model, largest)
     replaced = before = after = 0
-    for module, name, child in _linear_layers(model):
+    for module, name, _, child in _linear_layers(model):
         if scheme != "fp8" and not _group(child.in_features):
             continue
         made = QuantizedLinear(child, scheme)
@@ -128,29 +131,28 @@ def _group(inputs: int) -> int:
     return next((group for group in (GROUP, SMALL_GROUP) if inputs % group == 0), 0)
 
 
-def _linear_layers(model: nn.Module) -> list[tuple[nn.Module, str, nn.Linear]]:
-    """Owner, name and layer of each that is large enough."""
+def _linear_layers(model: nn.Module) -> list[tuple[nn.Module, str, str, nn.Linear]]:
+    """Owner, name there, name in the model, and layer of each that is large enough."""
     return [
-        (module, name, child)
-        for module in model.modules()
+        (module, name, f"{path}.{name}" if path else name, child)
+        for path, module in model.named_modules()
         for name, child in module.named_children()
         if type(child) is nn.Linear and child.weight.numel() >= MIN_WEIGHTS
     ]
 
 
-def quantize_int8(model: nn.Module, calibrate: Callable[[], object] = lambda: None) -> QuantizationReport:
+def quantize_int8(model: nn.Module, largest: Mapping[str, torch.Tensor] = _NOTHING) -> QuantizationReport:
     """Replace the linear layers of a model, in place. Their float weights are freed.
 
     Args:
         model: the one.
-        calibrate: runs it on some input, in which each layer's outlier columns are found. A layer that it does not
-            reach has none.
+        largest: of layers by name, the largest magnitude of each input, which says what its outlier columns are. A
+            layer that is not there has none.
     """
     chosen = _linear_layers(model)
-    largest = _largest_inputs([child for *_, child in chosen], calibrate)
     before = after = 0
-    for module, name, child in chosen:
-        replaced = Int8Linear(child, largest.get(child))
+    for module, name, path, child in chosen:
+        replaced = Int8Linear(child, largest.get(path))
         setattr(module, name, replaced)
         before += child.weight.numel() * child.weight.element_size()
         after += replaced.weight.nbytes
@@ -162,21 +164,3 @@ def _columns(largest_K: torch.Tensor | None) -> torch.Tensor | None:
         return None
     count = min(FLOAT_COLUMNS, int(MOST_IN_FLOAT * len(largest_K)))
     return largest_K.topk(count).indices.sort().values
-
-
-def _largest_inputs(layers: list[nn.Linear], calibrate: Callable[[], object]) -> dict[nn.Linear, torch.Tensor]:
-    """The largest magnitude of each input of each layer that runs while `calibrate` does."""
-    found: dict[nn.Linear, torch.Tensor] = {}
-
-    def look(layer: nn.Module, inputs: tuple[torch.Tensor, ...]) -> None:
-        assert isinstance(layer, nn.Linear)
-        largest_K = inputs[0].reshape(-1, layer.in_features).float().abs().amax(dim=0)
-        found[layer] = torch.maximum(found[layer], largest_K) if layer in found else largest_K
-
-    hooks = [layer.register_forward_pre_hook(look) for layer in layers]
-    try:
-        calibrate()
-    finally:
-        for hook in hooks:
-            hook.remove()
-    return found

@@ -19,6 +19,7 @@ from tessera.device import Device
 from tessera.engine.batch import Batch, Chunk
 from tessera.engine.sequence_request import SequenceRequest
 from tessera.models import attention
+from tessera.models.calibration import Calibration, calibrate, kept
 from tessera.models.compiled_decoder import CompiledDecoder, compile_decoder, spared_threads, why_not_compiled
 from tessera.models.experts import replace_experts
 from tessera.models.fusion import FusionReport, fuse
@@ -31,7 +32,7 @@ from tessera_kernels.paged_attention import Ragged
 
 logger = logging.getLogger(__name__)
 
-CALIBRATED = 512
+CALIBRATED = 1024
 """Tokens that are run to find outlier inputs before weights are quantized."""
 LARGE = 50_000_000
 """Weights of a model from which on `auto` keeps them in 8 bits: smaller ones are fast anyway, and lose more by it."""
@@ -98,13 +99,17 @@ class SequenceRunner:
         attention.attach_caches(layers, self.caches)
         self._compiled: CompiledDecoder | None = None
         self.threads = ThreadShare(torch.get_num_threads() if on_cpu else 1, torch.set_num_threads)
+        found = Calibration({}, [])
+        if weights == "int8":
+            settings = f"{CALIBRATED} tokens, fused: {fused}, keys: {stored}"
+            found = self._find() if dummy else kept(directory, settings, self._find)
         if weights != "stored":
-            logger.info("in %s: %s", weights, quantize(self.model, weights, self._calibrate))
+            logger.info("in %s: %s", weights, quantize(self.model, weights, found.inputs))
         # On a CPU Transformers' own grouped products are the faster ones.
         if not on_cpu or weights not in {"stored", "int8"}:
             logger.info("experts in %s: %s", weights, replace_experts(self.model, weights))
         if weights == "int8" and on_cpu:
-            self._compiled, different = compile_decoder(self.model, layers, self.caches)
+            self._compiled, different = compile_decoder(self.model, layers, self.caches, found.keys)
             logger.info("compiled: %s", f"no, {different}" if different else "the whole step")
         cached = time.perf_counter()
         self._warm_up()
@@ -137,6 +142,9 @@ class SequenceRunner:
         place, dtype = self.device.place, self.device.dtype
         page = attention.make_caches(layers, pages=1, page_size=self.page_size, dtype=dtype, device=place)
         return why_not_compiled(self.model, layers, page)
+
+    def _find(self) -> Calibration:
+        return calibrate(self.model, self.caches, self._calibrate)
 
     def _calibrate(self) -> None:
         """Run random tokens: which inputs of a layer are large is the model's own, hardly the text's."""
