@@ -9,6 +9,7 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
+from tessera.hub.cards import weight_files
 from tessera.models.calibration import FILE, Calibration, calibrate, kept
 from tessera_kernels.paged_kv import PagedKV
 
@@ -44,6 +45,12 @@ def test_other_weights_or_settings_or_a_damaged_file_are_looked_at_again(directo
     assert len(times) == 4
     kept(directory, "those", lambda: find(times))
     assert len(times) == 4
+
+
+def test_it_is_no_weight_file_of_the_model(directory: Path) -> None:
+    kept(directory, "", lambda: find([]))
+    assert (directory / FILE).is_file()
+    assert [path.name for path in weight_files(directory)] == ["model.safetensors"]
 
 
 def test_where_nothing_can_be_written_it_is_found_each_time(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,8 +6,10 @@ read again while the weights are the same. Does not know schemes.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
+import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +23,8 @@ from tessera_kernels.paged_kv import PagedKV
 
 logger = logging.getLogger(__name__)
 
-FILE = ".calibration.safetensors"
+FILE = ".calibration"
+"""Safetensors, but without their suffix: it is no weight of the model, and no checksum of its card."""
 _INPUT, _KEY, _OF = "input/", "key/", "of"
 
 
@@ -71,17 +74,19 @@ def kept(directory: Path, settings: str, find: Callable[[], Calibration]) -> Cal
     except (SafetensorError, OSError) as error:
         logger.warning("%s cannot be read (%s) and is made anew", path, error)
     found = find()
-    new = path.with_name(f"{FILE}.new")
+    new = path.with_name(f"{FILE}.{os.getpid()}")  # others may start with the same model
     try:
         save_file(dict(_packed(found)), new, metadata={_OF: of})
         new.replace(path)
     except (SafetensorError, OSError) as error:
+        with contextlib.suppress(OSError):
+            new.unlink()
         logger.info("the next start finds out again what inputs are like: %s cannot be written (%s)", path, error)
     return found
 
 
 def _weights(directory: Path) -> list[tuple[str, int, int]]:
-    found = [(path.name, path.stat()) for path in sorted(directory.glob("*.safetensors")) if path.name != FILE]
+    found = [(path.name, path.stat()) for path in sorted(directory.glob("*.safetensors"))]
     return [(name, stat.st_size, stat.st_mtime_ns) for name, stat in found]
 
 
