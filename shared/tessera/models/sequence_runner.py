@@ -38,7 +38,7 @@ LARGE = 50_000_000
 """Weights of a model from which on `auto` keeps them in 8 bits: smaller ones are fast anyway, and lose more by it."""
 STORED = {"int8": torch.int8, "fp8": torch.float8_e4m3fn}
 """What keys and values are stored as, by the setting `kv_cache_dtype`; else as they are computed."""
-KeyValueType = Literal["auto", "computed", "int8", "fp8"]
+KeyValueType = Literal["computed", "int8", "fp8"]
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class SequenceRunner:
         host_cache_bytes: int = 0,
         fused: bool = True,
         weights: Literal["auto", "stored"] | Scheme = "stored",
-        kv_cache_dtype: KeyValueType = "auto",
+        kv_cache_dtype: KeyValueType = "computed",
         dummy: bool = False,
     ) -> None:
         started = time.perf_counter()
@@ -86,8 +86,6 @@ class SequenceRunner:
         on_cpu = device.place.type == "cpu"
         if weights == "auto":
             weights = "int8" if on_cpu and self._pays_in_8_bits(layers) else "stored"
-        if kv_cache_dtype == "auto" and weights == "int8" and on_cpu and not self._why_not_compiled(layers):
-            kv_cache_dtype = "int8"  # such a step reads as many bytes of keys and values as of weights
         stored = STORED.get(kv_cache_dtype, device.dtype)
         page_bytes = attention.bytes_per_token(layers, stored) * page_size
         self.pages = max(1, kv_cache_bytes // page_bytes)
