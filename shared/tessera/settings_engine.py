@@ -51,7 +51,10 @@ class SequenceEngineSettings(Section, frozen=True, kw_only=True):
         says("`auto`: Triton's on a GPU. `reference`: plain torch everywhere, to compare or to go round a fault."),
     ] = "auto"
     threads: Annotated[NonNegative, says("CPU threads of the engine. 0: all cores of the machine.")] = 0
-    page_size: Annotated[Positive, says("Token slots in one page of KV cache.")] = 16
+    page_size: Annotated[
+        Positive,
+        says("Token slots in one page of KV cache; for whole steps on a CPU (see `weights`) a multiple of 16."),
+    ] = 16
     kv_cache_bytes: Annotated[Positive, says("Memory for KV pages.")] = 512 * 1024 * 1024
     kv_cache_dtype: Annotated[
         Literal["computed", "int8", "fp8"],

@@ -22,6 +22,7 @@ def find(times: list[int]) -> Calibration:
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
     save_file({"weight": torch.zeros(4)}, tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_text("{}")
     return tmp_path
 
 
@@ -40,11 +41,14 @@ def test_other_weights_or_settings_or_a_damaged_file_are_looked_at_again(directo
     assert len(times) == 2
     save_file({"weight": torch.zeros(5)}, directory / "model.safetensors")
     assert kept(directory, "those", lambda: find(times)).keys[1].max() == 3
+    (directory / "config.json").write_text('{"rope_theta": 1}')
+    kept(directory, "those", lambda: find(times))
+    assert len(times) == 4
     (directory / FILE).write_bytes((directory / FILE).read_bytes()[:40])
     kept(directory, "those", lambda: find(times))
-    assert len(times) == 4
+    assert len(times) == 5
     kept(directory, "those", lambda: find(times))
-    assert len(times) == 4
+    assert len(times) == 5
 
 
 def test_it_is_no_weight_file_of_the_model(directory: Path) -> None:

@@ -10,6 +10,7 @@ from tessera.device import choose
 from tessera.engine.batch import Batch, Chunk
 from tessera.engine.sequence_request import SequenceRequest
 from tessera.models import compiled_decoder, sequence_runner
+from tessera.models.quantized import Int8Linear
 from tessera.models.sequence_runner import SequenceRunner
 from tessera.wire.engine import Sampling
 from tessera_kernels.int8_decoder import machine
@@ -70,9 +71,8 @@ def directory(tmp_path_factory):
 
 
 def runner(directory, **changes) -> SequenceRunner:
-    return SequenceRunner(
-        directory, choose("cpu", threads=1), page_size=PAGE, kv_cache_bytes=1 << 22, weights="int8", **changes
-    )
+    settings = {"page_size": PAGE, "kv_cache_bytes": 1 << 22, "weights": "int8"} | changes
+    return SequenceRunner(directory, choose("cpu", threads=1), **settings)
 
 
 def prompts() -> list[list[int]]:
@@ -157,6 +157,16 @@ def test_layers_that_only_look_alike_are_found_out_by_trying(directory, monkeypa
     assert made._compiled is None
     assert "its layers compute something else" in caplog.text
     assert torch.isfinite(logits(made, whole(requests()))[0]).all()
+
+
+@pytest.mark.parametrize(
+    ("changes", "compiled"), [({}, True), ({"kv_cache_dtype": "fp8"}, False), ({"page_size": 8}, False)]
+)
+def test_weights_are_rounded_unasked_only_where_steps_are_compiled(changes, compiled, directory, monkeypatch):
+    monkeypatch.setattr(sequence_runner, "LARGE", 0)
+    made = runner(directory("llama"), **({"weights": "auto"} | changes))
+    assert (made._compiled is not None) == compiled
+    assert any(isinstance(module, Int8Linear) for module in made.model.modules()) == compiled
 
 
 def test_the_models_own_weights_are_freed(directory):

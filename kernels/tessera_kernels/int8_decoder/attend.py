@@ -83,32 +83,48 @@ def _score(query, wide, queries, keys, pairs, steps, scaled, scores, scores_stri
 
 
 @compiled(ELEMENTS)
-def _mix(shares, shares_stride, queries, values, stride, count, vectors, scaled, out, wide):
-    """Add some slots' values to some queries' results."""
+def _mix(of_page, begin, end, to):
+    """Add the values of those of a page's slots that lie between two positions to some queries' results."""
+    at, size, values, stride, vectors, scaled = of_page
+    shares, shares_stride, queries, out, wide = to
+    begin, count = max(begin, at), min(end, at + size) - max(begin, at)
     if count <= 0:
         return
+    shares, values = shares + begin * SINGLE, values + (begin - at) * stride
     done, by_four = 0, vectors % 4 == 0
     while done < queries:
         left = queries - done
-        some, to = shares + done * shares_stride, out + done * wide
+        some, result = shares + done * shares_stride, out + done * wide
         if by_four and left >= 6:
             if scaled:
-                _mix_6_octets(some, shares_stride, values, stride, count, vectors // 4, to, wide)
+                _mix_6_octets(some, shares_stride, values, stride, count, vectors // 4, result, wide)
             else:
-                _mix_6(some, shares_stride, values, stride, count, vectors // 4, to, wide)
+                _mix_6(some, shares_stride, values, stride, count, vectors // 4, result, wide)
             done += 6
         elif by_four and left >= 3:
             if scaled:
-                _mix_3_octets(some, shares_stride, values, stride, count, vectors // 4, to, wide)
+                _mix_3_octets(some, shares_stride, values, stride, count, vectors // 4, result, wide)
             else:
-                _mix_3(some, shares_stride, values, stride, count, vectors // 4, to, wide)
+                _mix_3(some, shares_stride, values, stride, count, vectors // 4, result, wide)
             done += 3
         else:
             if scaled:
-                _mix_1_octets(some, shares_stride, values, stride, count, vectors, to, wide)
+                _mix_1_octets(some, shares_stride, values, stride, count, vectors, result, wide)
             else:
-                _mix_1(some, shares_stride, values, stride, count, vectors, to, wide)
+                _mix_1(some, shares_stride, values, stride, count, vectors, result, wide)
             done += 1
+
+
+@compiled(ELEMENTS)
+def _mix_singly(of_page, begin, end, context, window, rows, to):
+    """`_mix` for each row by itself, of the positions that it sees."""
+    shares, shares_stride, queries, out, wide = to
+    groups = queries // rows
+    for r in range(rows):
+        sees, q = context + r, r * groups
+        least = max(0, sees - window) if window > 0 else 0
+        of_row = (shares + q * shares_stride, shares_stride, groups, out + q * wide, wide)
+        _mix(of_page, max(begin, least), min(end, sees), of_row)
 
 
 @compiled(ELEMENTS)
@@ -168,12 +184,11 @@ def attend_rows(
     some, begin_head = end_head - head, head * size * dim * item
     for page in range(first_page, last + 1):
         held = np.int64(pages_M[page])
-        # While this page is computed, the next one comes: behind the last page of keys the first one of values.
-        if rows > 1:
-            pass  # by now they are near
-        elif page < last:
+        # While this page is computed, the next one comes: behind the last page of keys the first one of values. A
+        # prompt's are near already.
+        if rows == 1 and page < last:
             _fetch(keys + np.int64(pages_M[page + 1]) * whole + begin_head, 0, 1, some * size * dim * item // LINE)
-        else:
+        elif rows == 1:
             start = values + np.int64(pages_M[first_page]) * whole + head * dim * item
             _fetch(start, stride, size, -(-some * dim * item // LINE))
         for h in range(head, end_head):
@@ -196,52 +211,17 @@ def attend_rows(
         if page < last and rows == 1:
             start = values + np.int64(pages_M[page + 1]) * whole + head * dim * item
             _fetch(start, stride, size, -(-some * dim * item // LINE))
-        begin, end = max(low, at), min(high, at + size)
         for h in range(head, end_head):
             value = values + held * whole + h * dim * item
-            share = scores + (h - head) * of_head * scores_stride
+            share, result = scores + (h - head) * of_head * scores_stride, out + (h - head) * of_head * wide
             for number in range(size // LANES if scaled else 0):
-                if at + number * LANES < ends and at + number * LANES + LANES > first:
+                block_at = at + number * LANES
+                if block_at < ends and block_at + LANES > first:
                     steps = value_steps + ((held * kv_heads + h) * size + number * LANES) * SINGLE
-                    _weigh(share + (at + number * LANES) * SINGLE, scores_stride, of_head, steps)
-            for r in range(rows):
-                q, sees = (h - head) * of_head + r * groups, context + r
-                least = max(0, sees - window) if window > 0 else 0
-                from_, to = max(least, at), min(sees, low, at + size)
-                share, result = scores + q * scores_stride, out + q * wide
-                place = value + (from_ - at) * stride
-                _mix(
-                    share + from_ * SINGLE,
-                    scores_stride,
-                    groups,
-                    place,
-                    stride,
-                    to - from_,
-                    vectors,
-                    scaled,
-                    result,
-                    wide,
-                )
-            q = (h - head) * of_head
-            share, place = scores + q * scores_stride + begin * SINGLE, value + (begin - at) * stride
-            _mix(share, scores_stride, of_head, place, stride, end - begin, vectors, scaled, out + q * wide, wide)
-            for r in range(rows):
-                q, sees = (h - head) * of_head + r * groups, context + r
-                least = max(0, sees - window) if window > 0 else 0
-                from_, to = max(high, least, at), min(sees, at + size)
-                share, result = scores + q * scores_stride, out + q * wide
-                place = value + (from_ - at) * stride
-                _mix(
-                    share + from_ * SINGLE,
-                    scores_stride,
-                    groups,
-                    place,
-                    stride,
-                    to - from_,
-                    vectors,
-                    scaled,
-                    result,
-                    wide,
-                )
+                    _weigh(share + block_at * SINGLE, scores_stride, of_head, steps)
+            of_page, to = (at, size, value, stride, vectors, scaled), (share, scores_stride, of_head, result, wide)
+            _mix_singly(of_page, 0, low, context, window, rows, to)
+            _mix(of_page, low, high, to)
+            _mix_singly(of_page, high, ends, context, window, rows, to)
     for q in range(queries):
         out_QD[q] *= np.float32(1) / totals[q]

@@ -64,7 +64,7 @@ def calibrate(model: nn.Module, caches: Sequence[PagedKV], run: Callable[[], obj
 
 def kept(directory: Path, settings: str, find: Callable[[], Calibration]) -> Calibration:
     """What was found before with the same weights and the same settings, or what `find` does, which is written down."""
-    path, of = directory / FILE, json.dumps([settings, *_weights(directory)])
+    path, of = directory / FILE, json.dumps([settings, *_files(directory)])
     try:
         with safe_open(path, framework="pt") as file:
             if (file.metadata() or {}).get(_OF) == of:
@@ -85,8 +85,9 @@ def kept(directory: Path, settings: str, find: Callable[[], Calibration]) -> Cal
     return found
 
 
-def _weights(directory: Path) -> list[tuple[str, int, int]]:
-    found = [(path.name, path.stat()) for path in sorted(directory.glob("*.safetensors"))]
+def _files(directory: Path) -> list[tuple[str, int, int]]:
+    """That a model is: its weights and its configuration, by size and time."""
+    found = [(path.name, path.stat()) for path in sorted([*directory.glob("*.safetensors"), directory / "config.json"])]
     return [(name, stat.st_size, stat.st_mtime_ns) for name, stat in found]
 
 

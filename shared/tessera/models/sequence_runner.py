@@ -80,12 +80,6 @@ class SequenceRunner:
         loaded = time.perf_counter()
         layers = attention.probe(self.model)
         require_attention_only(self.model, layers, directory)
-        self.fusion = fuse(self.model) if fused else FusionReport({})
-        logger.info("fused: %s", self.fusion)
-        self.encoder = Encoder.of(self.model)
-        on_cpu = device.place.type == "cpu"
-        if weights == "auto":
-            weights = "int8" if on_cpu and self._pays_in_8_bits(layers) else "stored"
         stored = STORED.get(kv_cache_dtype, device.dtype)
         page_bytes = attention.bytes_per_token(layers, stored) * page_size
         self.pages = max(1, kv_cache_bytes // page_bytes)
@@ -95,6 +89,12 @@ class SequenceRunner:
             for pages, place in ((self.pages, device.place), (self.host_pages, torch.device("cpu")))
         )
         attention.attach_caches(layers, self.caches)
+        self.fusion = fuse(self.model) if fused else FusionReport({})
+        logger.info("fused: %s", self.fusion)
+        self.encoder = Encoder.of(self.model)
+        on_cpu = device.place.type == "cpu"
+        if weights == "auto":
+            weights = "int8" if on_cpu and self._pays_in_8_bits(layers) else "stored"
         self._compiled: CompiledDecoder | None = None
         self.threads = ThreadShare(torch.get_num_threads() if on_cpu else 1, torch.set_num_threads)
         found = Calibration({}, [])
@@ -130,16 +130,10 @@ class SequenceRunner:
     def _pays_in_8_bits(self, layers: attention.Probe) -> bool:
         """Whether 8 bits make steps much faster and cost little: see `LARGE`."""
         size = sum(parameter.numel() for parameter in self.model.parameters())
-        reason = f"it has {size:,} weights" if size < LARGE else self._why_not_compiled(layers)
+        reason = f"it has {size:,} weights" if size < LARGE else why_not_compiled(self.model, layers, self.caches)
         if reason:
             logger.info("weights stay as they are stored: %s", reason)
         return not reason
-
-    def _why_not_compiled(self, layers: attention.Probe) -> str:
-        """What keeps the model from being run as one compiled step; empty when nothing does."""
-        place, dtype = self.device.place, self.device.dtype
-        page = attention.make_caches(layers, pages=1, page_size=self.page_size, dtype=dtype, device=place)
-        return why_not_compiled(self.model, layers, page)
 
     def _find(self) -> Calibration:
         return calibrate(self.model, self.caches, self._calibrate)
