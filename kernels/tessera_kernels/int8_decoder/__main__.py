@@ -1,10 +1,12 @@
 """How fast the parts of a compiled step are here, beside torch's: `python -m tessera_kernels.int8_decoder`.
 
-One thread, the best of several runs each, shapes of SmolLM2-135M. Read the ratios; they want the machine to themselves.
+The best of several runs each, shapes of SmolLM2-135M with random weights; parts on one thread, whole steps on one and
+on all. Read the ratios; they want the machine to themselves.
 """
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from functools import partial
@@ -13,15 +15,19 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from tessera_kernels.int8_decoder import cpu, machine
+from tessera_kernels.int8_decoder import Decoder, Layer, Linear, Sizes, cpu, machine
 from tessera_kernels.int8_decoder.attend import attend_rows
 from tessera_kernels.int8_decoder.layout import Field, packed
+from tessera_kernels.int8_linear import quantize_weight
+from tessera_kernels.paged_attention import Ragged
+from tessera_kernels.paged_kv import PagedKV
 
 RUNS = 15
 INPUTS, IN_FLOAT = 576, 16
 HEAD, GATE_UP = 49_152, 3_072
 """Outputs. The head is the largest product, whose 28 MB no cache holds."""
 HEADS, KV_HEADS, DIM, PAGE = 9, 3, 64, 16
+LAYERS, INNER, LONGEST = 30, 1_536, 1_024
 
 
 def best(work: Callable[[], object]) -> float:
@@ -87,6 +93,65 @@ def attention() -> None:
         )
 
 
+def decoder(keys: torch.dtype) -> Decoder:
+    """All layers, with room for sixteen sequences."""
+    torch.manual_seed(0)
+    ones_C, columns_M = torch.ones(INPUTS), torch.arange(IN_FLOAT)
+
+    def linear(outputs: int, inputs: int) -> Linear:
+        return Linear(quantize_weight(torch.randn(outputs, inputs) / inputs**0.5, columns_M), None)
+
+    layers = [
+        Layer(
+            ones_C,
+            linear((HEADS + 2 * KV_HEADS) * DIM, INPUTS),
+            None,
+            None,
+            linear(INPUTS, HEADS * DIM),
+            ones_C,
+            linear(2 * INNER, INPUTS),
+            linear(INPUTS, INNER),
+            None,
+        )
+        for _ in range(LAYERS)
+    ]
+    pages = 16 * LONGEST // PAGE
+    caches = PagedKV.stacked(LAYERS, pages, PAGE, KV_HEADS, (DIM, DIM), dtype=keys, device=torch.device("cpu"))
+    sizes = Sizes(INPUTS, HEADS, KV_HEADS, DIM, "silu", 1e-5, DIM**-0.5)
+    return Decoder(sizes, layers, ones_C, linear(HEAD, INPUTS), caches)
+
+
+def step(made: Decoder, counts: list[int], contexts: list[int], threads: int) -> float:
+    """Seconds of a step of `counts` new tokens of sequences that have `contexts` positions with them."""
+    tokens, of_one = sum(counts), LONGEST // PAGE
+    pages_BM = torch.arange(len(counts) * of_one, dtype=torch.int32).view(len(counts), of_one)
+    slots_T = torch.cat(
+        [
+            of_one * PAGE * index + torch.arange(context - count, context)
+            for index, (count, context) in enumerate(zip(counts, contexts, strict=True))
+        ]
+    )
+    ragged = Ragged(pages_BM, torch.tensor(contexts), counts)
+    x_TC, rotary_TD = torch.randn(tokens, INPUTS), (torch.ones(tokens, DIM), torch.zeros(tokens, DIM))
+    last_R = torch.tensor(counts).cumsum(0) - 1
+    return best(lambda: made.run(x_TC.clone(), rotary_TD, slots_T, ragged, last_R, threads=threads))
+
+
+def steps() -> None:
+    """Whole steps: rows at 200 positions, and prompts."""
+    for keys in (torch.float32, torch.int8):
+        made = decoder(keys)
+        for threads in sorted({1, len(os.sched_getaffinity(0))}):
+            for rows in (1, 4, 16):
+                spent = step(made, [1] * rows, [200] * rows, threads)
+                read = made.nbytes / spent / 1e9
+                print(f"{keys}, {threads} threads: {rows:2} rows at 200 {1e3 * spent:6.1f} ms, weights {read:.1f} GB/s")
+            for tokens in (128, 512, 980):
+                spent = step(made, [tokens], [tokens], threads)
+                each = 1e6 * spent / tokens
+                print(f"{keys}, {threads} threads: a prompt of {tokens} {1e3 * spent:6.0f} ms, {each:.0f} us a token")
+
+
 if __name__ == "__main__":
     if not machine.available():
         raise SystemExit("this processor has no AVX-512 VNNI, or Numba is not installed")
@@ -94,3 +159,4 @@ if __name__ == "__main__":
     products(HEAD)
     products(GATE_UP)
     attention()
+    steps()
