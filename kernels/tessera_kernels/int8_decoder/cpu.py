@@ -22,6 +22,8 @@ from tessera_kernels.int8_decoder.machine import LANES, fetch_add, load_shared, 
 
 MOST_ROWS = 16
 """Rows that are multiplied at once: one register for the sums of each."""
+NEAR = 1 << 18
+"""Bytes of rows that a second-level cache keeps beside what else comes by."""
 SPINS = 2_000
 """Looks at the barrier before the processor is given to somebody else."""
 SILU, GELU = 0, 1
@@ -63,6 +65,15 @@ def _meet(shared, threads):
 @compiled(ELEMENTS)
 def _multiply(me, threads, linear, arenas, work, tokens, target_TW, add):
     """This thread's columns of rounded rows · weight + bias, written to `target` or added to it."""
+    # As many rows at a time as stay in the cache while the weights go by, in whole registers' worth.
+    at_once = max(MOST_ROWS, NEAR // work[0].shape[1] // MOST_ROWS * MOST_ROWS)
+    for first in range(0, tokens, at_once):
+        _multiply_rows(me, threads, linear, arenas, work, (first, min(tokens, first + at_once)), target_TW, add)
+
+
+@compiled(ELEMENTS)
+def _multiply_rows(me, threads, linear, arenas, work, between, target_TW, add):
+    """`_multiply` of the rows between two."""
     bytes_, floats, ints = arenas
     quantized_TW, scale_T, exact_TM, sums = work
     weights, groups = bytes_.ctypes.data + linear[_WEIGHT], linear[_INPUTS] // 4
@@ -77,9 +88,9 @@ def _multiply(me, threads, linear, arenas, work, tokens, target_TW, add):
         in_float_MN = floats.ctypes.data + (linear[_FLOAT] + begin * in_float) * SINGLE
         bias_N = floats.ctypes.data + (linear[_BIAS] + begin) * SINGLE if linear[_BIAS] >= 0 else 0
         column = weights + block * groups * 4 * LANES
-        row = 0
-        while row < tokens:
-            left, place = tokens - row, first_row + row * stride
+        row, end = between
+        while row < end:
+            left, place = end - row, first_row + row * stride
             if left >= MOST_ROWS:
                 count = 16
                 _dot_16(place, stride, column, groups, sum_)
