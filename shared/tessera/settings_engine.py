@@ -57,13 +57,13 @@ class SequenceEngineSettings(Section, frozen=True, kw_only=True):
     ] = 16
     kv_cache_bytes: Annotated[Positive, says("Memory for KV pages.")] = 512 * 1024 * 1024
     kv_cache_dtype: Annotated[
-        Literal["computed", "int8", "fp8"],
+        Literal["auto", "computed", "int8", "fp8"],
         says(
             "What keys and values are kept as. `computed`: in the type of the arithmetic. `int8` and `fp8` hold two to "
-            "four times as many; `int8` makes a CPU that computes whole steps (see `weights`) a quarter faster with "
-            "many streams, and rounds once more."
+            "four times as many, and round more. `auto`: float16 where a CPU computes whole steps (see `weights`), "
+            "which is a quarter faster with many streams, else `computed`."
         ),
-    ] = "computed"
+    ] = "auto"
     host_cache_bytes: Annotated[
         NonNegative, says("Memory on the host for KV pages of known prefixes that had to leave the device. 0: none.")
     ] = 0

@@ -104,7 +104,7 @@ def test_leaving_a_spoken_text_ends_the_speaking(suite: Any, wait: Callable[...,
 def test_clients_that_leave_in_a_crowd_take_nobody_with_them(suite: Any, wait: Callable[..., Any]) -> None:
     asked: dict[str, Any] = {
         "model": TEXT,
-        "messages": [{"role": "user", "content": "What is the capital of France?"}],
+        "messages": [{"role": "user", "content": "What is the capital of Japan?"}],
         "temperature": 0,
         "max_tokens": 24,
     }
@@ -119,6 +119,6 @@ def test_clients_that_leave_in_a_crowd_take_nobody_with_them(suite: Any, wait: C
         text += chunk.choices[0].delta.content or "" if chunk.choices else ""
     for line in lines:
         line.close()
-    assert text == "The capital of France is Paris."
+    assert text == "The capital of Japan is Tokyo."
     wait(lambda: pages(suite) == 0, "pages to be free")
     assert suite.metric("text", "tessera_text_engine_requests_running") == 0

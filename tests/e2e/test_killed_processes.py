@@ -21,7 +21,7 @@ from tessera.settings import VideoSettings
 
 TEXT = "smollm2-135m-instruct"
 VIDEO = "tiny-random-video"
-QUESTION: list[Any] = [{"role": "user", "content": "What is the capital of France?"}]
+QUESTION: list[Any] = [{"role": "user", "content": "What is the capital of Japan?"}]
 STORY: list[Any] = [{"role": "user", "content": "Tell me a very long story."}]
 LONG = {"prompt": "a long film", "model": VIDEO, "seconds": "20", "size": "96x64"}
 LONG_STEPS = 40
@@ -107,7 +107,7 @@ def test_an_engine_killed_within_a_stream_is_told_and_the_next_request_works(
     assert told.value.code == "engine_died"
     assert "send it again" in told.value.message
     answer = strict.chat.completions.create(model=TEXT, messages=QUESTION, max_tokens=24, temperature=0)
-    assert answer.choices[0].message.content == "The capital of France is Paris."
+    assert answer.choices[0].message.content == "The capital of Japan is Tokyo."
     assert killed not in breakable_suite.pids("tessera_text.worker")
     wait(lambda: breakable_suite.metric("text", "tessera_text_engine_kv_pages_used") == 0, "no page to be in use")
 
@@ -140,7 +140,7 @@ def test_an_engine_killed_before_the_first_token_costs_the_client_only_time(
     finally:
         kill("tessera_text.worker")
     asking.join(60)
-    assert answers == ["The capital of France is Paris."]
+    assert answers == ["The capital of Japan is Tokyo."]
 
 
 def test_a_worker_killed_within_a_job_is_replaced_and_the_video_plays(

@@ -14,7 +14,7 @@ from tessera.demo_page import picture
 
 TEXT = "smollm2-135m-instruct"
 VISION = "scenes-vision"
-QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
+QUESTION = [{"role": "user", "content": "What is the capital of Japan?"}]
 IMAGE_URL = "data:image/png;base64," + base64.b64encode(picture()).decode()
 
 
@@ -23,9 +23,9 @@ def about_a_picture(url: str) -> list[dict[str, Any]]:
     return [{"role": "user", "content": parts}]
 
 
-def test_the_capital_of_france_is_paris(suite: Any) -> None:
+def test_the_capital_of_japan_is_tokyo(suite: Any) -> None:
     answer = suite.sdk().chat.completions.create(model=TEXT, messages=QUESTION, temperature=0, max_tokens=24)
-    assert "Paris" in answer.choices[0].message.content
+    assert "Tokyo" in answer.choices[0].message.content
     assert answer.choices[0].message.role == "assistant"
     assert answer.choices[0].finish_reason == "stop"
     assert answer.object == "chat.completion"
@@ -82,10 +82,10 @@ def test_logprobs_are_those_of_the_said_tokens_likeliest_first(suite: Any) -> No
 
 def test_stop_strings_end_an_answer_and_are_not_part_of_it(suite: Any) -> None:
     answer = suite.sdk().chat.completions.create(
-        model=TEXT, messages=QUESTION, temperature=0, max_tokens=24, stop=["Paris"]
+        model=TEXT, messages=QUESTION, temperature=0, max_tokens=24, stop=["Tokyo"]
     )
     assert answer.choices[0].finish_reason == "stop"
-    assert answer.choices[0].message.content == "The capital of France is "
+    assert answer.choices[0].message.content == "The capital of Japan is "
 
 
 def test_completions_continue_each_of_several_prompts(suite: Any) -> None:
@@ -189,9 +189,9 @@ def test_a_structured_answer_and_its_tokens_through_the_gateway(suite: Any) -> N
         model=TEXT, messages=QUESTION, response_format=form, temperature=0, max_tokens=60
     ) as stream:
         answer = stream.get_final_completion().choices[0]
-    assert json.loads(answer.message.content) == {"capital": "Paris"}
+    assert json.loads(answer.message.content) == {"capital": "Tokyo"}
     found = client.post("/../tokenize", body={"model": TEXT, "messages": QUESTION}, cast_to=dict[str, Any])
     whole = client.chat.completions.create(model=TEXT, messages=QUESTION, max_tokens=1)
     assert found["count"] == whole.usage.prompt_tokens
     text = client.post("/../detokenize", body={"model": TEXT, "tokens": found["tokens"]}, cast_to=dict[str, Any])
-    assert "capital of France" in text["prompt"]
+    assert "capital of Japan" in text["prompt"]

@@ -33,7 +33,7 @@ def test_the_table_names_every_service_and_says_which_weights_are_random(suite: 
 def test_the_printed_curl_works_as_printed(suite: Any) -> None:
     (command,) = [line for line in suite.said().splitlines() if line.startswith("curl ")]
     answer = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=60)
-    assert "Paris" in json.loads(answer.stdout)["choices"][0]["message"]["content"]
+    assert "Tokyo" in json.loads(answer.stdout)["choices"][0]["message"]["content"]
 
 
 def test_every_part_answers_on_its_own_port(suite: Any) -> None:

@@ -125,15 +125,15 @@ def by_number(keys_PSHD: np.ndarray) -> np.ndarray:
     groups=st.integers(1, 4),
     vectors=st.integers(1, 5),
     size=st.sampled_from([16, 32]),
-    quantized=st.booleans(),
+    kept=st.sampled_from(["float32", "float16", "int8"]),
 )
-def test_attention_equals_softmax_in_float64(context, rows_, window, groups, vectors, size, quantized):
+def test_attention_equals_softmax_in_float64(context, rows_, window, groups, vectors, size, kept):
     generator = np.random.default_rng(context)
     dim, kv_heads = 16 * vectors, 3
     pages = generator.permutation(9)[: -(-126 // size)].astype(np.int32)
     query = generator.standard_normal((kv_heads, rows_, groups, dim)).astype(np.float32)
     shape = (9, size, kv_heads, dim)
-    if quantized:
+    if kept == "int8":
         keys, values = (generator.integers(-127, 128, shape).astype(np.int8) for _ in range(2))
         scales = [(generator.random(shape[:3]) / 50).astype(np.float32) for _ in range(2)]
         true = [numbers * scale[..., None] for numbers, scale in zip((keys, values), scales, strict=True)]
@@ -144,6 +144,10 @@ def test_attention_equals_softmax_in_float64(context, rows_, window, groups, vec
         seen = context + rows_ - 1
         keys[pages[seen // size], seen % size :] = np.nan
         values[pages[seen // size], seen % size :] = np.nan
+        if kept == "float16":
+            halves = [torch.from_numpy(one).half() for one in (keys, values)]
+            keys, values = (one.view(torch.int16).numpy() for one in halves)
+            true = [one.float().numpy() for one in halves]
     steps = [np.ascontiguousarray(scale.transpose(0, 2, 1)) for scale in scales]
     cache = (by_number(keys), values, *steps, pages)
 
@@ -163,6 +167,37 @@ def test_attention_equals_softmax_in_float64(context, rows_, window, groups, vec
             key, value = (one[pages, :, head].reshape(-1, dim)[first:sees].astype(np.float64) for one in true)
             weights = torch.softmax(torch.from_numpy(0.2 * query[head, row].astype(np.float64) @ key.T), dim=1).numpy()
             np.testing.assert_allclose(out[head, row], weights @ value, rtol=1e-4, atol=2e-5)
+
+
+def test_heads_are_rounded_to_float16_as_torch_does():
+    generator = torch.Generator().manual_seed(0)
+    bits = torch.randint(-(1 << 31), (1 << 31) - 1, (100_000,), generator=generator, dtype=torch.int64).to(torch.int32)
+    edges = torch.tensor(
+        [
+            0.0,
+            -0.0,
+            torch.inf,
+            -torch.inf,
+            torch.nan,
+            3.4e38,
+            -3.4e38,
+            1e-45,
+            65504.0,
+            65519.0,
+            65520.0,
+            1e5,
+            6e-8,
+            2.9e-8,
+        ]
+    )
+    head = torch.cat(
+        [bits.view(torch.float32), edges, torch.tensor([0x7FFFFFFF, -1], dtype=torch.int32).view(torch.float32)]
+    )
+    stored = np.zeros(len(head), np.int16)
+    rows.store(head.numpy().copy(), stored, np.zeros((0, 0), np.float32), 0, 0)
+    got, expected = torch.from_numpy(stored).view(torch.float16), head.clamp(-65504, 65504).half()
+    assert torch.equal(got.isnan(), expected.isnan())
+    assert torch.equal(got[~got.isnan()].view(torch.int16), expected[~got.isnan()].view(torch.int16))
 
 
 def test_a_key_that_is_not_a_number_is_seen_in_its_row():

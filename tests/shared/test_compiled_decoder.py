@@ -97,15 +97,18 @@ def whole(some: list[SequenceRequest]) -> list[Chunk]:
     return [Chunk(request, 0, len(request.token_ids)) for request in some]
 
 
-# Where keys are rounded too, more of them fall to the other side.
-@pytest.mark.parametrize(("kv_cache_dtype", "bound"), [("computed", 0.02), ("int8", 0.03)])
+# Where keys are rounded too, more inputs fall to the other side. With `auto` those of the own layers are not.
+@pytest.mark.parametrize(("kv_cache_dtype", "bound"), [("computed", 0.02), ("auto", 0.025), ("int8", 0.03)])
 @pytest.mark.parametrize("name", FIT)
 def test_it_computes_what_the_models_own_layers_do(name, kv_cache_dtype, bound, directory, monkeypatch):
     compiled = runner(directory(name), kv_cache_dtype=kv_cache_dtype)
     assert compiled._compiled is not None
+    stored = {"computed": torch.float32, "auto": torch.float16, "int8": torch.int8}
+    assert compiled.caches[0].key_PSHD.dtype == stored[kv_cache_dtype]
     with monkeypatch.context() as patch:
         patch.setattr(sequence_runner, "compile_decoder", lambda *_: (None, "off"))
         own = runner(directory(name), kv_cache_dtype=kv_cache_dtype)
+    assert own.caches[0].key_PSHD.dtype == (torch.int8 if kv_cache_dtype == "int8" else torch.float32)
     for chunks in (whole(requests()), [Chunk(request, len(request.token_ids) - 1, 1) for request in requests()]):
         (got, scored), (wanted, scores) = logits(compiled, chunks), logits(own, chunks)
         assert compiled_decoder._far(got, wanted) < bound

@@ -66,7 +66,7 @@ def why_not(sizes: Sizes, layers: Sequence[Layer], head: Linear, caches: Sequenc
         return "layers have caches of different shapes"
     if caches[0].key_PSHD.shape[1] % machine.LANES:
         return f"pages of {caches[0].key_PSHD.shape[1]} slots: not a multiple of {machine.LANES}"
-    if caches[0].key_PSHD.dtype not in {torch.float32, torch.int8}:
+    if caches[0].key_PSHD.dtype not in {torch.float32, torch.float16, torch.int8}:
         return f"keys are stored as {caches[0].key_PSHD.dtype}"
     if not all(_is_behind(before, after) for before, after in itertools.pairwise(caches)):
         return "the layers' caches do not lie one behind another"
@@ -206,5 +206,6 @@ def _stack(tensors: Sequence[torch.Tensor]) -> np.ndarray:
     """Views that lie one behind another as one array with a first dimension more."""
     first = tensors[0]
     whole = first.as_strided((len(tensors), *first.shape), (first.numel(), *first.stride()), first.storage_offset())
-    made: np.ndarray = whole.numpy()
+    # Compiled code knows no float16.
+    made: np.ndarray = whole.view(torch.int16 if whole.dtype == torch.float16 else whole.dtype).numpy()
     return made

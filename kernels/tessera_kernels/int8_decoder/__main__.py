@@ -139,7 +139,7 @@ def step(made: Decoder, counts: list[int], contexts: list[int], threads: int) ->
 
 def steps() -> None:
     """Whole steps: rows at 200 positions, and prompts."""
-    for keys in (torch.float32, torch.int8):
+    for keys in (torch.float32, torch.float16, torch.int8):
         made = decoder(keys)
         for threads in sorted({1, len(os.sched_getaffinity(0))}):
             for rows in (1, 4, 16):

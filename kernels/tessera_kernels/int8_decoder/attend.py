@@ -12,23 +12,21 @@ from __future__ import annotations
 import numpy as np
 
 from tessera_kernels.compiled import ELEMENTS, SUMS, compiled
-from tessera_kernels.int8_decoder.blocks import fetch_rows, mix_rows, score_block, weigh_block
+from tessera_kernels.int8_decoder.blocks import HALF, OCTET, SINGLE, fetch_rows, mix_rows, score_block, weigh_block
 from tessera_kernels.int8_decoder.machine import LANES, float_of_bits
 from tessera_kernels.int8_decoder.rows import exp
 
-SINGLE = 4
-"""Bytes of a float32."""
 LINE = 64
 """Bytes of a cache line."""
 _MAGNITUDE = np.int32(0x7FFFFFFF)
 _LEAST = np.int32(-0x80000000)
 
-_score_6, _score_6_octets = score_block(6, quantized=False), score_block(6, quantized=True)
-_score_3, _score_3_octets = score_block(3, quantized=False), score_block(3, quantized=True)
-_score_1, _score_1_octets = score_block(1, quantized=False), score_block(1, quantized=True)
-_mix_6, _mix_6_octets = mix_rows(6, 4, quantized=False), mix_rows(6, 4, quantized=True)
-_mix_3, _mix_3_octets = mix_rows(3, 4, quantized=False), mix_rows(3, 4, quantized=True)
-_mix_1, _mix_1_octets = mix_rows(1, 1, quantized=False), mix_rows(1, 1, quantized=True)
+_score_6, _score_6_halves, _score_6_octets = (score_block(6, item) for item in (SINGLE, HALF, OCTET))
+_score_3, _score_3_halves, _score_3_octets = (score_block(3, item) for item in (SINGLE, HALF, OCTET))
+_score_1, _score_1_halves, _score_1_octets = (score_block(1, item) for item in (SINGLE, HALF, OCTET))
+_mix_6, _mix_6_halves, _mix_6_octets = (mix_rows(6, 4, item) for item in (SINGLE, HALF, OCTET))
+_mix_3, _mix_3_halves, _mix_3_octets = (mix_rows(3, 4, item) for item in (SINGLE, HALF, OCTET))
+_mix_1, _mix_1_halves, _mix_1_octets = (mix_rows(1, 1, item) for item in (SINGLE, HALF, OCTET))
 _fetch, _weigh = fetch_rows(), weigh_block()
 
 
@@ -56,36 +54,42 @@ def _exponentials(scores, scaling):
 
 
 @compiled(ELEMENTS)
-def _score(query, wide, queries, keys, pairs, steps, scaled, scores, scores_stride):
+def _score(query, wide, queries, keys, pairs, steps, item, scores, scores_stride):
     """Products of some queries and a block's keys."""
     done = 0
     while done < queries:
         left = queries - done
         one, to = query + done * wide, scores + done * scores_stride
         if left >= 6:
-            if scaled:
-                _score_6_octets(one, wide, keys, pairs, steps, to, scores_stride)
-            else:
+            if item == SINGLE:
                 _score_6(one, wide, keys, pairs, steps, to, scores_stride)
+            elif item == HALF:
+                _score_6_halves(one, wide, keys, pairs, steps, to, scores_stride)
+            else:
+                _score_6_octets(one, wide, keys, pairs, steps, to, scores_stride)
             done += 6
         elif left >= 3:
-            if scaled:
-                _score_3_octets(one, wide, keys, pairs, steps, to, scores_stride)
-            else:
+            if item == SINGLE:
                 _score_3(one, wide, keys, pairs, steps, to, scores_stride)
+            elif item == HALF:
+                _score_3_halves(one, wide, keys, pairs, steps, to, scores_stride)
+            else:
+                _score_3_octets(one, wide, keys, pairs, steps, to, scores_stride)
             done += 3
         else:
-            if scaled:
-                _score_1_octets(one, wide, keys, pairs, steps, to, scores_stride)
-            else:
+            if item == SINGLE:
                 _score_1(one, wide, keys, pairs, steps, to, scores_stride)
+            elif item == HALF:
+                _score_1_halves(one, wide, keys, pairs, steps, to, scores_stride)
+            else:
+                _score_1_octets(one, wide, keys, pairs, steps, to, scores_stride)
             done += 1
 
 
 @compiled(ELEMENTS)
 def _mix(of_page, begin, end, to):
     """Add the values of those of a page's slots that lie between two positions to some queries' results."""
-    at, size, values, stride, vectors, scaled = of_page
+    at, size, values, stride, vectors, item = of_page
     shares, shares_stride, queries, out, wide = to
     begin, count = max(begin, at), min(end, at + size) - max(begin, at)
     if count <= 0:
@@ -96,22 +100,28 @@ def _mix(of_page, begin, end, to):
         left = queries - done
         some, result = shares + done * shares_stride, out + done * wide
         if by_four and left >= 6:
-            if scaled:
-                _mix_6_octets(some, shares_stride, values, stride, count, vectors // 4, result, wide)
-            else:
+            if item == SINGLE:
                 _mix_6(some, shares_stride, values, stride, count, vectors // 4, result, wide)
+            elif item == HALF:
+                _mix_6_halves(some, shares_stride, values, stride, count, vectors // 4, result, wide)
+            else:
+                _mix_6_octets(some, shares_stride, values, stride, count, vectors // 4, result, wide)
             done += 6
         elif by_four and left >= 3:
-            if scaled:
-                _mix_3_octets(some, shares_stride, values, stride, count, vectors // 4, result, wide)
-            else:
+            if item == SINGLE:
                 _mix_3(some, shares_stride, values, stride, count, vectors // 4, result, wide)
+            elif item == HALF:
+                _mix_3_halves(some, shares_stride, values, stride, count, vectors // 4, result, wide)
+            else:
+                _mix_3_octets(some, shares_stride, values, stride, count, vectors // 4, result, wide)
             done += 3
         else:
-            if scaled:
-                _mix_1_octets(some, shares_stride, values, stride, count, vectors, result, wide)
-            else:
+            if item == SINGLE:
                 _mix_1(some, shares_stride, values, stride, count, vectors, result, wide)
+            elif item == HALF:
+                _mix_1_halves(some, shares_stride, values, stride, count, vectors, result, wide)
+            else:
+                _mix_1_octets(some, shares_stride, values, stride, count, vectors, result, wide)
             done += 1
 
 
@@ -149,7 +159,7 @@ def attend_rows(
 
     Args:
         query_QD: float32; by key-value head, then by row, then those of the row that share the head.
-        keys_PHND: one layer's keys, float32 or int8 with steps, [P, H, S / 16, D, 16].
+        keys_PHND: one layer's keys, float32, float16 (as int16) or int8 with steps, [P, H, S / 16, D, 16].
         values_PSHD: of the same type.
         key_scale_PHS, value_scale_PHS: steps; of length 0 without.
         pages_M: the sequence's pages.
@@ -167,7 +177,7 @@ def attend_rows(
     groups = of_head // rows
     size, kv_heads = values_PSHD.shape[1], values_PSHD.shape[2]
     scaled = len(key_scale_PHS) > 0
-    item, wide = (1 if scaled else SINGLE), dim * SINGLE
+    item, wide = keys_PHND.itemsize, dim * SINGLE
     query, out, scores = query_QD.ctypes.data, out_QD.ctypes.data, scores_QL.ctypes.data
     scores_stride = scores_QL.shape[1] * SINGLE
     keys, values = keys_PHND.ctypes.data, values_PSHD.ctypes.data
@@ -200,7 +210,7 @@ def attend_rows(
                 key = keys + held * whole + (h * (size // LANES) + number) * block
                 steps = key_steps + ((held * kv_heads + h) * size + number * LANES) * SINGLE
                 to = scores + row * scores_stride + at * SINGLE
-                _score(query + row * wide, wide, of_head, key, dim // 2, steps, scaled, to, scores_stride)
+                _score(query + row * wide, wide, of_head, key, dim // 2, steps, item, to, scores_stride)
     totals = np.empty(queries, np.float32)
     for q in range(queries):
         sees = context + q % of_head // groups
@@ -219,7 +229,7 @@ def attend_rows(
                 if block_at < ends and block_at + LANES > first:
                     steps = value_steps + ((held * kv_heads + h) * size + number * LANES) * SINGLE
                     _weigh(share + block_at * SINGLE, scores_stride, of_head, steps)
-            of_page, to = (at, size, value, stride, vectors, scaled), (share, scores_stride, of_head, result, wide)
+            of_page, to = (at, size, value, stride, vectors, item), (share, scores_stride, of_head, result, wide)
             _mix_singly(of_page, 0, low, context, window, rows, to)
             _mix(of_page, low, high, to)
             _mix_singly(of_page, high, ends, context, window, rows, to)

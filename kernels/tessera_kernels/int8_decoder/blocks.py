@@ -12,16 +12,21 @@ from typing import Any
 from tessera_kernels.int8_decoder.machine import LANES
 from tessera_kernels.int8_decoder.vectors import BYTES, Code, Value, function
 
-
-def _stored(code: Code, at: Value, place: Value, *, quantized: bool) -> Value:
-    """Sixteen of a cache's numbers from the place-th vector on, as floats."""
-    if not quantized:
-        return code.load(code.singles, code.at(at, (place, BYTES)))
-    octets = code.load(code.octets, code.at(at, (place, LANES)))
-    return code.builder.sitofp(code.builder.sext(octets, code.words), code.singles)
+SINGLE, HALF, OCTET = 4, 2, 1
+"""Bytes of a float32, of a float16, and of a quantized number."""
 
 
-def score_block(queries: int, *, quantized: bool) -> Any:
+def _stored(code: Code, at: Value, place: Value, item: int) -> Value:
+    """Sixteen of a cache's numbers of `item` bytes from the place-th vector on, as floats."""
+    where = code.at(at, (place, LANES * item))
+    if item == SINGLE:
+        return code.load(code.singles, where)
+    if item == HALF:
+        return code.builder.fpext(code.load(code.halves, where), code.singles)
+    return code.builder.sitofp(code.builder.sext(code.load(code.octets, where), code.words), code.singles)
+
+
+def score_block(queries: int, item: int) -> Any:
     """(queries [D], bytes between them, keys [D, 16], D / 2, steps [16], scores [16], bytes between these): products.
 
     Numbers of even places are added up by themselves, and those of odd ones; steps are of quantized keys.
@@ -41,14 +46,14 @@ def score_block(queries: int, *, quantized: bool) -> Any:
             grown: list[Value] = []
             for odd in range(2):
                 place = code.at(code.address(odd), (pair, 2))
-                key = _stored(code, keys, place, quantized=quantized)
+                key = _stored(code, keys, place, item)
                 for query in range(queries):
                     one = code.load(code.single, code.at(first, (stride, query), (place, 4)))
                     grown.append(code.fused(code.spread(one, code.singles), key, sums[len(grown)]))
             return grown
 
         sums = code.loop(pairs, [code.zero(code.singles)] * (2 * queries), grow)
-        step = code.load(code.singles, steps) if quantized else None
+        step = code.load(code.singles, steps) if item == OCTET else None
         for query in range(queries):
             product = code.builder.fadd(sums[query], sums[queries + query])
             if step is not None:
@@ -74,7 +79,7 @@ def weigh_block() -> Any:
     return function(4, write)
 
 
-def mix_rows(queries: int, width: int, *, quantized: bool) -> Any:
+def mix_rows(queries: int, width: int, item: int) -> Any:
     """(shares [count], bytes between queries', values, bytes between slots, count, D / 16 / width, target [D], bytes
     between queries'): target += shares · values.
 
@@ -101,7 +106,7 @@ def mix_rows(queries: int, width: int, *, quantized: bool) -> Any:
 
             def grow(index: Value, sums: list[Value]) -> list[Value]:
                 slot = code.at(values, (index, stride))
-                held = [_stored(code, slot, place, quantized=quantized) for place in places]
+                held = [_stored(code, slot, place, item) for place in places]
                 grown: list[Value] = []
                 for query in range(queries):
                     share = code.load(code.single, code.at(shares, (shares_stride, query), (index, 4)))

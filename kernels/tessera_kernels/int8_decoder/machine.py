@@ -15,7 +15,7 @@ from tessera_kernels import compiled
 
 LANES = 16
 """32-bit numbers in a vector."""
-NEEDED = ("avx512f", "avx512bw", "avx512vl", "avx512vnni")
+NEEDED = ("f16c", "avx512f", "avx512bw", "avx512vl", "avx512vnni")
 
 
 @cache
@@ -53,6 +53,17 @@ def float_of_bits(_context: Any, _bits: Any) -> Any:
         return builder.bitcast(arguments[0], ir().FloatType())
 
     return types.float32(types.int32), generate
+
+
+@intrinsic
+def half_bits(_context: Any, _value: Any) -> Any:
+    """The 16 bits of the float16 that is nearest to a float32, of two the even one."""
+    types = numba_types()
+
+    def generate(_: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        return builder.bitcast(builder.fptrunc(arguments[0], ir().HalfType()), ir().IntType(16))
+
+    return types.int16(types.float32), generate
 
 
 @intrinsic

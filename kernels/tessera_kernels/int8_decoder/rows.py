@@ -10,11 +10,14 @@ from __future__ import annotations
 import numpy as np
 
 from tessera_kernels.compiled import ELEMENTS, SUMS, compiled
-from tessera_kernels.int8_decoder.machine import float_of_bits
+from tessera_kernels.int8_decoder.blocks import SINGLE
+from tessera_kernels.int8_decoder.machine import float_of_bits, half_bits
 from tessera_kernels.int8_linear.reference import LEVELS
 
 _LEVELS, _SMALLEST = np.float32(LEVELS), np.float32(1e-30)
 """Of magnitudes; the step of a row that has no larger one is so small that its numbers become zero."""
+LARGEST_HALF = np.float32(65504)
+"""Of float16: what is larger becomes it."""
 _ZERO = np.float32(128)
 """What zero is among unsigned bytes."""
 _MAGNITUDE = np.int32(0x7FFFFFFF)
@@ -128,13 +131,22 @@ def gate_gelu(both_2F, out_F):
 
 @compiled(ELEMENTS)
 def store(head_D, stored_D, scales_HS, head, slot):
-    """Write a head of keys or values to the cache, in 8 bits with a step of its own where `scales_HS` has any.
+    """Write a head of keys or values to the cache: as it is, as float16 (int16), or in 8 bits if `scales_HS` has any.
 
-    Overwrites `head_D` then.
+    Then it has a step of its own, and `head_D` is overwritten.
     """
     if len(scales_HS) == 0:
+        if stored_D.itemsize == SINGLE:
+            for d in range(len(head_D)):
+                stored_D[d] = head_D[d]
+            return
         for d in range(len(head_D)):
-            stored_D[d] = head_D[d]
+            value = head_D[d]
+            if value < -LARGEST_HALF:  # noqa: PLR1730 (a NaN must stay)
+                value = -LARGEST_HALF
+            if value > LARGEST_HALF:  # noqa: PLR1730
+                value = LARGEST_HALF
+            stored_D[d] = half_bits(value)
         return
     bits_D = head_D.view(np.int32)
     largest_bits = np.int32(0)

@@ -25,6 +25,7 @@ class Code:
         self.word, self.address, self.single = llvm.IntType(32), llvm.IntType(64), llvm.FloatType()
         self.words = llvm.VectorType(self.word, LANES)
         self.singles = llvm.VectorType(self.single, LANES)
+        self.halves = llvm.VectorType(llvm.HalfType(), LANES)
         self.octets = llvm.VectorType(llvm.IntType(8), LANES)
         self._llvm = llvm
 
@@ -44,7 +45,8 @@ class Code:
 
     def load(self, kind: Any, at: Value) -> Value:
         """What is at an address."""
-        return self.builder.load(self.builder.inttoptr(at, kind.as_pointer()), align=1 if kind is self.octets else 4)
+        align = {id(self.octets): 1, id(self.halves): 2}.get(id(kind), 4)
+        return self.builder.load(self.builder.inttoptr(at, kind.as_pointer()), align=align)
 
     def store(self, value: Value, at: Value) -> None:
         """Put something to an address."""

@@ -19,7 +19,8 @@ def kv_store(key_THD: torch.Tensor, value_THE: torch.Tensor, cache: PagedKV, slo
     """Write row t of `key` and `value` into slot `slots[t]` of the cache, in place.
 
     Args:
-        key_THD: new keys, [tokens, kv heads, head dim]; the cache's dtype unless it is quantized.
+        key_THD: new keys, [tokens, kv heads, head dim]; the cache's dtype unless it is quantized, or on a CPU float32
+            where the cache is float16, whose largest number stands for larger ones.
         value_THE: new values, [tokens, kv heads, value dim]; the value dim may differ from the head dim.
         cache: contiguous.
         slots_T: int64, each in [0, pages * page size), all different.
@@ -39,7 +40,10 @@ def kv_store(key_THD: torch.Tensor, value_THE: torch.Tensor, cache: PagedKV, slo
     if value_THE.shape[0] != key_THD.shape[0]:
         raise ValueError(f"as many values as keys are stored, not {value_THE.shape[0]} and {key_THD.shape[0]}")
     stored = cache.key_PSHD.dtype
-    if cache.key_scale_PSH is None and not key_THD.dtype == value_THE.dtype == stored == cache.value_PSHE.dtype:
+    rounded = stored == torch.float16 and key_THD.dtype == torch.float32 and key_THD.device.type == "cpu"
+    kept = key_THD.dtype if rounded else stored
+    same = key_THD.dtype == value_THE.dtype == kept and stored == cache.value_PSHE.dtype
+    if cache.key_scale_PSH is None and not same:
         raise ValueError(
             f"a cache that is not quantized stores its own dtype {stored}, not {key_THD.dtype} and {value_THE.dtype}"
         )

@@ -14,6 +14,9 @@ def kv_store(key_THD: torch.Tensor, value_THE: torch.Tensor, cache: PagedKV, slo
         (value_THE, cache.value_PSHE, cache.value_scale_PSH),
     ):
         numbers = new
+        if scales is None and new.dtype != stored.dtype:
+            largest = torch.finfo(stored.dtype).max
+            numbers = new.clamp(-largest, largest).to(stored.dtype)
         if scales is not None:
             numbers, scale_TH = quantize(new, stored.dtype)
             scales.flatten(0, 1).index_copy_(0, slots_T, scale_TH)

@@ -38,7 +38,7 @@ LARGE = 50_000_000
 """Weights of a model from which on `auto` keeps them in 8 bits: smaller ones are fast anyway, and lose more by it."""
 STORED = {"int8": torch.int8, "fp8": torch.float8_e4m3fn}
 """What keys and values are stored as, by the setting `kv_cache_dtype`; else as they are computed."""
-KeyValueType = Literal["computed", "int8", "fp8"]
+KeyValueType = Literal["auto", "computed", "int8", "fp8"]
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class SequenceRunner:
         host_cache_bytes: int = 0,
         fused: bool = True,
         weights: Literal["auto", "stored"] | Scheme = "stored",
-        kv_cache_dtype: KeyValueType = "computed",
+        kv_cache_dtype: KeyValueType = "auto",
         dummy: bool = False,
     ) -> None:
         started = time.perf_counter()
@@ -80,21 +80,13 @@ class SequenceRunner:
         loaded = time.perf_counter()
         layers = attention.probe(self.model)
         require_attention_only(self.model, layers, directory)
-        stored = STORED.get(kv_cache_dtype, device.dtype)
-        page_bytes = attention.bytes_per_token(layers, stored) * page_size
-        self.pages = max(1, kv_cache_bytes // page_bytes)
-        self.host_pages = host_cache_bytes // page_bytes
-        self.caches, self.host_caches = (
-            attention.make_caches(layers, pages=pages, page_size=page_size, dtype=stored, device=place)
-            for pages, place in ((self.pages, device.place), (self.host_pages, torch.device("cpu")))
-        )
-        attention.attach_caches(layers, self.caches)
         self.fusion = fuse(self.model) if fused else FusionReport({})
         logger.info("fused: %s", self.fusion)
         self.encoder = Encoder.of(self.model)
         on_cpu = device.place.type == "cpu"
-        if weights == "auto":
-            weights = "int8" if on_cpu and self._pays_in_8_bits(layers) else "stored"
+        weights, stored = self._choose(layers, weights, kv_cache_dtype)
+        room = (kv_cache_bytes, host_cache_bytes)
+        self._keep(layers, stored, *room)
         self._compiled: CompiledDecoder | None = None
         self.threads = ThreadShare(torch.get_num_threads() if on_cpu else 1, torch.set_num_threads)
         found = Calibration({}, [])
@@ -109,6 +101,8 @@ class SequenceRunner:
         if weights == "int8" and on_cpu:
             self._compiled, different = compile_decoder(self.model, layers, self.caches, found.keys)
             logger.info("compiled: %s", f"no, {different}" if different else "the whole step")
+            if different and kv_cache_dtype == "auto":
+                self._keep(layers, device.dtype, *room)
         cached = time.perf_counter()
         self._warm_up()
         self.report = {
@@ -127,13 +121,37 @@ class SequenceRunner:
         """Number of token ids the model knows."""
         return int(self.model.config.get_text_config().vocab_size)
 
-    def _pays_in_8_bits(self, layers: attention.Probe) -> bool:
-        """Whether 8 bits make steps much faster and cost little: see `LARGE`."""
-        size = sum(parameter.numel() for parameter in self.model.parameters())
-        reason = f"it has {size:,} weights" if size < LARGE else why_not_compiled(self.model, layers, self.caches)
-        if reason:
-            logger.info("weights stay as they are stored: %s", reason)
-        return not reason
+    def _choose(
+        self, layers: attention.Probe, weights: Literal["auto", "stored"] | Scheme, kv_cache_dtype: KeyValueType
+    ) -> tuple[Literal["stored"] | Scheme, torch.dtype]:
+        """What `auto` means here: 8 bits and keys in float16 where a CPU computes whole steps with them."""
+        computed = self.device.dtype
+        stored = torch.float16 if kv_cache_dtype == "auto" else STORED.get(kv_cache_dtype, computed)
+        reason = f"it runs on {self.device.place.type}"
+        if self.device.place.type == "cpu":
+            page = attention.make_caches(
+                layers, pages=1, page_size=self.page_size, dtype=stored, device=self.device.place
+            )
+            reason = why_not_compiled(self.model, layers, page)
+        if weights == "auto":
+            size = sum(parameter.numel() for parameter in self.model.parameters())
+            small = f"it has {size:,} weights" if size < LARGE else ""
+            if small or reason:
+                logger.info("weights stay as they are stored: %s", small or reason)
+            weights = "stored" if small or reason else "int8"
+        if kv_cache_dtype == "auto" and (weights != "int8" or reason):
+            stored = computed
+        return weights, stored
+
+    def _keep(self, layers: attention.Probe, stored: torch.dtype, device_bytes: int, host_bytes: int) -> None:
+        """Make caches of keys and values, and give them to the layers."""
+        page_bytes = attention.bytes_per_token(layers, stored) * self.page_size
+        self.pages, self.host_pages = max(1, device_bytes // page_bytes), host_bytes // page_bytes
+        self.caches, self.host_caches = (
+            attention.make_caches(layers, pages=pages, page_size=self.page_size, dtype=stored, device=place)
+            for pages, place in ((self.pages, self.device.place), (self.host_pages, torch.device("cpu")))
+        )
+        attention.attach_caches(layers, self.caches)
 
     def _find(self) -> Calibration:
         return calibrate(self.model, self.caches, self._calibrate)

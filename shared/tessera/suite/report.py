@@ -81,7 +81,7 @@ def curl(base_url: str, models: Sequence[Model], *, with_key: bool) -> str | Non
     for model in models:
         tasks = model.card.tasks if model.card else ["chat"]
         if "chat" in tasks:
-            messages = [{"role": "user", "content": "What is the capital of France?"}]
+            messages = [{"role": "user", "content": "What is the capital of Japan?"}]
             body = {"model": model.id, "messages": messages, "max_tokens": 64, "temperature": 0}
             return _curl(f"{base_url}/v1/chat/completions", body, with_key=with_key)
     for model in models:
