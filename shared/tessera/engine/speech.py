@@ -74,6 +74,7 @@ class TranscriptionRequest:
         self.random = RandomStream(message.seed, transcriber.device)
         self.language = message.language
         self.position_s = 0.0
+        self.done = 0
         self.window = int(transcriber.window_s * transcriber.sample_rate)
         self.timestamps = message.timestamps or len(self.samples) > self.window
 
@@ -85,8 +86,14 @@ class TranscriptionRequest:
     def advance(self) -> tuple[Transcript, float]:
         """Transcribe the next window. The second value is the seconds of audio that it moved on by."""
         transcriber, message, rate = self.transcriber, self.message, self.transcriber.sample_rate
-        first = round(self.position_s * rate)
-        piece = self.samples[first : first + self.window]
+        cuts = message.windows
+        if cuts is not None:
+            first, end = cuts[self.done]
+            self.position_s = first / rate
+        else:
+            first = round(self.position_s * rate)
+            end = first + self.window
+        piece = self.samples[first:end]
         features = transcriber.features(piece)
         if self.language is None:
             self.language = transcriber.detect_language(features)
@@ -100,10 +107,14 @@ class TranscriptionRequest:
             random=self.random,
         )
         segments = [_later(segment, self.position_s) for segment in heard.segments]
-        self.position_s += heard.advance_s
-        last = len(self.samples) / rate - self.position_s < MIN_REST_S
+        self.done += 1
+        if cuts is not None:
+            last, advance_s = self.done == len(cuts), len(piece) / rate
+        else:
+            self.position_s += heard.advance_s
+            advance_s, last = heard.advance_s, len(self.samples) / rate - self.position_s < MIN_REST_S
         answer = Transcript(request_id=message.request_id, segments=segments, language=self.language or "", last=last)
-        return answer, heard.advance_s
+        return answer, advance_s
 
 
 class SpeechEngine:

@@ -219,5 +219,7 @@ def load_ctc(directory: Path, card: Card, *, device: torch.device) -> CTCTranscr
             raise
         raise ModelLoadError(f"cannot read the feature settings or tokenizer in {directory}: {error}") from error
     starts = frozenset(index for token, index in vocabulary.items() if token.startswith(WORD_MARK))
-    card = msgspec.structs.replace(card, sample_rate=extractor.sampling_rate, tasks=["transcription"])
+    card = msgspec.structs.replace(
+        card, sample_rate=extractor.sampling_rate, window_s=WINDOW_S, tasks=["transcription"]
+    )
     return CTCTranscriber(model, extractor, starts, card)

@@ -159,5 +159,7 @@ def load_whisper(directory: Path, card: Card, *, device: torch.device) -> Whispe
         extractor = WhisperFeatureExtractor.from_pretrained(directory, local_files_only=True)
     except (OSError, ValueError) as error:
         raise ModelLoadError(f"cannot read the feature settings in {directory}: {error}") from error
-    card = msgspec.structs.replace(card, sample_rate=extractor.sampling_rate, tasks=["transcription"])
+    card = msgspec.structs.replace(
+        card, sample_rate=extractor.sampling_rate, window_s=float(extractor.chunk_length), tasks=["transcription"]
+    )
     return WhisperTranscriber(model, extractor, card)

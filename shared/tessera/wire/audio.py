@@ -33,6 +33,15 @@ class SpeechRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     seed: Annotated[int, Meta(ge=0, le=2**63 - 1)] | None = None
 
 
+class ServerVAD(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How speech is told from silence: a probability, the padding around it and the silence that ends it."""
+
+    type: Literal["server_vad"] = "server_vad"
+    threshold: Annotated[float, Meta(gt=0, lt=1)] = 0.5
+    prefix_padding_ms: Annotated[int, Meta(ge=0, le=5_000)] = 300
+    silence_duration_ms: Annotated[int, Meta(ge=32, le=10_000)] = 500
+
+
 class TranscriptionRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Fields of `POST /v1/audio/transcriptions` beside `file`. Comes as a form."""
 
@@ -43,6 +52,8 @@ class TranscriptionRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unk
     temperature: Annotated[float, Meta(ge=0, le=1)] = 0.0
     timestamp_granularities: Annotated[list[Literal["word", "segment"]], Meta(max_length=2)] = []
     stream: bool = False
+    chunking_strategy: Literal["auto", "none"] | ServerVAD | None = None
+    """`none` is beyond OpenAI: the model cuts by itself, and hears silence and noise too."""
 
 
 class Segment(msgspec.Struct, frozen=True, kw_only=True):

@@ -121,7 +121,9 @@ class Transcribe(Message, frozen=True, kw_only=True):
     """Service → speech engine: transcribe `audio` (float32 mono at the model's rate); answered by `Transcript`.
 
     `timestamps` asks for segments inside a window of the model; without it a recording that fits one window is one
-    segment. `seed` matters only when `temperature` is above zero.
+    segment. `seed` matters only where tokens are drawn. `windows` are what is heard, as the first sample and the one
+    behind the last: each no longer than the model's window and cut where nothing is said; without them the model says
+    itself, one window after another, where it goes on.
     """
 
     request_id: str
@@ -131,6 +133,7 @@ class Transcribe(Message, frozen=True, kw_only=True):
     temperature: float = 0.0
     timestamps: bool = False
     seed: int = 0
+    windows: list[tuple[int, int]] | None = None
 
 
 class Cancel(Message, frozen=True, kw_only=True):

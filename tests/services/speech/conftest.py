@@ -107,6 +107,7 @@ def serving(models_dir: Path, data: Path, **speech: Any) -> Iterator[Service]:
         "TESSERA_SPEECH__SYNTHESIS_MODEL": SPEECH,
         "TESSERA_SPEECH__TRANSCRIPTION_MODEL": TRANSCRIPTION,
         "TESSERA_SPEECH__THREADS": "1",
+        "TESSERA_SPEECH__VOICE_DETECTION": "false",  # what is played to these models is not speech
         "TESSERA_SPEECH__DEVICE": "cpu",
         **{f"TESSERA_SPEECH__{name.upper()}": str(value) for name, value in speech.items()},
     }
