@@ -77,7 +77,9 @@ def build(settings: Settings) -> Engine:
         directories=[str(synthesis.path), str(transcription.path)],
         report={part: after - before for part, (before, after) in zip(parts, pairwise(marks), strict=True)},
     )
-    return SpeechEngine(synthesizer, transcriber, max_waiting=speech.max_waiting, ready=ready)
+    return SpeechEngine(
+        synthesizer, transcriber, max_waiting=speech.max_waiting, max_windows=speech.max_windows, ready=ready
+    )
 
 
 def main() -> None:

@@ -230,6 +230,7 @@ def test_a_transcript_is_that_of_transformers(
     samples = melody(6.0)
     directory = transcription_model.path
     model = WhisperForConditionalGeneration.from_pretrained(directory).eval()
+    model.generation_config.logprob_threshold = None  # its short form fails on it
     extractor = WhisperFeatureExtractor.from_pretrained(directory)
     features = extractor(samples, sampling_rate=16_000, return_tensors="pt").input_features
     tokens = model.generate(features, task="transcribe")
