@@ -54,24 +54,26 @@ class Transcription:
         # Counts what is in memory for as long as it is, however its request ends.
         self._held: weakref.WeakSet[Listening] = weakref.WeakSet()
 
-    async def listen(self, body: TranscriptionRequest, data: bytes, *, timestamps: bool) -> Listening:
+    async def listen(
+        self, body: TranscriptionRequest, data: bytes, *, timestamps: bool, translate: bool = False
+    ) -> Listening:
         """Decode a recording and say how to follow its transcript.
 
         Args:
             body: the request's fields.
             data: bytes of the uploaded file.
             timestamps: whether segments inside the model's windows are wanted.
+            translate: into English.
 
         Raises:
             InvalidRequestError, PayloadTooLargeError, UnsupportedMediaError: what is wrong with the file or a field.
             OverloadedError: the recordings that are waiting fill the memory that they may have.
         """
         require_model(self.card, body.model, "transcribe")
-        if "word" in body.timestamp_granularities and not self._transcripts.has_words:
+        if translate and not self._transcripts.translates:
             raise InvalidRequestError(
-                "`timestamp_granularities` has `word`: times of words are not made by this model; "
-                "`response_format=verbose_json` has those of segments",
-                param="timestamp_granularities",
+                f"the model {self.card.id!r} does not translate; a multilingual Whisper does",
+                param="model",
                 code="unsupported_parameter",
             )
         language = self._transcripts.language(body.language)
@@ -102,6 +104,8 @@ class Transcription:
             timestamps=timestamps,
             seed=secrets.randbits(63),
             windows=found,
+            words="word" in body.timestamp_granularities,
+            translate=translate,
         )
         listening = Listening(message, self._engine, self._transcripts, samples.size / self.rate)
         self._held.add(listening)
@@ -161,7 +165,18 @@ class Listening:
                 for heard in answer.segments:
                     text = self._transcripts.text(heard.token_ids)
                     self.words += [self._word(word) for word in heard.words]
-                    yield Segment(id=number, start=round(heard.start, 3), end=round(heard.end, 3), text=text)
+                    yield Segment(
+                        id=number,
+                        seek=round(100 * heard.seek),
+                        start=round(heard.start, 3),
+                        end=round(heard.end, 3),
+                        text=text,
+                        tokens=heard.token_ids,
+                        temperature=heard.temperature,
+                        avg_logprob=round(heard.avg_logprob, 5),
+                        compression_ratio=round(heard.compression_ratio, 5),
+                        no_speech_prob=round(heard.no_speech_prob, 5),
+                    )
                     number += 1
 
     def _word(self, word: TranscriptWord) -> Word:

@@ -1,4 +1,4 @@
-"""The routes that write down what is said: OpenAI's transcriptions.
+"""The routes that write down what is said: OpenAI's transcriptions and translations.
 
 Does not know models: see `tessera_speech.transcription`.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 from litestar import Request, Response, post
@@ -29,6 +29,7 @@ from tessera.wire.audio import (
     TranscriptTextDelta,
     TranscriptTextDone,
     TranscriptUsage,
+    TranslationRequest,
     VerboseTranscription,
 )
 from tessera.wire.decoding import DAMAGED, convert_form
@@ -68,6 +69,33 @@ async def transcribe(request: SpeechHTTPRequest, state: State) -> Response[bytes
     return await unless_client_leaves(request, _whole(listening, body))
 
 
+@post(
+    "/v1/audio/translations",
+    summary="Write down in English what is said.",
+    tags=["speech"],
+    status_code=200,
+    operation_class=documented(TranslationRequest, "multipart/form-data", file="file"),
+)
+async def translate(request: SpeechHTTPRequest, state: State) -> Response[bytes]:
+    """Takes any common audio or video file; the model has to be one that translates (a multilingual Whisper)."""
+    form, _ = await read_form(request)
+    data = _file(form)
+    asked = convert_form(_with_objects(form.fields), TranslationRequest)
+    body = TranscriptionRequest(
+        model=asked.model,
+        prompt=asked.prompt,
+        response_format=asked.response_format,
+        temperature=asked.temperature,
+        chunking_strategy=asked.chunking_strategy,
+    )
+    host: Host = state.host
+    transcription = (await host.tools(body.model)).transcription
+    timestamps = body.response_format in TIMED_FORMATS
+    work = transcription.listen(body, data, timestamps=timestamps, translate=True)
+    listening = await unless_client_leaves(request, work)
+    return await unless_client_leaves(request, _whole(listening, body, task="translate"))
+
+
 def _transcription_request(form: Form) -> tuple[TranscriptionRequest, bytes]:
     for name, reason in REFUSED_FIELDS.items():
         if name in form.fields:
@@ -79,15 +107,7 @@ def _transcription_request(form: Form) -> tuple[TranscriptionRequest, bytes]:
             param="response_format",
             code="unsupported_parameter",
         )
-    for name in form.files:
-        if name != "file":
-            raise InvalidRequestError(f"`{name}` is not a file of this request; `file` is", param=name)
-    if "file" not in form.files:
-        raise InvalidRequestError(
-            "`file` is required: the recording as a file of a multipart form",
-            param="file",
-            code="missing_required_parameter",
-        )
+    data = _file(form)
     body = convert_form(_with_objects(form.fields), TranscriptionRequest)
     if body.timestamp_granularities and body.response_format != "verbose_json":
         raise InvalidRequestError(
@@ -99,7 +119,20 @@ def _transcription_request(form: Form) -> tuple[TranscriptionRequest, bytes]:
             f"`stream` sends text; `response_format={body.response_format}` needs the whole transcript first",
             param="stream",
         )
-    return body, form.files["file"].data
+    return body, data
+
+
+def _file(form: Form) -> bytes:
+    for name in form.files:
+        if name != "file":
+            raise InvalidRequestError(f"`{name}` is not a file of this request; `file` is", param=name)
+    if "file" not in form.files:
+        raise InvalidRequestError(
+            "`file` is required: the recording as a file of a multipart form",
+            param="file",
+            code="missing_required_parameter",
+        )
+    return form.files["file"].data
 
 
 async def _transcript_events(listening: Listening) -> AsyncGenerator[bytes, None]:
@@ -112,7 +145,9 @@ async def _transcript_events(listening: Listening) -> AsyncGenerator[bytes, None
     yield event(TranscriptTextDone(text=text.text, usage=TranscriptUsage(seconds=_seconds(listening))))
 
 
-async def _whole(listening: Listening, body: TranscriptionRequest) -> Response[bytes]:
+async def _whole(
+    listening: Listening, body: TranscriptionRequest, task: Literal["transcribe", "translate"] = "transcribe"
+) -> Response[bytes]:
     segments: list[Segment] = []
     text = TextInProgress()
     async for segment in listening.segments():
@@ -125,7 +160,8 @@ async def _whole(listening: Listening, body: TranscriptionRequest) -> Response[b
         case "verbose_json":
             return json_response(
                 VerboseTranscription(
-                    language=listening.language,
+                    task=task,
+                    language="english" if task == "translate" else listening.language,
                     duration=_seconds(listening),
                     text=text.text,
                     segments=segments,
@@ -162,4 +198,4 @@ def _with_objects(fields: dict[str, Any]) -> dict[str, Any]:
         ) from error
 
 
-TRANSCRIPTION_ROUTES = [transcribe]
+TRANSCRIPTION_ROUTES = [transcribe, translate]

@@ -36,7 +36,7 @@ WORD_MARK = "▁"
 
 
 @dataclass(frozen=True)
-class _Word:
+class Word:
     """Tokens, the frame of the first and the one behind the last."""
 
     token_ids: list[int]
@@ -47,6 +47,8 @@ class _Word:
 class CTCTranscriber:
     """Implements `tessera.models.speech_transcription.Transcriber`.
 
+    A model that finds its tokens in another way overrides `hear`: see `tessera.models.speech_tdt`.
+
     Args:
         model: in eval mode on its device.
         extractor: Transformers' feature extractor of the same directory.
@@ -54,12 +56,15 @@ class CTCTranscriber:
         card: completed with what the configuration says.
     """
 
+    _lead = 0.5
+    """Frames between where a frame of the encoder begins and where it is centred: tokens are timed by the centre."""
+
     def __init__(self, model: Any, extractor: Any, tokenizer: Tokenizer, card: Card) -> None:
         self.model = model
         self.extractor = extractor
         self.card = card
         self.device: torch.device = model.device
-        self._word_starts = frozenset(
+        self.word_starts = frozenset(
             index for token, index in tokenizer.get_vocab().items() if token.startswith(WORD_MARK)
         )
         self._decode = tokenizer.decode
@@ -123,40 +128,53 @@ class CTCTranscriber:
         scores_NT = (best_NT - logits_NTV.logsumexp(-1)).tolist()
         frames_N: list[int] = self.model._get_subsampling_output_length(mask_NF.sum(-1)).tolist()
         tokens: list[list[int]] = tokens_NT.tolist()
-        return [
-            self._window(piece, tokens[row][:frames], scores_NT[row], features_NFM[row][mask_NF[row]])
-            for row, (piece, frames) in enumerate(zip(pieces, frames_N, strict=True))
-        ]
+        blank = self._blank
+        windows = []
+        for row, (piece, frames) in enumerate(zip(pieces, frames_N, strict=True)):
+            said = [score for token, score in zip(tokens[row][:frames], scores_NT[row], strict=False) if token != blank]
+            words = self._words(tokens[row][:frames])
+            windows.append(self.window(piece, words, said, features_NFM[row][mask_NF[row]], frames))
+        return windows
 
-    def _window(self, piece: Piece, tokens: list[int], scores: list[float], features_FM: torch.Tensor) -> Window:
-        words, advance_s = self._words(tokens), piece.seconds
+    def window(
+        self, piece: Piece, words: list[Word], said: list[float], features_FM: torch.Tensor, frames: int
+    ) -> Window:
+        """The window of words.
+
+        Args:
+            piece: what was heard.
+            words: in order.
+            said: log-probability of each token, or of each frame that has one.
+            features_FM: without padding.
+            frames: that the encoder made of them.
+        """
+        advance_s = piece.seconds
         if piece.open_end and piece.seconds >= self.window_s:
-            kept, cut = cut_at_pause(words, self._loudness(features_FM, len(tokens)))
+            kept, cut = cut_at_pause(words, self._loudness(features_FM, frames))
             words, advance_s = words[:kept], min(piece.seconds, cut * self._frame_s)
         if piece.timestamps:
             parts = [self._segment(part, piece.seconds) for part in self._parts(words)]
         else:
             token_ids = [token for word in words for token in word.token_ids]
             parts = [TranscriptSegment(start=0.0, end=advance_s, token_ids=token_ids)]
-        said = [score for token, score in zip(tokens, scores, strict=False) if token != self._blank]
         measures = {
             "avg_logprob": sum(said) / len(said) if said else 0.0,
             "compression_ratio": compression_ratio(self._decode([token for word in words for token in word.token_ids])),
         }
         return Window([msgspec.structs.replace(part, **measures) for part in parts], advance_s)
 
-    def _words(self, tokens: list[int]) -> list[_Word]:
+    def _words(self, tokens: list[int]) -> list[Word]:
         """Runs of one token are one; a blank between two keeps them apart."""
-        words: list[_Word] = []
+        words: list[Word] = []
         end = 0
         for token, run in groupby(tokens):
             first, end = end, end + len(list(run))
             if token == self._blank:
                 continue
-            if token in self._word_starts or not words:
-                words.append(_Word([token], first, end))
+            if token in self.word_starts or not words:
+                words.append(Word([token], first, end))
             else:
-                words[-1] = _Word([*words[-1].token_ids, token], words[-1].first, end)
+                words[-1] = Word([*words[-1].token_ids, token], words[-1].first, end)
         return words
 
     def _loudness(self, features_FM: torch.Tensor, frames: int) -> list[float]:
@@ -167,9 +185,9 @@ class CTCTranscriber:
         loudness: list[float] = padded.reshape(frames, self._subsampling).mean(-1).tolist()
         return loudness
 
-    def _parts(self, words: list[_Word]) -> list[list[_Word]]:
+    def _parts(self, words: list[Word]) -> list[list[Word]]:
         """Words of one segment each."""
-        parts: list[list[_Word]] = []
+        parts: list[list[Word]] = []
         for word in words:
             if (
                 not parts
@@ -180,11 +198,11 @@ class CTCTranscriber:
             parts[-1].append(word)
         return parts
 
-    def _segment(self, words: list[_Word], seconds: float) -> TranscriptSegment:
+    def _segment(self, words: list[Word], seconds: float) -> TranscriptSegment:
         timed = [
             TranscriptWord(
-                start=min(seconds, max(0.0, (word.first - 0.5) * self._frame_s)),
-                end=min(seconds, (word.end - 0.5) * self._frame_s),
+                start=min(seconds, max(0.0, (word.first - self._lead) * self._frame_s)),
+                end=min(seconds, max(0.0, (word.end - self._lead) * self._frame_s)),
                 token_ids=word.token_ids,
             )
             for word in words
@@ -193,7 +211,7 @@ class CTCTranscriber:
         return TranscriptSegment(start=timed[0].start, end=timed[-1].end, token_ids=token_ids, words=timed)
 
 
-def cut_at_pause(words: list[_Word], loudness: list[float]) -> tuple[int, int]:
+def cut_at_pause(words: list[Word], loudness: list[float]) -> tuple[int, int]:
     """Where a window ends that the recording goes on after.
 
     Args:
@@ -225,7 +243,12 @@ def load_ctc(directory: Path, card: Card, *, device: torch.device) -> CTCTranscr
     Raises:
         ModelLoadError: pickled, missing or damaged weights, no feature settings or tokenizer.
     """
-    model = load_pretrained(ParakeetForCTC, directory, device=device, dtype=torch.float32)
+    return CTCTranscriber(*parts(ParakeetForCTC, directory, card, device=device))
+
+
+def parts(kind: Any, directory: Path, card: Card, *, device: torch.device) -> tuple[Any, Any, Tokenizer, Card]:
+    """Model, feature extractor, tokenizer and completed card of a Parakeet directory. Raises as `load_ctc` does."""
+    model = load_pretrained(kind, directory, device=device, dtype=torch.float32)
     try:
         extractor = ParakeetFeatureExtractor.from_pretrained(directory, local_files_only=True)
         tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
@@ -237,4 +260,4 @@ def load_ctc(directory: Path, card: Card, *, device: torch.device) -> CTCTranscr
     card = msgspec.structs.replace(
         card, sample_rate=extractor.sampling_rate, window_s=WINDOW_S, tasks=["transcription"]
     )
-    return CTCTranscriber(model, extractor, tokenizer, card)
+    return model, extractor, tokenizer, card

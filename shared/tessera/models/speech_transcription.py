@@ -187,10 +187,15 @@ def load_transcriber(directory: Path, card: Card, *, device: torch.device) -> Tr
     Raises:
         ModelLoadError: another architecture, pickled, missing or damaged weights, no feature settings.
     """
-    # Imported here: both name the types above.
+    # Imported here: they name the types above.
     from tessera.models.speech_ctc import load_ctc  # noqa: PLC0415
+    from tessera.models.speech_tdt import load_tdt  # noqa: PLC0415
     from tessera.models.speech_whisper import load_whisper  # noqa: PLC0415
 
-    loaders: dict[str, Callable[..., Transcriber]] = {"whisper": load_whisper, "parakeet_ctc": load_ctc}
+    loaders: dict[str, Callable[..., Transcriber]] = {
+        "whisper": load_whisper,
+        "parakeet_ctc": load_ctc,
+        "parakeet_tdt": load_tdt,
+    }
     kind = require_kind(directory, tuple(loaders), "transcription")
     return loaders[kind](directory, card, device=device)

@@ -57,12 +57,23 @@ class TranscriptionRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unk
 
 
 class Segment(msgspec.Struct, frozen=True, kw_only=True):
-    """A stretch of transcribed audio. Times are seconds from the beginning."""
+    """A stretch of transcribed audio. Times are seconds from the beginning.
+
+    The measures are of the window that it was heard in, which begins `seek` hundredths of a second in: how hot it was
+    sampled, the mean log-probability of its tokens (below -1: doubtful), how well its text compresses (above 2.4: it
+    repeats itself), and the probability that nobody speaks.
+    """
 
     id: int
+    seek: int = 0
     start: float
     end: float
     text: str
+    tokens: list[int] = []
+    temperature: float = 0.0
+    avg_logprob: float = 0.0
+    compression_ratio: float = 1.0
+    no_speech_prob: float = 0.0
 
 
 class Word(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,6 +91,17 @@ class TranscriptUsage(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float
 
 
+class TranslationRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Fields of `POST /v1/audio/translations` beside `file`: into English. Comes as a form."""
+
+    model: str
+    prompt: Annotated[str, Meta(max_length=4096)] | None = None
+    response_format: TranscriptFormat = "json"
+    temperature: Annotated[float, Meta(ge=0, le=1)] = 0.0
+    chunking_strategy: Literal["auto", "none"] | ServerVAD | None = None
+    """Beyond OpenAI, as for transcriptions."""
+
+
 class Transcription(msgspec.Struct, frozen=True, kw_only=True):
     """Answer with `response_format=json`."""
 
@@ -90,7 +112,7 @@ class Transcription(msgspec.Struct, frozen=True, kw_only=True):
 class VerboseTranscription(msgspec.Struct, frozen=True, kw_only=True):
     """Answer with `response_format=verbose_json`. `duration` in seconds; `words` where they were asked for."""
 
-    task: Literal["transcribe"] = "transcribe"
+    task: Literal["transcribe", "translate"] = "transcribe"
     language: str
     duration: float
     text: str

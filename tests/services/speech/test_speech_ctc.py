@@ -26,7 +26,7 @@ from transformers import (
 from tessera.engine.speech_transcription import TranscriptionQueue
 from tessera.errors import InvalidRequestError, ModelLoadError
 from tessera.hub.cards import read_card
-from tessera.models.speech_ctc import WINDOW_S, CTCTranscriber, _Word, cut_at_pause
+from tessera.models.speech_ctc import WINDOW_S, CTCTranscriber, Word, cut_at_pause
 from tessera.models.speech_transcription import Piece, Window, load_transcriber
 from tessera.wire.engine import Array, Transcribe, Transcript, TranscriptSegment
 from tessera_speech.recordings import decode
@@ -149,8 +149,8 @@ def test_a_long_recording_is_heard_to_its_end_in_order(transcriber: CTCTranscrib
     assert all(earlier.end <= later.start + 0.09 for earlier, later in pairwise(words))
 
 
-def spoken(*frames: tuple[int, int]) -> list[_Word]:
-    return [_Word([1], first, end) for first, end in frames]
+def spoken(*frames: tuple[int, int]) -> list[Word]:
+    return [Word([1], first, end) for first, end in frames]
 
 
 @pytest.mark.parametrize(
@@ -163,7 +163,7 @@ def spoken(*frames: tuple[int, int]) -> list[_Word]:
         (spoken((0, 100)), 0, 1, 100),  # one endless word: all of it
     ],
 )
-def test_a_window_is_cut_where_nothing_is_said(words: list[_Word], quiet: int, kept: int, cut: int) -> None:
+def test_a_window_is_cut_where_nothing_is_said(words: list[Word], quiet: int, kept: int, cut: int) -> None:
     loudness = [1.0] * 100
     loudness[quiet] = 0.0
     assert cut_at_pause(words, loudness) == (kept, cut)
@@ -233,7 +233,7 @@ def test_what_a_ctc_model_cannot_do_is_refused(
 def test_prompts_and_languages_are_refused_before_the_engine_is_asked(directory: Path) -> None:
     transcripts = Transcripts(directory)
     assert transcripts.languages == ["en"]
-    assert transcripts.has_words
+    assert not transcripts.translates
     assert transcripts.language("EN") == "en"
     assert transcripts.prompt_ids(None) == []
     with pytest.raises(InvalidRequestError, match="does not know the language 'fr'"):

@@ -289,12 +289,6 @@ def test_language_prompt_and_temperature_reach_the_model(http: httpx.Client, rec
         ({"language": "xx"}, "language", "does not know the language 'xx'"),
         ({"response_format": "diarized_json"}, "response_format", "speakers are not told apart"),
         ({"timestamp_granularities[]": "word"}, "timestamp_granularities", "needs `response_format=verbose_json`"),
-        (
-            {"timestamp_granularities[]": "word", "response_format": "verbose_json"},
-            "timestamp_granularities",
-            "times of words are not made by this model",
-        ),
-        ({"chunking_strategy": "auto"}, "chunking_strategy", "not supported"),
         ({"include[]": "logprobs"}, "include", "not supported"),
         ({"temperature": "2"}, "temperature", ""),
         ({"temperature": "hot"}, "temperature", ""),
