@@ -91,7 +91,7 @@ class Transcription:
             samples = await asyncio.to_thread(
                 recordings.decode, data, rate=self.rate, max_seconds=self._settings.max_audio_seconds
             )
-            found = None if detection is None else await asyncio.to_thread(self._windows, samples, detection)
+            found = await asyncio.to_thread(self._windows, samples, detection)
         held_s = sum(listening.seconds for listening in self._held)
         if held_s + samples.size / self.rate > HELD_RECORDINGS * self._settings.max_audio_seconds:
             raise OverloadedError(f"{held_s:.0f} s of recordings are already waiting; try again later", retry_after=10)
@@ -128,10 +128,15 @@ class Transcription:
             )
         return asked if isinstance(asked, ServerVAD) else ServerVAD()
 
-    def _windows(self, samples: np.ndarray[Any, Any], detection: ServerVAD) -> list[tuple[int, int]]:
+    def _windows(self, samples: np.ndarray[Any, Any], detection: ServerVAD | None) -> list[tuple[int, int]] | None:
         assert self.card.window_s is not None, "the engine completes the cards it sends"
-        found = spans(self._activity.probabilities(samples), samples.size, detection)
-        return windows.pack(found, samples, window_s=self.card.window_s)
+        if detection is not None:
+            found = spans(self._activity.probabilities(samples), samples.size, detection)
+        elif self._transcripts.continues:
+            return None
+        else:
+            found = [(0, samples.size)]
+        return windows.pack(found, samples, rate=self.rate, window_s=self.card.window_s)
 
 
 class Listening:

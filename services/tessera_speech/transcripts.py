@@ -66,6 +66,8 @@ class Transcripts:
         self._end = config.eos_token_id or 0
         self._max_prompt = config.max_target_positions // 2 - 1
         self._before = self._tokenizer.token_to_id("<|startofprev|>")
+        self.continues = self._before is not None
+        """Whether the model can be told what was said before, and says itself where it has to go on."""
         self.translates = "translate" in settings.task_to_id and settings.is_multilingual
         """Whether the model can write English whatever is said."""
 

@@ -22,18 +22,21 @@ CUT_FROM = 0.6
 """Such a cut is in the last 40 % of a window."""
 
 
-def pack(spans: Sequence[tuple[int, int]], samples: np.ndarray[Any, Any], *, window_s: float) -> list[tuple[int, int]]:
+def pack(
+    spans: Sequence[tuple[int, int]], samples: np.ndarray[Any, Any], *, rate: int = RATE, window_s: float
+) -> list[tuple[int, int]]:
     """Windows of at most `window_s` seconds.
 
     Args:
         spans: of speech, first sample and the one behind the last, in order.
-        samples: float32 of shape [samples], the recording at 16 kHz.
+        samples: float32 of shape [samples], the recording.
+        rate: samples a second.
         window_s: what the model hears at once.
 
     Returns:
         First sample and the one behind the last of each window, in order.
     """
-    longest, gap = int(window_s * RATE), int(LONGEST_GAP_S * RATE)
+    longest, gap = int(window_s * rate), int(LONGEST_GAP_S * rate)
     windows: list[tuple[int, int]] = []
     for span_first, span_end in spans:
         if windows and span_first - windows[-1][1] <= gap and span_end - windows[-1][0] <= longest:

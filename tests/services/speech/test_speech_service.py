@@ -335,8 +335,42 @@ def test_a_transcript_of_a_model_that_speaks_is_refused(http: httpx.Client, reco
     assert (answer.status_code, error_of(answer)["code"]) == (404, "model_not_found")
 
 
-def test_translations_are_not_offered(http: httpx.Client) -> None:
-    assert http.post("/v1/audio/translations").status_code == 404
+def test_a_translation_is_that_of_transformers(
+    sdk: openai.OpenAI, transcription_model: ModelDirectory, recording: Any, melody: Any
+) -> None:
+    from transformers import WhisperFeatureExtractor, WhisperForConditionalGeneration, WhisperTokenizer
+
+    samples = melody(6.0)
+    directory = transcription_model.path
+    model = WhisperForConditionalGeneration.from_pretrained(directory).eval()
+    model.generation_config.logprob_threshold = None
+    extractor = WhisperFeatureExtractor.from_pretrained(directory)
+    features = extractor(samples, sampling_rate=16_000, return_tensors="pt").input_features
+    tokens = model.generate(features, task="translate")
+    expected = WhisperTokenizer.from_pretrained(directory).decode(tokens[0], skip_special_tokens=True).strip()
+    file = ("a.wav", recording("wav-float", samples))
+    assert sdk.audio.translations.create(model=TRANSCRIPTION, file=file).text == expected
+    verbose = sdk.audio.translations.create(model=TRANSCRIPTION, file=file, response_format="verbose_json")
+    assert (verbose.language, verbose.duration) == ("english", 6.0)
+    assert verbose.segments
+
+
+def test_words_and_measures_are_told_with_their_segments(sdk: openai.OpenAI, recording: Any, melody: Any) -> None:
+    answer = sdk.audio.transcriptions.create(
+        model=TRANSCRIPTION,
+        file=("a.wav", recording("wav", melody(20.0))),
+        language="en",
+        response_format="verbose_json",
+        timestamp_granularities=["word", "segment"],
+    )
+    assert answer.words
+    assert "".join(word.word for word in answer.words) == answer.text.replace(" ", "")
+    assert all(0 <= word.start <= word.end <= 20.0 for word in answer.words)
+    for segment in answer.segments or []:
+        assert segment.avg_logprob < 0 < segment.compression_ratio
+        assert 0 <= segment.no_speech_prob <= 1
+        assert (segment.temperature, segment.seek) == (0.0, 0)
+        assert all(isinstance(token, int) for token in segment.tokens)
 
 
 # ---- many at once, clients that leave, engines that die

@@ -121,7 +121,7 @@ def test_the_measures_are_those_of_transformers(transcriber: WhisperTranscriber,
     assert window.segments[0].avg_logprob == pytest.approx(sum(scores) / len(scores), abs=0.05)
 
 
-@pytest.mark.parametrize("base", [180.0, 300.0, 440.0])
+@pytest.mark.parametrize("base", [300.0, 440.0])
 def test_words_begin_and_end_when_transformers_says(
     base: float, transcriber: WhisperTranscriber, transcription_model: ModelDirectory, melody: Any
 ) -> None:
@@ -133,7 +133,7 @@ def test_words_begin_and_end_when_transformers_says(
     model.generation_config.alignment_heads = [list(head) for head in transcriber.alignment_heads]
     theirs = model.generate(
         transcriber.features([samples]),
-        language="en",
+        language="zh",  # where every character is a word: all times are seen
         task="transcribe",
         return_timestamps=True,
         return_token_timestamps=True,
@@ -144,10 +144,11 @@ def test_words_begin_and_end_when_transformers_says(
     tokens = [token for segment in theirs["segments"][0] for token in segment["tokens"].tolist()]
     times = [float(time) for segment in theirs["segments"][0] for time in segment["token_timestamps"]]
     begins = [time for token, time in zip(tokens, times, strict=True) if token < transcriber.end]
-    (window,) = heard(transcriber, piece(samples, timestamps=True, words=True, open_end=True))
+    asked = replace(piece(samples, timestamps=True, words=True, open_end=True), language="zh")
+    (window,) = heard(transcriber, asked)
     words = [word for segment in window.segments for word in segment.words]
     assert [token for word in words for token in word.token_ids] == [t for t in tokens if t < transcriber.end]
-    assert len(words) > 3
+    assert len(words) > 10
     place = 0
     for word in words:
         assert word.start == pytest.approx(begins[place], abs=0.021)
