@@ -20,7 +20,7 @@ HOP = 320
 WINDOW = 512
 BANDS = 32
 COEFFICIENTS = 16
-PENALTY = 2.0
+PENALTY = 1.6
 """Weight of the criterion's price for a further speaker; higher merges more."""
 QUIET_DB = 30.0
 """Frames so far below the loudest of a turn are pauses."""

@@ -20,10 +20,12 @@ import numpy as np
 from tessera.engine.client import EngineClient
 from tessera.errors import InvalidRequestError, ModelNotFoundError, OverloadedError, PayloadTooLargeError
 from tessera.settings import SpeechSettings
-from tessera.wire.audio import Segment, ServerVAD, TranscriptionRequest, Word
-from tessera.wire.engine import Array, Transcribe, Transcript, TranscriptWord
+from tessera.wire.audio import Segment, ServerVAD, TranscriptionRequest, TranscriptTextSegment, Word
+from tessera.wire.engine import Array, Transcribe, Transcript, TranscriptSegment, TranscriptWord
 from tessera.wire.models import Card
 from tessera_speech import recordings, windows
+from tessera_speech.diarization import Turns, known_speakers, turns_of
+from tessera_speech.speakers import ClusteringDiarizer, Diarizer
 from tessera_speech.transcripts import Transcripts
 from tessera_speech.voice_activity import RATE, VoiceActivity, spans
 
@@ -51,6 +53,7 @@ class Transcription:
         self._engine = engine
         self._settings = settings
         self._decoding = asyncio.Semaphore(DECODERS)
+        self._diarizer: Diarizer = ClusteringDiarizer()
         # Counts what is in memory for as long as it is, however its request ends.
         self._held: weakref.WeakSet[Listening] = weakref.WeakSet()
 
@@ -87,11 +90,21 @@ class Transcription:
                 param="file",
             )
         detection = self._detection(body)
+        diarized = body.response_format == "diarized_json"
+        if diarized and self.rate != RATE:
+            raise InvalidRequestError(f"speakers are told apart at {RATE} samples a second alone", param="model")
+        known = await asyncio.to_thread(known_speakers, body) if diarized else None
         async with self._decoding:
             samples = await asyncio.to_thread(
                 recordings.decode, data, rate=self.rate, max_seconds=self._settings.max_audio_seconds
             )
-            found = await asyncio.to_thread(self._windows, samples, detection)
+            probabilities = None
+            if detection is not None or diarized:
+                probabilities = await asyncio.to_thread(self._activity.probabilities, samples)
+            found = await asyncio.to_thread(self._windows, samples, probabilities, detection)
+            turns = None
+            if probabilities is not None and known is not None:
+                turns = await asyncio.to_thread(turns_of, samples, probabilities, self._diarizer, known)
         held_s = sum(listening.seconds for listening in self._held)
         if held_s + samples.size / self.rate > HELD_RECORDINGS * self._settings.max_audio_seconds:
             raise OverloadedError(f"{held_s:.0f} s of recordings are already waiting; try again later", retry_after=10)
@@ -104,10 +117,10 @@ class Transcription:
             timestamps=timestamps,
             seed=secrets.randbits(63),
             windows=found,
-            words="word" in body.timestamp_granularities,
+            words=diarized or "word" in body.timestamp_granularities,
             translate=translate,
         )
-        listening = Listening(message, self._engine, self._transcripts, samples.size / self.rate)
+        listening = Listening(message, self._engine, self._transcripts, samples.size / self.rate, turns)
         self._held.add(listening)
         return listening
 
@@ -128,10 +141,15 @@ class Transcription:
             )
         return asked if isinstance(asked, ServerVAD) else ServerVAD()
 
-    def _windows(self, samples: np.ndarray[Any, Any], detection: ServerVAD | None) -> list[tuple[int, int]] | None:
+    def _windows(
+        self,
+        samples: np.ndarray[Any, Any],
+        probabilities: np.ndarray[Any, Any] | None,
+        detection: ServerVAD | None,
+    ) -> list[tuple[int, int]] | None:
         assert self.card.window_s is not None, "the engine completes the cards it sends"
-        if detection is not None:
-            found = spans(self._activity.probabilities(samples), samples.size, detection)
+        if detection is not None and probabilities is not None:
+            found = spans(probabilities, samples.size, detection)
         elif self._transcripts.continues:
             return None
         else:
@@ -147,20 +165,66 @@ class Listening:
         engine: that has the model.
         transcripts: turns its tokens into text.
         seconds: length of the recording.
+        turns: who speaks when, where that was asked for.
     """
 
-    def __init__(self, message: Transcribe, engine: EngineClient, transcripts: Transcripts, seconds: float) -> None:
+    def __init__(
+        self,
+        message: Transcribe,
+        engine: EngineClient,
+        transcripts: Transcripts,
+        seconds: float,
+        turns: Turns | None = None,
+    ) -> None:
         self.seconds = seconds
         self.language = message.language or ""
         self.words: list[Word] = []
-        """Of the segments that were heard, where timestamps were asked for and the model knows them."""
+        """Of the segments that were heard, where they were asked for."""
         self._message = message
         self._engine = engine
         self._transcripts = transcripts
+        self._turns = turns
 
     async def segments(self) -> AsyncGenerator[Segment, None]:
         """Segments as they are heard; `language` is known with the first. Closing the iterator cancels."""
         number = 0
+        async with aclosing(self._heard()) as heard_segments:
+            async for heard in heard_segments:
+                self.words += [self._word(word) for word in heard.words]
+                yield Segment(
+                    id=number,
+                    seek=round(100 * heard.seek),
+                    start=round(heard.start, 3),
+                    end=round(heard.end, 3),
+                    text=self._transcripts.text(heard.token_ids),
+                    tokens=heard.token_ids,
+                    temperature=heard.temperature,
+                    avg_logprob=round(heard.avg_logprob, 5),
+                    compression_ratio=round(heard.compression_ratio, 5),
+                    no_speech_prob=round(heard.no_speech_prob, 5),
+                )
+                number += 1
+
+    async def diarized(self) -> AsyncGenerator[TranscriptTextSegment, None]:
+        """What each speaker says without a break, as it is heard. Closing the iterator cancels."""
+        assert self._turns is not None
+        number = 0
+        async with aclosing(self._heard()) as heard_segments:
+            async for heard in heard_segments:
+                times = [(word.start, word.end) for word in heard.words]
+                for speaker, words in self._turns.parts(heard.words, times):
+                    text = self._transcripts.text([token for word in words for token in word.token_ids])
+                    if text.strip():
+                        yield TranscriptTextSegment(
+                            id=f"seg_{number}",
+                            start=round(words[0].start, 3),
+                            end=round(words[-1].end, 3),
+                            speaker=speaker,
+                            text=text,
+                        )
+                        number += 1
+
+    async def _heard(self) -> AsyncGenerator[TranscriptSegment, None]:
         if self._message.windows == []:
             return
         async with aclosing(self._engine.request(self._message)) as answers:
@@ -168,21 +232,7 @@ class Listening:
                 assert isinstance(answer, Transcript)
                 self.language = answer.language
                 for heard in answer.segments:
-                    text = self._transcripts.text(heard.token_ids)
-                    self.words += [self._word(word) for word in heard.words]
-                    yield Segment(
-                        id=number,
-                        seek=round(100 * heard.seek),
-                        start=round(heard.start, 3),
-                        end=round(heard.end, 3),
-                        text=text,
-                        tokens=heard.token_ids,
-                        temperature=heard.temperature,
-                        avg_logprob=round(heard.avg_logprob, 5),
-                        compression_ratio=round(heard.compression_ratio, 5),
-                        no_speech_prob=round(heard.no_speech_prob, 5),
-                    )
-                    number += 1
+                    yield heard
 
     def _word(self, word: TranscriptWord) -> Word:
         text = self._transcripts.text(word.token_ids).strip()

@@ -23,6 +23,7 @@ from tessera.web.docs import documented
 from tessera.web.forms import Form, read_form
 from tessera.web.sse import event, stream_response
 from tessera.wire.audio import (
+    DiarizedTranscription,
     Segment,
     Transcription,
     TranscriptionRequest,
@@ -41,11 +42,9 @@ from tessera_speech.transcripts import TextInProgress
 Host = EngineHost[SpeechTools]
 SpeechHTTPRequest = Request[Any, Any, State]
 
-TIMED_FORMATS = ("srt", "vtt", "verbose_json")
+TIMED_FORMATS = ("srt", "vtt", "verbose_json", "diarized_json")
 REFUSED_FIELDS = {
     "include": "log-probabilities are not reported",
-    "known_speaker_names": "speakers are not told apart",
-    "known_speaker_references": "speakers are not told apart",
 }
 
 
@@ -65,7 +64,8 @@ async def transcribe(request: SpeechHTTPRequest, state: State) -> Response[bytes
     work = transcription.listen(body, data, timestamps=body.response_format in TIMED_FORMATS)
     listening = await unless_client_leaves(request, work)
     if body.stream:
-        return await unless_client_leaves(request, stream_response(_transcript_events(listening), done=False))
+        events = _diarized_events if body.response_format == "diarized_json" else _transcript_events
+        return await unless_client_leaves(request, stream_response(events(listening), done=False))
     return await unless_client_leaves(request, _whole(listening, body))
 
 
@@ -100,13 +100,6 @@ def _transcription_request(form: Form) -> tuple[TranscriptionRequest, bytes]:
     for name, reason in REFUSED_FIELDS.items():
         if name in form.fields:
             raise InvalidRequestError(f"`{name}` is not supported: {reason}", param=name, code="unsupported_parameter")
-    if form.fields.get("response_format") == "diarized_json":
-        raise InvalidRequestError(
-            "`response_format=diarized_json` is not supported: speakers are not told apart; "
-            "`verbose_json` has segments with times",
-            param="response_format",
-            code="unsupported_parameter",
-        )
     data = _file(form)
     body = convert_form(_with_objects(form.fields), TranscriptionRequest)
     if body.timestamp_granularities and body.response_format != "verbose_json":
@@ -114,7 +107,12 @@ def _transcription_request(form: Form) -> tuple[TranscriptionRequest, bytes]:
             "`timestamp_granularities` needs `response_format=verbose_json`: the other formats have no place for it",
             param="timestamp_granularities",
         )
-    if body.stream and body.response_format not in {"json", "text"}:
+    if (body.known_speaker_names or body.known_speaker_references) and body.response_format != "diarized_json":
+        raise InvalidRequestError(
+            "`known_speaker_names` needs `response_format=diarized_json`: the other formats name no speakers",
+            param="known_speaker_names",
+        )
+    if body.stream and body.response_format not in {"json", "text", "diarized_json"}:
         raise InvalidRequestError(
             f"`stream` sends text; `response_format={body.response_format}` needs the whole transcript first",
             param="stream",
@@ -145,9 +143,36 @@ async def _transcript_events(listening: Listening) -> AsyncGenerator[bytes, None
     yield event(TranscriptTextDone(text=text.text, usage=TranscriptUsage(seconds=_seconds(listening))))
 
 
+async def _diarized_events(listening: Listening) -> AsyncGenerator[bytes, None]:
+    text = TextInProgress()
+    segments = listening.diarized()
+    async with aclosing(segments):
+        async for segment in segments:
+            if delta := text.add(segment.text):
+                yield event(TranscriptTextDelta(delta=delta, segment_id=segment.id))
+            yield event(segment)
+    yield event(TranscriptTextDone(text=text.text, usage=TranscriptUsage(seconds=_seconds(listening))))
+
+
+async def _diarized(listening: Listening) -> Response[bytes]:
+    text = TextInProgress()
+    segments = []
+    async for segment in listening.diarized():
+        segments.append(segment)
+        text.add(segment.text)
+    seconds = _seconds(listening)
+    return json_response(
+        DiarizedTranscription(
+            duration=seconds, text=text.text, segments=segments, usage=TranscriptUsage(seconds=seconds)
+        )
+    )
+
+
 async def _whole(
     listening: Listening, body: TranscriptionRequest, task: Literal["transcribe", "translate"] = "transcribe"
 ) -> Response[bytes]:
+    if body.response_format == "diarized_json":
+        return await _diarized(listening)
     segments: list[Segment] = []
     text = TextInProgress()
     async for segment in listening.segments():

@@ -12,6 +12,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 AudioFormat = Literal["mp3", "opus", "aac", "flac", "wav", "pcm"]
 TranscriptFormat = Literal["json", "text", "srt", "verbose_json", "vtt"]
+DiarizedFormat = Literal["json", "text", "srt", "verbose_json", "vtt", "diarized_json"]
 
 
 class VoiceReference(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -48,12 +49,15 @@ class TranscriptionRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unk
     model: str
     language: Annotated[str, Meta(min_length=2, max_length=16)] | None = None
     prompt: Annotated[str, Meta(max_length=4096)] | None = None
-    response_format: TranscriptFormat = "json"
+    response_format: DiarizedFormat = "json"
     temperature: Annotated[float, Meta(ge=0, le=1)] = 0.0
     timestamp_granularities: Annotated[list[Literal["word", "segment"]], Meta(max_length=2)] = []
     stream: bool = False
     chunking_strategy: Literal["auto", "none"] | ServerVAD | None = None
     """`none` is beyond OpenAI: the model cuts by itself, and hears silence and noise too."""
+    known_speaker_names: Annotated[list[Annotated[str, Meta(min_length=1, max_length=64)]], Meta(max_length=4)] = []
+    known_speaker_references: Annotated[list[str], Meta(max_length=4)] = []
+    """Data URLs, 2 to 10 seconds each, of those who have the names. For `response_format=diarized_json`."""
 
 
 class Segment(msgspec.Struct, frozen=True, kw_only=True):
@@ -121,10 +125,31 @@ class VerboseTranscription(msgspec.Struct, frozen=True, kw_only=True):
     usage: TranscriptUsage
 
 
+class TranscriptTextSegment(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="transcript.text.segment"):
+    """What one speaker says without a break. Also a stream event. Times are seconds from the beginning."""
+
+    id: str
+    start: float
+    end: float
+    speaker: str
+    text: str
+
+
+class DiarizedTranscription(msgspec.Struct, frozen=True, kw_only=True):
+    """Answer with `response_format=diarized_json`. `duration` in seconds."""
+
+    task: Literal["transcribe"] = "transcribe"
+    duration: float
+    text: str
+    segments: list[TranscriptTextSegment]
+    usage: TranscriptUsage
+
+
 class TranscriptTextDelta(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="transcript.text.delta"):
-    """Stream event: more text."""
+    """Stream event: more text, of the segment with `segment_id` where speakers are told apart."""
 
     delta: str
+    segment_id: str | UnsetType = UNSET
 
 
 class TranscriptTextDone(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="transcript.text.done"):

@@ -136,6 +136,18 @@ def service(
         yield running
 
 
+@pytest.fixture(scope="session")
+def listener(
+    models_dir: Path,
+    synthesis_model: ModelDirectory,
+    transcription_model: ModelDirectory,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Service]:
+    """A service that looks for speech before it listens, as it does by default."""
+    with serving(models_dir, tmp_path_factory.mktemp("listener"), voice_detection="true") as running:
+        yield running
+
+
 def melody(seconds: float, rate: int = 16_000, base: float = 220.0) -> np.ndarray[Any, Any]:
     """float32 samples that change over time, so that windows differ."""
     time_s = np.arange(int(seconds * rate)) / rate

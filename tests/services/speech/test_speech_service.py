@@ -287,7 +287,12 @@ def test_language_prompt_and_temperature_reach_the_model(http: httpx.Client, rec
     ("fields", "param", "says"),
     [
         ({"language": "xx"}, "language", "does not know the language 'xx'"),
-        ({"response_format": "diarized_json"}, "response_format", "speakers are not told apart"),
+        ({"known_speaker_names[]": "Ann"}, "known_speaker_names", "needs `response_format=diarized_json`"),
+        (
+            {"known_speaker_names[]": "Ann", "response_format": "diarized_json"},
+            "known_speaker_references",
+            "as many of both",
+        ),
         ({"timestamp_granularities[]": "word"}, "timestamp_granularities", "needs `response_format=verbose_json`"),
         ({"include[]": "logprobs"}, "include", "not supported"),
         ({"temperature": "2"}, "temperature", ""),

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from importlib.resources import files
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -15,7 +13,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tessera.errors import StartError
-from tessera.hub.store import ModelDirectory
 from tessera.wire.audio import ServerVAD
 from tessera_speech import voice_activity, windows
 from tessera_speech.recordings import decode
@@ -171,18 +168,6 @@ def test_speech_far_apart_is_not_put_into_one_window() -> None:
 
 
 # ---- through the service, with a model that writes something whatever it hears
-
-
-@pytest.fixture(scope="module")
-def listener(
-    serving: Any,
-    models_dir: Path,
-    synthesis_model: ModelDirectory,
-    transcription_model: ModelDirectory,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[Any]:
-    with serving(models_dir, tmp_path_factory.mktemp("listener"), voice_detection="true") as running:
-        yield running
 
 
 def asked(service: Any, data: bytes, **fields: str) -> httpx.Response:
