@@ -177,7 +177,8 @@ class Listening:
         turns: Turns | None = None,
     ) -> None:
         self.seconds = seconds
-        self.language = message.language or ""
+        only = transcripts.languages[0] if len(transcripts.languages) == 1 else ""
+        self.language = message.language or only
         self.words: list[Word] = []
         """Of the segments that were heard, where they were asked for."""
         self._message = message

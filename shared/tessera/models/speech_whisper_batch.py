@@ -26,7 +26,7 @@ HOTTER = 0.2
 """What is added to the temperature when a transcript is ill, up to 1."""
 
 
-@dataclass
+@dataclass(eq=False)
 class _Row:
     """One window. `unread` are tokens that the decoder has not seen yet, `read` is how many it has."""
 

@@ -74,13 +74,13 @@ def test_a_short_turn_belongs_to_who_sounds_like_it() -> None:
     first, _ = turns[2]
     turns[2] = (first + RATE // 4, first + RATE // 2)
     assert ClusteringDiarizer().speakers(talk.samples, turns) == [0, 1, 0, 1]
-    assert ClusteringDiarizer().speakers(talk.samples, [(0, 100), *turns[:2]])[1:] == [0, 1]
+    assert ClusteringDiarizer().speakers(talk.samples, [(0, 100), *talk.turns])[1:] == [0, 1, 0, 1]
 
 
 def test_known_speakers_have_their_numbers() -> None:
-    talk, before = Talk("mwmw", seed=1), Talk("ow", seed=2)
-    found = ClusteringDiarizer().speakers(talk.samples, talk.turns, [before.speech(0), before.speech(1)])
-    assert found == [2, 1, 2, 1], "the first reference says nothing here"
+    talk, before = Talk("mwmw", seed=1), Talk("ww", seed=2)
+    assert ClusteringDiarizer().speakers(talk.samples, talk.turns, [before.speech(0)]) == [1, 0, 1, 0]
+    assert ClusteringDiarizer().speakers(talk.samples, talk.turns[::2], [before.speech(0)]) == [1, 1]
 
 
 def test_what_is_silent_has_no_cepstra() -> None:
