@@ -11,11 +11,12 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tessera_bench import quality, start, text, video
+from tessera_bench import quality, start, text, transcription, video
 from tessera_bench.peers import PEERS
 from tessera_bench.suite import Suite
 
 VIDEO_MODEL = "tiny-random-video"
+TRANSCRIPTION_MODEL = "english-transcription"
 TOKENS, WORDS = 128, 150
 """Of a stream: generated, and in its prompt (with the template some 190 tokens)."""
 
@@ -46,6 +47,10 @@ def main() -> int:
     videos.add_argument("--steps", type=int, default=20, help="denoising steps of each (%(default)s)")
     videos.add_argument("--guidance", type=float, default=5.0, help="its scale (%(default)s)")
     videos.add_argument("--model", default=VIDEO_MODEL, help="starter to measure (%(default)s)")
+    clips = commands.add_parser("speech", help="recordings at once, against Transformers' pipeline one by one")
+    clips.add_argument("--clips", type=int, default=16, help="at once (%(default)s)")
+    clips.add_argument("--rounds", type=int, default=3, help="of everything, the fastest counts (%(default)s)")
+    clips.add_argument("--transcription-model", default=TRANSCRIPTION_MODEL, help="to measure (%(default)s)")
     judged = commands.add_parser("quality", help="perplexity of one text, each fast way of computing against none")
     judged.add_argument("--tokens", type=int, default=20_000, help="of the text (%(default)s)")
     judged.add_argument("--model", default="smollm2-135m-instruct", help="starter to measure (%(default)s)")
@@ -83,6 +88,21 @@ def main() -> int:
                 settings={"video.model": model, **settings},
             ) as suite:
                 asyncio.run(video.run(suite, model=model, jobs=jobs, steps=steps, guidance=guidance))
+        if command in {"speech", "all"}:
+            count, rounds, model = (
+                (given.clips, given.rounds, given.transcription_model)
+                if command == "speech"
+                else (16, 3, TRANSCRIPTION_MODEL)
+            )
+            with Suite(
+                Path(folder) / "speech",
+                only="speech,gateway",
+                models=given.models,
+                settings={"speech.transcription_model": model, **settings},
+            ) as suite:
+                clips_folder = Path(folder) / "clips"
+                clips_folder.mkdir()
+                asyncio.run(transcription.run(suite, clips_folder, model=model, clips=count, rounds=rounds))
         if command == "quality":
             quality.run(Path(folder), models=given.models, model=given.model, tokens=given.tokens)
     return 0

@@ -22,7 +22,7 @@ from tessera.wire.models import Card
 from tessera_gateway.keys import Keys
 from tessera_gateway.metrics import GatewayMetrics
 from tessera_gateway.proxy import Proxy
-from tessera_gateway.routes.audio import speech, transcriptions
+from tessera_gateway.routes.audio import speech, transcriptions, translations
 from tessera_gateway.routes.home import home
 from tessera_gateway.routes.language import chat_completions, completions, detokenize, embeddings, tokenize
 from tessera_gateway.routes.models import list_models, retrieve_model
@@ -85,7 +85,7 @@ def create_app(settings: Settings) -> Litestar:
                 [list_models, retrieve_model, chat_completions, completions, embeddings, tokenize, detokenize, speech],
                 settings.gateway.max_json_bytes,
             ),
-            behind_keys([transcriptions], settings.gateway.max_body_bytes),
+            behind_keys([transcriptions, translations], settings.gateway.max_body_bytes),
             *([behind_keys(videos.route_handlers, settings.gateway.max_json_bytes)] if videos else []),
         ],
         ready=ready,

@@ -15,20 +15,19 @@ from tessera.errors import InvalidRequestError, ModelLoadError
 ENGLISH = "en"
 WORD_MARK = "▁"
 """What SentencePiece writes for the blank in front of a word."""
-TIMED_WORDS = frozenset({"parakeet_ctc"})
 
 
 class _Generation(msgspec.Struct, frozen=True):
     """What is needed of `generation_config.json`."""
 
     lang_to_id: dict[str, int] = {}
+    task_to_id: dict[str, int] = {}
     is_multilingual: bool = True
 
 
 class _Config(msgspec.Struct, frozen=True):
     """What is needed of `config.json`. Transformers leaves out what equals its defaults, which are these."""
 
-    model_type: str = "whisper"
     max_target_positions: int = 448
     eos_token_id: int | None = 50256
 
@@ -67,8 +66,10 @@ class Transcripts:
         self._end = config.eos_token_id or 0
         self._max_prompt = config.max_target_positions // 2 - 1
         self._before = self._tokenizer.token_to_id("<|startofprev|>")
-        self.has_words = config.model_type in TIMED_WORDS
-        """Whether the model says when each word was heard."""
+        self.continues = self._before is not None
+        """Whether the model can be told what was said before, and says itself where it has to go on."""
+        self.translates = "translate" in settings.task_to_id and settings.is_multilingual
+        """Whether the model can write English whatever is said."""
 
     def language(self, code: str | None) -> str | None:
         """A language code that the model knows, lower-case; None leaves it to be detected.

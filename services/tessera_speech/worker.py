@@ -18,6 +18,7 @@ from tessera.telemetry import configure_logging
 from tessera.wire.engine import MAX_MESSAGE_BYTES, Ready
 from tessera_speech.characters import Characters
 from tessera_speech.transcripts import Transcripts
+from tessera_speech.voice_activity import RATE, model_file
 
 logger = logging.getLogger(__name__)
 
@@ -62,6 +63,13 @@ def build(settings: Settings) -> Engine:
     if longest > MAX_MESSAGE_BYTES - FRAME_BYTES:
         fits = (MAX_MESSAGE_BYTES - FRAME_BYTES) // (BYTES_PER_SAMPLE * transcriber.sample_rate)
         raise SettingsError(f"`speech.max_audio_seconds` is {speech.max_audio_seconds}; at most {fits} fit one message")
+    if speech.voice_detection:
+        model_file()
+        if transcriber.sample_rate != RATE:
+            raise SettingsError(
+                f"`speech.voice_detection` works at {RATE} samples a second; {transcription.card.id} listens to "
+                f"{transcriber.sample_rate}: set it to false"
+            )
     parts = ("imports", "check", "weights")
     ready = Ready(
         device=device.name,
@@ -69,7 +77,9 @@ def build(settings: Settings) -> Engine:
         directories=[str(synthesis.path), str(transcription.path)],
         report={part: after - before for part, (before, after) in zip(parts, pairwise(marks), strict=True)},
     )
-    return SpeechEngine(synthesizer, transcriber, max_waiting=speech.max_waiting, ready=ready)
+    return SpeechEngine(
+        synthesizer, transcriber, max_waiting=speech.max_waiting, max_windows=speech.max_windows, ready=ready
+    )
 
 
 def main() -> None:

@@ -174,6 +174,10 @@ class SpeechSettings(Section, frozen=True, kw_only=True):
     max_audio_bytes: Annotated[Positive, says("Largest audio file to transcribe.")] = 25 * 1024 * 1024
     max_audio_seconds: Annotated[Positive, says("Longest audio to transcribe in one request.")] = 1800
     max_waiting: Annotated[Positive, says("Requests that may queue; more are answered 429 with Retry-After.")] = 64
+    voice_detection: Annotated[
+        bool, says("Find speech first (silero) and hear nothing else. `chunking_strategy` decides for one request.")
+    ] = True
+    max_windows: Annotated[Positive, says("Windows of recordings that are transcribed together.")] = 16
 
 
 class Settings(Section, frozen=True, kw_only=True):

@@ -1,19 +1,17 @@
-"""The speech engine: a bounded queue of requests, one unit of work a step, in turns.
+"""The speech engine: a bounded queue of requests; a step is a sentence of one and a step of all recordings.
 
-A unit is a sentence to speak or a window to transcribe. Requests take turns after every unit, so that an hour of audio
-does not keep a sentence waiting, and a cancel takes effect between units. Every request draws from its own random
-numbers, so that its result does not depend on what runs beside it. Does not know models' insides, text or HTTP.
+Texts take turns after every sentence; recordings share their steps, see `tessera.engine.speech_transcription`. A cancel
+takes effect between steps. Every request draws from its own random numbers, so that its result does not depend on what
+runs beside it. Does not know models' insides, text or HTTP.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from typing import Any
-
-import numpy as np
 
 from tessera.engine.process import failed
+from tessera.engine.speech_transcription import TranscriptionQueue
 from tessera.errors import InvalidRequestError, OverloadedError
 from tessera.models.speech_random import RandomStream
 from tessera.models.speech_synthesis import Synthesizer
@@ -26,13 +24,8 @@ from tessera.wire.engine import (
     Synthesize,
     ToEngine,
     Transcribe,
-    Transcript,
-    TranscriptSegment,
-    TranscriptWord,
 )
 
-MIN_REST_S = 0.1
-"""What is left of a recording after its windows is dropped when it is shorter: nothing can be said in it."""
 RETRY_AFTER_S = 2.0
 
 
@@ -64,64 +57,31 @@ class SynthesisRequest:
         return answer, samples.numel() / self.synthesizer.sample_rate
 
 
-class TranscriptionRequest:
-    """A recording being transcribed, window by window."""
-
-    def __init__(self, message: Transcribe, transcriber: Transcriber) -> None:
-        self.message = message
-        self.transcriber = transcriber
-        self.samples = _samples(message.audio)
-        self.random = RandomStream(message.seed, transcriber.device)
-        self.language = message.language
-        self.position_s = 0.0
-        self.window = int(transcriber.window_s * transcriber.sample_rate)
-        self.timestamps = message.timestamps or len(self.samples) > self.window
-
-    @property
-    def started(self) -> bool:
-        """Whether a unit has been done."""
-        return self.position_s > 0
-
-    def advance(self) -> tuple[Transcript, float]:
-        """Transcribe the next window. The second value is the seconds of audio that it moved on by."""
-        transcriber, message, rate = self.transcriber, self.message, self.transcriber.sample_rate
-        first = round(self.position_s * rate)
-        piece = self.samples[first : first + self.window]
-        features = transcriber.features(piece)
-        if self.language is None:
-            self.language = transcriber.detect_language(features)
-        heard = transcriber.transcribe(
-            features,
-            seconds=len(piece) / rate,
-            language=self.language,
-            prompt_ids=message.prompt_ids,
-            temperature=message.temperature,
-            timestamps=self.timestamps,
-            random=self.random,
-        )
-        segments = [_later(segment, self.position_s) for segment in heard.segments]
-        self.position_s += heard.advance_s
-        last = len(self.samples) / rate - self.position_s < MIN_REST_S
-        answer = Transcript(request_id=message.request_id, segments=segments, language=self.language or "", last=last)
-        return answer, heard.advance_s
-
-
 class SpeechEngine:
     """Implements `tessera.engine.process.Engine` for a synthesizer and a transcriber.
 
     Args:
         max_waiting: requests it holds at once, the ones in work among them.
+        max_windows: of recordings, transcribed together.
         ready: what `ready` answers.
     """
 
-    def __init__(self, synthesizer: Synthesizer, transcriber: Transcriber, *, max_waiting: int, ready: Ready) -> None:
+    def __init__(
+        self,
+        synthesizer: Synthesizer,
+        transcriber: Transcriber,
+        *,
+        max_waiting: int,
+        ready: Ready,
+        max_windows: int = 16,
+    ) -> None:
         self.synthesizer = synthesizer
         self.transcriber = transcriber
         self.max_waiting = max_waiting
         self._ready = ready
-        self._turns: deque[SynthesisRequest | TranscriptionRequest] = deque()
+        self._turns: deque[SynthesisRequest] = deque()
+        self._recordings = TranscriptionQueue(transcriber, max_windows=max_windows)
         self._spoken_s = 0.0
-        self._heard_s = 0.0
 
     def ready(self) -> Ready:
         """What was loaded."""
@@ -134,7 +94,7 @@ class SpeechEngine:
             OverloadedError: the queue is full.
             InvalidRequestError: not a speech request, or one that is empty.
         """
-        if len(self._turns) >= self.max_waiting:
+        if len(self._turns) + len(self._recordings) >= self.max_waiting:
             raise OverloadedError(
                 f"{self.max_waiting} speech requests are already waiting; try again in a moment",
                 retry_after=RETRY_AFTER_S,
@@ -142,59 +102,43 @@ class SpeechEngine:
         if isinstance(message, Synthesize):
             self._turns.append(SynthesisRequest(message, self.synthesizer))
         elif isinstance(message, Transcribe):
-            self._turns.append(TranscriptionRequest(message, self.transcriber))
+            self._recordings.submit(message)
         else:
             raise InvalidRequestError(f"the speech engine does not know {type(message).__name__}")
 
     def cancel(self, request_id: str) -> None:
         """Forget a request."""
         self._turns = deque(request for request in self._turns if request.message.request_id != request_id)
+        self._recordings.cancel(request_id)
 
     def has_work(self) -> bool:
         """Whether a request is queued."""
-        return bool(self._turns)
+        return bool(self._turns or len(self._recordings))
 
     def step(self) -> Iterable[FromEngine]:
-        """One unit of the request whose turn it is."""
-        if not self._turns:
-            return []
+        """The next sentence of the text whose turn it is, and a step of the recordings."""
+        if self._turns:
+            yield self._speak()
+        if len(self._recordings):
+            yield from self._recordings.step()
+
+    def _speak(self) -> FromEngine:
         request = self._turns.popleft()
         try:
             answer, seconds = request.advance()
         except Exception as error:  # noqa: BLE001 - a fault of one request must not end the others
-            return [failed(request.message.request_id, error)]
-        if isinstance(answer, Audio):
-            self._spoken_s += seconds
-        else:
-            self._heard_s += seconds
+            return failed(request.message.request_id, error)
+        self._spoken_s += seconds
         if not answer.last:
             self._turns.append(request)
-        return [answer]
+        return answer
 
     def gauges(self) -> dict[str, float]:
         """Requests by state, and seconds of audio done since the start."""
-        running = sum(request.started for request in self._turns)
+        running = sum(request.started for request in self._turns) + self._recordings.running
         return {
-            "waiting_requests": len(self._turns) - running,
+            "waiting_requests": len(self._turns) + len(self._recordings) - running,
             "running_requests": running,
             "synthesized_audio_seconds": self._spoken_s,
-            "transcribed_audio_seconds": self._heard_s,
+            "transcribed_audio_seconds": self._recordings.heard_s,
         }
-
-
-def _later(segment: TranscriptSegment, seconds: float) -> TranscriptSegment:
-    return TranscriptSegment(
-        start=segment.start + seconds,
-        end=segment.end + seconds,
-        token_ids=segment.token_ids,
-        words=[
-            TranscriptWord(start=word.start + seconds, end=word.end + seconds, token_ids=word.token_ids)
-            for word in segment.words
-        ],
-    )
-
-
-def _samples(audio: Array) -> np.ndarray[Any, Any]:
-    if audio.dtype != "float32" or len(audio.shape) != 1 or len(audio.data) != 4 * audio.shape[0] or not audio.data:
-        raise InvalidRequestError("audio must be float32 of shape [samples], at least one", param="file")
-    return np.frombuffer(audio.data, dtype="<f4")

@@ -2,7 +2,8 @@
 
 Every frame of the encoder has a token or none, so tokens have times, and one pass reads a window. A window that the
 recording goes on after is cut at the quietest place of the longest pause in its last third; words behind it are
-left to the next window. Greedy and of English alone: takes no prompt, no temperature. Does not know requests or text.
+left to the next window. Windows of like length are read together, padded and masked. Greedy and of English alone:
+takes no prompt, no temperature. Does not know requests.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from transformers import ParakeetFeatureExtractor, ParakeetForCTC
 
 from tessera.errors import InvalidRequestError, ModelLoadError
 from tessera.models.loading import load_pretrained
-from tessera.models.speech_random import RandomStream
-from tessera.models.speech_transcription import Window
+from tessera.models.speech_measures import compression_ratio
+from tessera.models.speech_transcription import ENGLISH, PassBatch, Piece, Window
 from tessera.wire.engine import TranscriptSegment, TranscriptWord
 from tessera.wire.models import Card
 
@@ -32,11 +33,10 @@ PAUSE_S = 0.64
 SEGMENT_S = 8.0
 """A segment that is longer ends at its next word, so that subtitles can be read."""
 WORD_MARK = "▁"
-ENGLISH = "en"
 
 
 @dataclass(frozen=True)
-class _Word:
+class Word:
     """Tokens, the frame of the first and the one behind the last."""
 
     token_ids: list[int]
@@ -47,19 +47,27 @@ class _Word:
 class CTCTranscriber:
     """Implements `tessera.models.speech_transcription.Transcriber`.
 
+    A model that finds its tokens in another way overrides `hear`: see `tessera.models.speech_tdt`.
+
     Args:
         model: in eval mode on its device.
         extractor: Transformers' feature extractor of the same directory.
-        word_starts: tokens that begin a word.
+        tokenizer: of the same directory.
         card: completed with what the configuration says.
     """
 
-    def __init__(self, model: Any, extractor: Any, word_starts: frozenset[int], card: Card) -> None:
+    _lead = 0.5
+    """Frames between where a frame of the encoder begins and where it is centred: tokens are timed by the centre."""
+
+    def __init__(self, model: Any, extractor: Any, tokenizer: Tokenizer, card: Card) -> None:
         self.model = model
         self.extractor = extractor
         self.card = card
         self.device: torch.device = model.device
-        self._word_starts = word_starts
+        self.word_starts = frozenset(
+            index for token, index in tokenizer.get_vocab().items() if token.startswith(WORD_MARK)
+        )
+        self._decode = tokenizer.decode
         self._blank = int(model.config.pad_token_id)
         self._subsampling = int(model.config.encoder_config.subsampling_factor)
         self._frame_s = self._subsampling * extractor.hop_length / extractor.sampling_rate
@@ -84,76 +92,102 @@ class CTCTranscriber:
         """Always."""
         return True
 
-    def features(self, samples: np.ndarray[Any, Any]) -> torch.Tensor:
-        """Log-mel features, float32 of shape [1, frames, mels], normalized over the window, of float32 samples [n]."""
-        made = self.extractor(samples, sampling_rate=self.sample_rate, return_tensors="pt", device=self.device.type).to(
-            self.device
-        )
-        features: torch.Tensor = made["input_features"][:, made["attention_mask"][0].bool()]
-        return features
-
-    def detect_language(self, features_1FM: torch.Tensor) -> str:  # noqa: ARG002 - there is no choice
-        """English, whatever is said."""
-        return ENGLISH
-
-    @torch.inference_mode()
-    def transcribe(
-        self,
-        features_1FM: torch.Tensor,
-        *,
-        seconds: float,
-        language: str,
-        prompt_ids: list[int],
-        temperature: float,
-        timestamps: bool,
-        random: RandomStream,  # noqa: ARG002 - nothing is drawn
-    ) -> Window:
-        """One window; without `timestamps` it is one segment.
+    def check(self, piece: Piece) -> None:
+        """Refuse what the model cannot do.
 
         Raises:
-            InvalidRequestError: another language, a prompt or a temperature.
+            InvalidRequestError: another language, a prompt, a temperature or a translation.
         """
-        if language != ENGLISH:
-            raise InvalidRequestError(f"the model does not know the language {language!r}", param="language")
-        if prompt_ids:
+        if piece.language not in {None, ENGLISH}:
+            raise InvalidRequestError(f"the model does not know the language {piece.language!r}", param="language")
+        if piece.prompt_ids:
             raise InvalidRequestError("this model takes no prompt", param="prompt")
-        if temperature > 0:
+        if piece.temperature > 0:
             raise InvalidRequestError("this model takes no temperature: it has one transcript", param="temperature")
-        tokens: list[int] = self.model(input_features=features_1FM).logits[0].argmax(-1).tolist()
-        words, advance_s = self._words(tokens), seconds
-        if seconds >= self.window_s:
-            kept, cut = cut_at_pause(words, self._loudness(features_1FM, len(tokens)))
-            words, advance_s = words[:kept], min(seconds, cut * self._frame_s)
-        if timestamps:
-            return Window([self._segment(part, seconds) for part in self._parts(words)], advance_s)
-        token_ids = [token for word in words for token in word.token_ids]
-        return Window([TranscriptSegment(start=0.0, end=advance_s, token_ids=token_ids)], advance_s)
+        if piece.translate:
+            raise InvalidRequestError("this model does not translate", param="model")
 
-    def _words(self, tokens: list[int]) -> list[_Word]:
+    def batch(self, most: int) -> PassBatch:
+        """An empty batch of at most so many windows."""
+        return PassBatch(self.hear, most)
+
+    def features(self, samples: list[np.ndarray[Any, Any]]) -> tuple[torch.Tensor, torch.Tensor]:
+        """Log-mel features of float32 samples [n] each, float32 of shape [windows, frames, mels], normalized over each
+        window and padded to the longest; and which frames are no padding, bool of shape [windows, frames]."""
+        made = self.extractor(
+            samples, sampling_rate=self.sample_rate, return_tensors="pt", device=self.device.type, padding=True
+        ).to(self.device)
+        return made["input_features"], made["attention_mask"].bool()
+
+    @torch.inference_mode()
+    def hear(self, pieces: list[Piece]) -> list[Window]:
+        """What is said in windows that were checked; without `timestamps` each is one segment."""
+        features_NFM, mask_NF = self.features([piece.samples for piece in pieces])
+        logits_NTV = self.model(input_features=features_NFM, attention_mask=mask_NF.int()).logits
+        best_NT, tokens_NT = logits_NTV.max(-1)
+        scores_NT = (best_NT - logits_NTV.logsumexp(-1)).tolist()
+        frames_N: list[int] = self.model._get_subsampling_output_length(mask_NF.sum(-1)).tolist()
+        tokens: list[list[int]] = tokens_NT.tolist()
+        blank = self._blank
+        windows = []
+        for row, (piece, frames) in enumerate(zip(pieces, frames_N, strict=True)):
+            said = [score for token, score in zip(tokens[row][:frames], scores_NT[row], strict=False) if token != blank]
+            words = self._words(tokens[row][:frames])
+            windows.append(self.window(piece, words, said, features_NFM[row][mask_NF[row]], frames))
+        return windows
+
+    def window(
+        self, piece: Piece, words: list[Word], said: list[float], features_FM: torch.Tensor, frames: int
+    ) -> Window:
+        """The window of words.
+
+        Args:
+            piece: what was heard.
+            words: in order.
+            said: log-probability of each token, or of each frame that has one.
+            features_FM: without padding.
+            frames: that the encoder made of them.
+        """
+        advance_s = piece.seconds
+        if piece.open_end and piece.seconds >= self.window_s:
+            kept, cut = cut_at_pause(words, self._loudness(features_FM, frames))
+            words, advance_s = words[:kept], min(piece.seconds, cut * self._frame_s)
+        if piece.timestamps:
+            parts = [self._segment(part, piece.seconds) for part in self._parts(words)]
+        else:
+            token_ids = [token for word in words for token in word.token_ids]
+            parts = [TranscriptSegment(start=0.0, end=advance_s, token_ids=token_ids)]
+        measures = {
+            "avg_logprob": sum(said) / len(said) if said else 0.0,
+            "compression_ratio": compression_ratio(self._decode([token for word in words for token in word.token_ids])),
+        }
+        return Window([msgspec.structs.replace(part, **measures) for part in parts], advance_s)
+
+    def _words(self, tokens: list[int]) -> list[Word]:
         """Runs of one token are one; a blank between two keeps them apart."""
-        words: list[_Word] = []
+        words: list[Word] = []
         end = 0
         for token, run in groupby(tokens):
             first, end = end, end + len(list(run))
             if token == self._blank:
                 continue
-            if token in self._word_starts or not words:
-                words.append(_Word([token], first, end))
+            if token in self.word_starts or not words:
+                words.append(Word([token], first, end))
             else:
-                words[-1] = _Word([*words[-1].token_ids, token], words[-1].first, end)
+                words[-1] = Word([*words[-1].token_ids, token], words[-1].first, end)
         return words
 
-    def _loudness(self, features_1FM: torch.Tensor, frames: int) -> list[float]:
+    def _loudness(self, features_FM: torch.Tensor, frames: int) -> list[float]:
         """Mean of the features around each frame of the encoder, which is centred at its first frame of features."""
-        means = features_1FM[0].mean(-1)
+        means = features_FM.mean(-1)
         half = self._subsampling // 2
         padded = torch.nn.functional.pad(means, (half, self._subsampling * frames - len(means) - half))
         loudness: list[float] = padded.reshape(frames, self._subsampling).mean(-1).tolist()
         return loudness
 
-    def _parts(self, words: list[_Word]) -> list[list[_Word]]:
+    def _parts(self, words: list[Word]) -> list[list[Word]]:
         """Words of one segment each."""
-        parts: list[list[_Word]] = []
+        parts: list[list[Word]] = []
         for word in words:
             if (
                 not parts
@@ -164,11 +198,11 @@ class CTCTranscriber:
             parts[-1].append(word)
         return parts
 
-    def _segment(self, words: list[_Word], seconds: float) -> TranscriptSegment:
+    def _segment(self, words: list[Word], seconds: float) -> TranscriptSegment:
         timed = [
             TranscriptWord(
-                start=min(seconds, max(0.0, (word.first - 0.5) * self._frame_s)),
-                end=min(seconds, (word.end - 0.5) * self._frame_s),
+                start=min(seconds, max(0.0, (word.first - self._lead) * self._frame_s)),
+                end=min(seconds, max(0.0, (word.end - self._lead) * self._frame_s)),
                 token_ids=word.token_ids,
             )
             for word in words
@@ -177,7 +211,7 @@ class CTCTranscriber:
         return TranscriptSegment(start=timed[0].start, end=timed[-1].end, token_ids=token_ids, words=timed)
 
 
-def cut_at_pause(words: list[_Word], loudness: list[float]) -> tuple[int, int]:
+def cut_at_pause(words: list[Word], loudness: list[float]) -> tuple[int, int]:
     """Where a window ends that the recording goes on after.
 
     Args:
@@ -209,15 +243,21 @@ def load_ctc(directory: Path, card: Card, *, device: torch.device) -> CTCTranscr
     Raises:
         ModelLoadError: pickled, missing or damaged weights, no feature settings or tokenizer.
     """
-    model = load_pretrained(ParakeetForCTC, directory, device=device, dtype=torch.float32)
+    return CTCTranscriber(*parts(ParakeetForCTC, directory, card, device=device))
+
+
+def parts(kind: Any, directory: Path, card: Card, *, device: torch.device) -> tuple[Any, Any, Tokenizer, Card]:
+    """Model, feature extractor, tokenizer and completed card of a Parakeet directory. Raises as `load_ctc` does."""
+    model = load_pretrained(kind, directory, device=device, dtype=torch.float32)
     try:
         extractor = ParakeetFeatureExtractor.from_pretrained(directory, local_files_only=True)
-        vocabulary = Tokenizer.from_file(str(directory / "tokenizer.json")).get_vocab()
+        tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
     except Exception as error:
         # `tokenizers` raises plain Exception for a file that it cannot parse
         if not isinstance(error, (OSError, ValueError)) and type(error) is not Exception:
             raise
         raise ModelLoadError(f"cannot read the feature settings or tokenizer in {directory}: {error}") from error
-    starts = frozenset(index for token, index in vocabulary.items() if token.startswith(WORD_MARK))
-    card = msgspec.structs.replace(card, sample_rate=extractor.sampling_rate, tasks=["transcription"])
-    return CTCTranscriber(model, extractor, starts, card)
+    card = msgspec.structs.replace(
+        card, sample_rate=extractor.sampling_rate, window_s=WINDOW_S, tasks=["transcription"]
+    )
+    return model, extractor, tokenizer, card

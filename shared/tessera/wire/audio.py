@@ -12,6 +12,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 AudioFormat = Literal["mp3", "opus", "aac", "flac", "wav", "pcm"]
 TranscriptFormat = Literal["json", "text", "srt", "verbose_json", "vtt"]
+DiarizedFormat = Literal["json", "text", "srt", "verbose_json", "vtt", "diarized_json"]
 
 
 class VoiceReference(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -33,25 +34,50 @@ class SpeechRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     seed: Annotated[int, Meta(ge=0, le=2**63 - 1)] | None = None
 
 
+class ServerVAD(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How speech is told from silence: a probability, the padding around it and the silence that ends it."""
+
+    type: Literal["server_vad"] = "server_vad"
+    threshold: Annotated[float, Meta(gt=0, lt=1)] = 0.5
+    prefix_padding_ms: Annotated[int, Meta(ge=0, le=5_000)] = 300
+    silence_duration_ms: Annotated[int, Meta(ge=32, le=10_000)] = 500
+
+
 class TranscriptionRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Fields of `POST /v1/audio/transcriptions` beside `file`. Comes as a form."""
 
     model: str
     language: Annotated[str, Meta(min_length=2, max_length=16)] | None = None
     prompt: Annotated[str, Meta(max_length=4096)] | None = None
-    response_format: TranscriptFormat = "json"
+    response_format: DiarizedFormat = "json"
     temperature: Annotated[float, Meta(ge=0, le=1)] = 0.0
     timestamp_granularities: Annotated[list[Literal["word", "segment"]], Meta(max_length=2)] = []
     stream: bool = False
+    chunking_strategy: Literal["auto", "none"] | ServerVAD | None = None
+    """`none` is beyond OpenAI: the model cuts by itself, and hears silence and noise too."""
+    known_speaker_names: Annotated[list[Annotated[str, Meta(min_length=1, max_length=64)]], Meta(max_length=4)] = []
+    known_speaker_references: Annotated[list[str], Meta(max_length=4)] = []
+    """Data URLs, 2 to 10 seconds each, of those who have the names. For `response_format=diarized_json`."""
 
 
 class Segment(msgspec.Struct, frozen=True, kw_only=True):
-    """A stretch of transcribed audio. Times are seconds from the beginning."""
+    """A stretch of transcribed audio. Times are seconds from the beginning.
+
+    The measures are of the window that it was heard in, which begins `seek` hundredths of a second in: how hot it was
+    sampled, the mean log-probability of its tokens (below -1: doubtful), how well its text compresses (above 2.4: it
+    repeats itself), and the probability that nobody speaks.
+    """
 
     id: int
+    seek: int = 0
     start: float
     end: float
     text: str
+    tokens: list[int] = []
+    temperature: float = 0.0
+    avg_logprob: float = 0.0
+    compression_ratio: float = 1.0
+    no_speech_prob: float = 0.0
 
 
 class Word(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,6 +95,17 @@ class TranscriptUsage(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float
 
 
+class TranslationRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Fields of `POST /v1/audio/translations` beside `file`: into English. Comes as a form."""
+
+    model: str
+    prompt: Annotated[str, Meta(max_length=4096)] | None = None
+    response_format: TranscriptFormat = "json"
+    temperature: Annotated[float, Meta(ge=0, le=1)] = 0.0
+    chunking_strategy: Literal["auto", "none"] | ServerVAD | None = None
+    """Beyond OpenAI, as for transcriptions."""
+
+
 class Transcription(msgspec.Struct, frozen=True, kw_only=True):
     """Answer with `response_format=json`."""
 
@@ -79,7 +116,7 @@ class Transcription(msgspec.Struct, frozen=True, kw_only=True):
 class VerboseTranscription(msgspec.Struct, frozen=True, kw_only=True):
     """Answer with `response_format=verbose_json`. `duration` in seconds; `words` where they were asked for."""
 
-    task: Literal["transcribe"] = "transcribe"
+    task: Literal["transcribe", "translate"] = "transcribe"
     language: str
     duration: float
     text: str
@@ -88,10 +125,31 @@ class VerboseTranscription(msgspec.Struct, frozen=True, kw_only=True):
     usage: TranscriptUsage
 
 
+class TranscriptTextSegment(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="transcript.text.segment"):
+    """What one speaker says without a break. Also a stream event. Times are seconds from the beginning."""
+
+    id: str
+    start: float
+    end: float
+    speaker: str
+    text: str
+
+
+class DiarizedTranscription(msgspec.Struct, frozen=True, kw_only=True):
+    """Answer with `response_format=diarized_json`. `duration` in seconds."""
+
+    task: Literal["transcribe"] = "transcribe"
+    duration: float
+    text: str
+    segments: list[TranscriptTextSegment]
+    usage: TranscriptUsage
+
+
 class TranscriptTextDelta(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="transcript.text.delta"):
-    """Stream event: more text."""
+    """Stream event: more text, of the segment with `segment_id` where speakers are told apart."""
 
     delta: str
+    segment_id: str | UnsetType = UNSET
 
 
 class TranscriptTextDone(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="transcript.text.done"):

@@ -121,7 +121,9 @@ class Transcribe(Message, frozen=True, kw_only=True):
     """Service → speech engine: transcribe `audio` (float32 mono at the model's rate); answered by `Transcript`.
 
     `timestamps` asks for segments inside a window of the model; without it a recording that fits one window is one
-    segment. `seed` matters only when `temperature` is above zero.
+    segment. `seed` matters only where tokens are drawn. `windows` are what is heard, as the first sample and the one
+    behind the last: each no longer than the model's window and cut where nothing is said; without them the model says
+    itself, one window after another, where it goes on.
     """
 
     request_id: str
@@ -131,6 +133,11 @@ class Transcribe(Message, frozen=True, kw_only=True):
     temperature: float = 0.0
     timestamps: bool = False
     seed: int = 0
+    windows: list[tuple[int, int]] | None = None
+    words: bool = False
+    """Whether the times of words are wanted, too."""
+    translate: bool = False
+    """Into English, where the model can."""
 
 
 class Cancel(Message, frozen=True, kw_only=True):
@@ -205,13 +212,20 @@ class TranscriptWord(msgspec.Struct, frozen=True, kw_only=True):
 class TranscriptSegment(msgspec.Struct, frozen=True, kw_only=True):
     """A stretch of transcribed audio. Times are seconds from the beginning of the request's audio.
 
-    `words` are its tokens again, word by word, where timestamps are asked for and the model knows them.
+    `words` are its tokens again, word by word, where they are asked for and the model knows them. The measures are of
+    the window that it was heard in, which begins at `seek`: mean log-probability (natural) of its tokens, how many
+    times smaller zlib makes its text, the probability that nobody speaks (0 where the model does not say).
     """
 
     start: float
     end: float
     token_ids: list[int]
     words: list[TranscriptWord] = []
+    seek: float = 0.0
+    temperature: float = 0.0
+    avg_logprob: float = 0.0
+    compression_ratio: float = 1.0
+    no_speech_prob: float = 0.0
 
 
 class Transcript(Message, frozen=True, kw_only=True):

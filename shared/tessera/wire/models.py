@@ -65,6 +65,8 @@ class Card(msgspec.Struct, frozen=True, kw_only=True):
     guidance_scale: float | None = None
     """And how strongly it is guided by its prompt."""
     sample_rate: int | None = None
+    window_s: float | None = None
+    """Seconds of a recording that a transcription model hears at once."""
     created: int = 0
     data: str = ""
     """What it was trained on, with sources and their licences."""

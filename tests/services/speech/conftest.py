@@ -107,6 +107,7 @@ def serving(models_dir: Path, data: Path, **speech: Any) -> Iterator[Service]:
         "TESSERA_SPEECH__SYNTHESIS_MODEL": SPEECH,
         "TESSERA_SPEECH__TRANSCRIPTION_MODEL": TRANSCRIPTION,
         "TESSERA_SPEECH__THREADS": "1",
+        "TESSERA_SPEECH__VOICE_DETECTION": "false",  # what is played to these models is not speech
         "TESSERA_SPEECH__DEVICE": "cpu",
         **{f"TESSERA_SPEECH__{name.upper()}": str(value) for name, value in speech.items()},
     }
@@ -132,6 +133,18 @@ def service(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Service]:
     with serving(models_dir, tmp_path_factory.mktemp("speech")) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def listener(
+    models_dir: Path,
+    synthesis_model: ModelDirectory,
+    transcription_model: ModelDirectory,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Service]:
+    """A service that looks for speech before it listens, as it does by default."""
+    with serving(models_dir, tmp_path_factory.mktemp("listener"), voice_detection="true") as running:
         yield running
 
 

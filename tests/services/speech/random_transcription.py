@@ -107,6 +107,9 @@ def _generation(ids: dict[str, int]) -> GenerationConfig:
         max_initial_timestamp_index=50,
         suppress_tokens=list(range(ids["<|startoftranscript|>"], stamps)),
         begin_suppress_tokens=[ids["Ġ"], end],
+        # What random weights write is always unlikely; it is not to be tried again hotter.
+        logprob_threshold=-1000.0,
+        compression_ratio_threshold=1000.0,
     )
 
 

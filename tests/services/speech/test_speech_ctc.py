@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib.resources import files
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -22,13 +23,14 @@ from transformers import (
     ParakeetTokenizer,
 )
 
-from tessera.engine.speech import TranscriptionRequest
+from tessera.engine.speech_transcription import TranscriptionQueue
 from tessera.errors import InvalidRequestError, ModelLoadError
 from tessera.hub.cards import read_card
-from tessera.models.speech_ctc import WINDOW_S, CTCTranscriber, _Word, cut_at_pause
-from tessera.models.speech_random import RandomStream
-from tessera.models.speech_transcription import Window, load_transcriber
-from tessera.wire.engine import Array, Transcribe, TranscriptSegment
+from tessera.models.speech_ctc import WINDOW_S, CTCTranscriber, Word, cut_at_pause
+from tessera.models.speech_transcription import Piece, Window, load_transcriber
+from tessera.wire.engine import Array, Transcribe, Transcript, TranscriptSegment
+from tessera_speech.recordings import decode
+from tessera_speech.starter.transcription.recipe import WEIGHTS
 from tessera_speech.transcripts import Transcripts
 
 CPU = torch.device("cpu")
@@ -78,25 +80,27 @@ def transcriber(directory: Path) -> CTCTranscriber:
     return made
 
 
+def piece(samples: np.ndarray[Any, Any], **changes: Any) -> Piece:
+    options: dict[str, Any] = {"language": "en", "timestamps": True, "open_end": True} | changes
+    return Piece(samples=samples, rate=16_000, **options)
+
+
 def window(transcriber: CTCTranscriber, samples: np.ndarray[Any, Any], **changes: Any) -> Window:
-    options: dict[str, Any] = {"language": "en", "prompt_ids": [], "temperature": 0.0, "timestamps": True} | changes
-    features = transcriber.features(samples)
-    return transcriber.transcribe(
-        features, seconds=samples.size / transcriber.sample_rate, random=RandomStream(0, CPU), **options
-    )
+    return transcriber.hear([piece(samples, **changes)])[0]
 
 
 def heard(transcriber: CTCTranscriber, samples: np.ndarray[Any, Any]) -> list[TranscriptSegment]:
     """The whole of a recording, through the engine's windows."""
+    queue = TranscriptionQueue(transcriber, max_windows=4)
     audio = Array(dtype="float32", shape=[samples.size], data=samples.tobytes())
-    request = TranscriptionRequest(Transcribe(request_id="a", audio=audio, timestamps=True), transcriber)
+    queue.submit(Transcribe(request_id="a", audio=audio, timestamps=True))
     segments: list[TranscriptSegment] = []
-    last = False
-    while not last:
-        answer, advance_s = request.advance()
-        assert advance_s > 0
-        segments += answer.segments
-        last = answer.last
+    while len(queue):
+        before = queue.heard_s
+        for answer in queue.step():
+            assert isinstance(answer, Transcript)
+            segments += answer.segments
+        assert queue.heard_s > before
     return segments
 
 
@@ -145,8 +149,8 @@ def test_a_long_recording_is_heard_to_its_end_in_order(transcriber: CTCTranscrib
     assert all(earlier.end <= later.start + 0.09 for earlier, later in pairwise(words))
 
 
-def spoken(*frames: tuple[int, int]) -> list[_Word]:
-    return [_Word([1], first, end) for first, end in frames]
+def spoken(*frames: tuple[int, int]) -> list[Word]:
+    return [Word([1], first, end) for first, end in frames]
 
 
 @pytest.mark.parametrize(
@@ -159,7 +163,7 @@ def spoken(*frames: tuple[int, int]) -> list[_Word]:
         (spoken((0, 100)), 0, 1, 100),  # one endless word: all of it
     ],
 )
-def test_a_window_is_cut_where_nothing_is_said(words: list[_Word], quiet: int, kept: int, cut: int) -> None:
+def test_a_window_is_cut_where_nothing_is_said(words: list[Word], quiet: int, kept: int, cut: int) -> None:
     loudness = [1.0] * 100
     loudness[quiet] = 0.0
     assert cut_at_pause(words, loudness) == (kept, cut)
@@ -177,22 +181,59 @@ def test_a_cut_always_moves_on_and_keeps_what_is_before_it(frames: int) -> None:
         assert all(word.first >= cut for word in words[kept:])
 
 
+@pytest.fixture(scope="module")
+def starter() -> CTCTranscriber:
+    made = load_transcriber(WEIGHTS, read_card(WEIGHTS), device=CPU)
+    assert isinstance(made, CTCTranscriber)
+    return made
+
+
+def test_windows_of_any_length_in_one_pass_hear_what_they_hear_alone(starter: CTCTranscriber) -> None:
+    speech = decode(
+        files("moonshine_voice").joinpath("assets", "beckett.wav").read_bytes(), rate=16_000, max_seconds=60
+    )
+    pieces = [piece(speech[: int(seconds * 16_000)]) for seconds in (9.9, 1.0, 3.37, 0.2, 7.3)]
+    for one, together in zip(pieces, starter.hear(pieces), strict=True):
+        alone = starter.hear([one])[0]
+        assert [(s.token_ids, s.start, s.end, s.words) for s in together.segments] == [
+            (s.token_ids, s.start, s.end, s.words) for s in alone.segments
+        ]
+        for mine, theirs in zip(together.segments, alone.segments, strict=True):
+            assert mine.avg_logprob == pytest.approx(theirs.avg_logprob, abs=1e-3)
+            assert mine.compression_ratio == theirs.compression_ratio
+    assert sum(len(one.segments) for one in starter.hear(pieces)) >= 4
+
+
+def test_a_pass_takes_the_longest_waiting_and_those_of_like_length(transcriber: CTCTranscriber, melody: Any) -> None:
+    batch = transcriber.batch(5)
+    for number, seconds in enumerate((2.0, 8.0, 2.5, 2.9, 9.0)):
+        batch.add(number, piece(melody(seconds)))
+    assert batch.room == 0
+    batch.drop(3)
+    assert [sorted(batch.step()) for _ in range(3)] == [[0, 2], [1, 4], []]
+
+
 @pytest.mark.parametrize(
     ("changes", "param"),
-    [({"language": "de"}, "language"), ({"prompt_ids": [3]}, "prompt"), ({"temperature": 0.5}, "temperature")],
+    [
+        ({"language": "de"}, "language"),
+        ({"prompt_ids": (3,)}, "prompt"),
+        ({"temperature": 0.5}, "temperature"),
+        ({"translate": True}, "model"),
+    ],
 )
 def test_what_a_ctc_model_cannot_do_is_refused(
     changes: dict[str, Any], param: str, transcriber: CTCTranscriber, melody: Any
 ) -> None:
     with pytest.raises(InvalidRequestError) as caught:
-        window(transcriber, melody(1.0), **changes)
+        transcriber.check(piece(melody(1.0), **changes))
     assert caught.value.param == param
 
 
 def test_prompts_and_languages_are_refused_before_the_engine_is_asked(directory: Path) -> None:
     transcripts = Transcripts(directory)
     assert transcripts.languages == ["en"]
-    assert transcripts.has_words
+    assert not transcripts.translates
     assert transcripts.language("EN") == "en"
     assert transcripts.prompt_ids(None) == []
     with pytest.raises(InvalidRequestError, match="does not know the language 'fr'"):

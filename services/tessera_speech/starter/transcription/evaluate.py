@@ -17,11 +17,12 @@ from typing import Any
 import numpy as np
 
 from tessera import device as devices
-from tessera.engine.speech import TranscriptionRequest
+from tessera.engine.speech_transcription import TranscriptionQueue
+from tessera.errors import InternalError
 from tessera.hub.cards import read_card
 from tessera.models.speech_transcription import load_transcriber
 from tessera.starters.recipe import Evaluation
-from tessera.wire.engine import Array, Transcribe
+from tessera.wire.engine import Array, Failed, Transcribe, Transcript
 from tessera.wire.models import Measure
 from tessera_speech import recordings
 from tessera_speech.starter.espeak import Teacher
@@ -68,12 +69,15 @@ class Listener:
         """What is said in float32 samples [time] at `voices.RATE`."""
         began = time.perf_counter()
         audio = Array(dtype="float32", shape=[samples.size], data=samples.astype("<f4").tobytes())
-        request = TranscriptionRequest(Transcribe(request_id="judged", audio=audio), self._transcriber)
-        text, last = "", False
-        while not last:
-            answer, _ = request.advance()
-            text += "".join(self._transcripts.text(segment.token_ids) for segment in answer.segments)
-            last = answer.last
+        queue = TranscriptionQueue(self._transcriber, max_windows=1)
+        queue.submit(Transcribe(request_id="judged", audio=audio))
+        text = ""
+        while len(queue):
+            for answer in queue.step():
+                if isinstance(answer, Failed):
+                    raise InternalError(f"a recording cannot be judged: {answer.error.message}")
+                assert isinstance(answer, Transcript)
+                text += "".join(self._transcripts.text(segment.token_ids) for segment in answer.segments)
         self.heard_s += samples.size / voices.RATE
         self.spent_s += time.perf_counter() - began
         return text.strip()
