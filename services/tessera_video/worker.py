@@ -35,12 +35,13 @@ from tessera.jobs.presence import Presence
 from tessera.jobs.reaper import Reaper
 from tessera.jobs.records import WorkerInfo
 from tessera.jobs.runner import Runner
-from tessera.jobs.video_routes import queue_of
+from tessera.jobs.serving import queue_of
 from tessera.jobs.worker_store import WorkerStore
 from tessera.models.diffusion import load as load_model
 from tessera.settings import Settings, load
 from tessera.telemetry import configure_logging
 from tessera.wire.models import Card
+from tessera_video.images import ImagePipeline
 from tessera_video.pipeline import VideoPipeline
 
 logger = logging.getLogger(__name__)
@@ -101,7 +102,9 @@ def work(settings: Settings) -> int:
         identity=_identity(found.card),
         on_broken_device=end,
     )
-    runner = Runner(store, artifacts, bell, {"video": pipeline}, worker=worker_id, queue=queue, slots=model.together)
+    images = ImagePipeline(model, found.card.id, artifacts, on_broken_device=end)
+    handlers = {"video": pipeline, "image": images}
+    runner = Runner(store, artifacts, bell, handlers, worker=worker_id, queue=queue, slots=model.together)
     info = WorkerInfo(
         id=worker_id,
         kind="video",

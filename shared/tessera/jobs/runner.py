@@ -206,8 +206,8 @@ class Runner:
 
     def _work(self, lease: Lease) -> Ending:
         context = JobContext(lease, self._draining)
-        handler = self.handlers[lease.job.kind]
         try:
+            handler = self.handlers[lease.job.kind]
             with self._kept(lease, context):
                 artifacts = handler(lease.job, context)
                 ending = self._persist(lambda: self.store.complete(lease, artifacts))
