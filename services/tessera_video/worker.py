@@ -28,7 +28,7 @@ from tessera.engine.diffusion_batching import StepBatcher
 from tessera.engine.diffusion_wan import WanModel
 from tessera.errors import TesseraError
 from tessera.hub.store import check, ensure
-from tessera.jobs.artifacts import DirectoryArtifacts
+from tessera.jobs.artifact_places import make_artifacts
 from tessera.jobs.celery_app import CeleryBell, listen, make_app
 from tessera.jobs.hearing import Hearing
 from tessera.jobs.presence import Presence
@@ -80,7 +80,7 @@ def work(settings: Settings) -> int:
     logger.info("%s is loaded on %s in %.1f s", found.card.id, device.name, time.perf_counter() - started)
 
     store = WorkerStore(settings.redis_url, timeout_s=settings.redis.timeout_s, settings=settings.jobs)
-    artifacts = DirectoryArtifacts(settings.artifacts_dir)
+    artifacts = make_artifacts(settings)
     app = make_app(settings)
     bell = CeleryBell(app)
     worker_id = f"video-{uuid.uuid4().hex[:12]}"

@@ -30,7 +30,7 @@ from tessera.settings_engine import (
     ToolParser,
     says,
 )
-from tessera.settings_jobs import JobSettings, WebhookSettings
+from tessera.settings_jobs import ArtifactSettings, JobSettings, WebhookSettings
 
 
 class SuiteSettings(Section, frozen=True, kw_only=True):
@@ -191,6 +191,7 @@ class Settings(Section, frozen=True, kw_only=True):
     video: VideoSettings = VideoSettings()
     speech: SpeechSettings = SpeechSettings()
     jobs: JobSettings = JobSettings()
+    artifacts: ArtifactSettings = ArtifactSettings()
     webhooks: WebhookSettings = WebhookSettings()
 
     @property
@@ -205,7 +206,7 @@ class Settings(Section, frozen=True, kw_only=True):
 
     @property
     def artifacts_dir(self) -> Path:
-        """Where job results live, absolute."""
+        """Where job results live when they are in no bucket, absolute."""
         return self.data_dir / "artifacts"
 
     def service_url(self, service: Service) -> str:

@@ -30,7 +30,7 @@ from tessera.errors import (
     all_errors,
 )
 from tessera.jobs.image_request import cost_of_images, make_image_input, quality_of
-from tessera.jobs.serving import VideoJobs, owner_of, queue_of, ring
+from tessera.jobs.serving import VideoJobs, owner_of, queue_of, remove_files, ring
 from tessera.telemetry import request_id_var
 from tessera.web.app import json_response
 from tessera.web.disconnect import unless_client_leaves
@@ -145,9 +145,10 @@ async def _forget(jobs: VideoJobs, job_id: str, owner: str) -> None:
     try:
         with contextlib.suppress(NotFoundError):
             await jobs.store.delete(job_id, kind="image", owner=owner)
-        await asyncio.to_thread(jobs.artifacts.remove, job_id)
     except UnavailableError as error:
         logger.warning("%s is kept until it expires: %s", job_id, error.message)
+    else:
+        await remove_files(jobs, job_id)
 
 
 def _error_of(error: JobError | None) -> TesseraError:

@@ -13,7 +13,7 @@ from typing import Any
 
 from litestar import Request
 
-from tessera.errors import TesseraError
+from tessera.errors import TesseraError, UnavailableError
 from tessera.jobs.artifacts import ArtifactStore
 from tessera.jobs.celery_app import Bell
 from tessera.jobs.store import AsyncJobStore
@@ -46,6 +46,14 @@ def owner_of(request: Request[Any, Any, Any]) -> str:
 def queue_of(model: str) -> str:
     """The queue that the workers of a video model listen to."""
     return f"video.{model}"
+
+
+async def remove_files(jobs: VideoJobs, job_id: str) -> None:
+    """Remove what belongs to a job that is not there any more. A store that is down does so when they are stale."""
+    try:
+        await asyncio.to_thread(jobs.artifacts.remove, job_id)
+    except UnavailableError as error:
+        logger.warning("the files of %s stay until they are stale: %s", job_id, error.message)
 
 
 async def ring(bell: Bell, job: Job) -> None:

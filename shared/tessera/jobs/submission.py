@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from tessera.errors import TesseraError
 from tessera.jobs.records import Created
-from tessera.jobs.serving import VideoJobs, queue_of, ring
+from tessera.jobs.serving import VideoJobs, queue_of, remove_files, ring
 from tessera.jobs.store import Idempotency
 from tessera.jobs.video_request import ImageUpload, cost_of
 from tessera.jobs.webhooks import checked_webhook
@@ -54,10 +54,10 @@ async def submit(jobs: VideoJobs, owner: str, submission: Submission) -> Created
             webhook=webhook,
         )
     except TesseraError:
-        await asyncio.to_thread(jobs.artifacts.remove, job_id)
+        await remove_files(jobs, job_id)
         raise
     if created.replayed:
-        await asyncio.to_thread(jobs.artifacts.remove, job_id)
+        await remove_files(jobs, job_id)
     else:
         await ring(jobs.bell, created.job)
     return created

@@ -24,11 +24,11 @@ from litestar.types import ControllerRouterHandler
 
 from tessera.errors import ConflictError, InvalidRequestError, NotFoundError, TesseraError
 from tessera.jobs.artifact_answers import answer
-from tessera.jobs.artifacts import DirectoryArtifacts
+from tessera.jobs.artifact_places import make_artifacts
 from tessera.jobs.celery_app import make_bell
 from tessera.jobs.image_routes import generate_images
 from tessera.jobs.records import Created, JobEvent
-from tessera.jobs.serving import Cards, VideoJobs, owner_of
+from tessera.jobs.serving import Cards, VideoJobs, owner_of, remove_files
 from tessera.jobs.store import AsyncJobStore, Idempotency
 from tessera.jobs.submission import Submission, submit
 from tessera.jobs.video_request import (
@@ -86,7 +86,7 @@ def mount(settings: Settings, cards: Cards) -> Mounted:
     """
     store = AsyncJobStore(settings.redis_url, timeout_s=settings.redis.timeout_s, settings=settings.jobs)
     bell = make_bell(settings)
-    jobs = VideoJobs(store, DirectoryArtifacts(settings.artifacts_dir), bell, cards, settings)
+    jobs = VideoJobs(store, make_artifacts(settings), bell, cards, settings)
     # a data URL is a third longer than the image
     body_limit = settings.video.max_image_bytes * 4 // 3 + FORM_OVERHEAD_BYTES
     router = Router("/", route_handlers=[VideosController, generate_images], request_max_body_size=body_limit)
@@ -212,7 +212,7 @@ class VideosController(Controller):
         """A job that runs is stopped at its next step."""
         jobs: VideoJobs = state.videos
         await jobs.store.delete(_checked(video_id), kind="video", owner=owner_of(request))
-        await asyncio.to_thread(jobs.artifacts.remove, video_id)
+        await remove_files(jobs, video_id)
         return json_response(VideoDeleted(id=video_id))
 
     @post("/{video_id:str}/cancel", status_code=200, summary="Stop a video job but keep its record.")
