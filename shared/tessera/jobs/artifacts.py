@@ -27,7 +27,7 @@ from tessera.wire.jobs import Artifact
 logger = logging.getLogger(__name__)
 
 _PART = re.compile(r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}$")
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _INCOMING = "_incoming"
 STALE_S = 24 * 3600
 

@@ -37,7 +37,6 @@ _FAULTS = (
     botocore.exceptions.BotoCoreError,
     botocore.exceptions.ClientError,
     aiohttp.ClientError,
-    FSTimeoutError,
 )
 
 

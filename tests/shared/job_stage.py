@@ -1,0 +1,330 @@
+"""Real processes for tests of faults: Redis, the video service, the gateway, workers; and a checker of what they did.
+
+`python -m tests.shared.job_stage --jobs 30 --seconds 60` kills them at random moments for so long and then checks.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import json
+import os
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+from tests.conftest import RedisServer
+
+WAIT_S = 60.0
+ENDED = ("completed", "failed")
+STEPS_BETWEEN_CHECKPOINTS = 4
+CLEAR_S = 0.5
+"""So long after Redis was away it counts as away still: clients have to connect again."""
+
+
+@dataclasses.dataclass
+class Stage:
+    """A data directory and what runs on it."""
+
+    redis: RedisServer
+    step_s: float = 0.05
+    slots: int = 2
+
+    def __post_init__(self) -> None:
+        self.data = self.redis.data
+        self.log = self.data / "operations.jsonl"
+        self.ports = {"tessera_video": _free_port(), "tessera_gateway": _free_port()}
+        self.processes: list[subprocess.Popen[bytes]] = []
+        self.away: list[tuple[float, float]] = []
+        """When Redis was not there."""
+        self.cancelled: dict[str, float] = {}
+        """When the answer to a cancel came."""
+        self.accepted: list[str] = []
+        self.http = httpx.Client(base_url=f"http://127.0.0.1:{self.ports['tessera_video']}", timeout=10)
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith("TESSERA_")}
+        self.environment = {
+            **inherited,
+            "PYTHONPATH": str(Path(__file__).parents[2]),
+            "TESSERA_SUITE__DATA": str(self.data),
+            "TESSERA_REDIS__URL": self.redis.url,
+            "TESSERA_REDIS__TIMEOUT_S": "1",
+            "TESSERA_VIDEO__PORT": str(self.ports["tessera_video"]),
+            "TESSERA_VIDEO__CONCURRENT_JOBS": str(self.slots),
+            "TESSERA_GATEWAY__PORT": str(self.ports["tessera_gateway"]),
+            "TESSERA_GATEWAY__SERVICES": "video",
+            "TESSERA_JOBS__LEASE_S": "1.5",
+            "TESSERA_JOBS__REAP_EVERY_S": "0.2",
+            "TESSERA_JOBS__BACKOFF_S": "0.1",
+            "TESSERA_JOBS__MAX_ATTEMPTS": "20",
+            "TESSERA_JOBS__MAX_QUEUED_PER_KEY": "100",
+        }
+
+    def serve(self, module: str = "tessera_video") -> subprocess.Popen[bytes]:
+        """Start an HTTP server; `through` chooses which of them requests go to."""
+        return self._start(module, "-m", module)
+
+    def through(self, module: str) -> None:
+        """Send requests there from now on."""
+        self.http.close()
+        self.http = httpx.Client(base_url=f"http://127.0.0.1:{self.ports[module]}", timeout=10)
+
+    def work(self, *options: str, redis_url: str | None = None) -> subprocess.Popen[bytes]:
+        """Start a worker (see `job_worker`)."""
+        more = {"TESSERA_REDIS__URL": redis_url} if redis_url else {}
+        step = ("--step-s", str(self.step_s), "--checkpoint-steps", str(STEPS_BETWEEN_CHECKPOINTS))
+        script = str(Path(__file__).with_name("job_worker.py"))
+        return self._start("worker", script, "--log", str(self.log), *step, *options, **more)
+
+    def ready(self) -> None:
+        """Wait for a server and a worker."""
+        self.until(lambda: self._answers("/ready"), "a server and a worker")
+
+    def create(self, steps: int = 20, **fields: Any) -> str:
+        """Have a job accepted; asks again, with the same key, until it is."""
+        key = {"idempotency-key": os.urandom(8).hex()}
+        body = {"prompt": "a nap", "seconds": "1", "size": "64x64", "steps": steps, **fields}
+        video = self._asked("POST", "/v1/videos", json=body, headers=key)
+        self.accepted.append(video["id"])
+        return str(video["id"])
+
+    def cancel(self, video_id: str) -> None:
+        """Cancel a job, unless it has ended."""
+        self._asked("POST", f"/v1/videos/{video_id}/cancel", also=(409,))
+        self.cancelled[video_id] = time.monotonic()
+
+    def get(self, video_id: str) -> dict[str, Any]:
+        """The job as it is."""
+        return self._asked("GET", f"/v1/videos/{video_id}")
+
+    def events(self, video_id: str) -> list[tuple[str, dict[str, Any]]]:
+        """All events of an ended job, replayed."""
+        text = self.http.get(f"/v1/videos/{video_id}/events").raise_for_status().text
+        names = [line[7:] for line in text.splitlines() if line.startswith("event: ")]
+        shown = [json.loads(line[6:]) for line in text.splitlines() if line.startswith("data: ")]
+        return list(zip(names, shown, strict=True))
+
+    def ended(self, *video_ids: str, within_s: float = WAIT_S) -> list[dict[str, Any]]:
+        """Wait until these jobs have ended."""
+        chosen = video_ids or tuple(self.accepted)
+        self.until(lambda: all(self.get(each)["status"] in ENDED for each in chosen), "jobs to end", within_s)
+        return [self.get(each) for each in chosen]
+
+    def operations(self, video_id: str, *what: str) -> list[dict[str, Any]]:
+        """What workers have done for a job, in order."""
+        found = [operation for operation in self.all_operations() if operation["job"] == video_id]
+        return [operation for operation in found if not what or operation["what"] in what]
+
+    def all_operations(self) -> list[dict[str, Any]]:
+        """What workers have done."""
+        lines = self.log.read_text().splitlines() if self.log.exists() else []
+        return sorted((json.loads(line) for line in lines), key=lambda operation: operation["at"])
+
+    def stepping(self, video_id: str, steps: int = 1) -> dict[str, Any]:
+        """Wait until a job has made so many steps. Returns the last."""
+        self.until(lambda: len(self.operations(video_id, "stepped")) >= steps, f"{steps} steps")
+        return self.operations(video_id, "stepped")[-1]
+
+    @contextlib.contextmanager
+    def without_redis(self) -> Iterator[None]:
+        """Kill Redis; start it again at the end."""
+        began = time.monotonic()
+        self.redis.kill()
+        try:
+            yield
+        finally:
+            self.redis.start()
+            self.away.append((began, time.monotonic() + CLEAR_S))
+
+    def until(self, condition: Callable[[], Any], what: str, within_s: float = WAIT_S) -> None:
+        deadline = time.monotonic() + within_s
+        while not condition():
+            if time.monotonic() > deadline:
+                logs = "\n".join(f"{path.name}:\n{path.read_text()[-3000:]}" for path in self.data.glob("*.log"))
+                raise AssertionError(f"waited {within_s} s for {what}\n{logs}")
+            time.sleep(0.02)
+
+    def close(self) -> None:
+        self.http.close()
+        for process in self.processes:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+
+    def _start(self, name: str, *command: str, **more: str) -> subprocess.Popen[bytes]:
+        with (self.data / f"{name}-{len(self.processes)}.log").open("ab") as log:
+            process = subprocess.Popen(
+                [sys.executable, *command], env=self.environment | more, cwd=self.data, stdout=log, stderr=log
+            )
+        self.processes.append(process)
+        return process
+
+    def _answers(self, path: str) -> bool:
+        with contextlib.suppress(httpx.TransportError):
+            return self.http.get(path).status_code == 200
+        return False
+
+    def _asked(self, method: str, path: str, *, also: tuple[int, ...] = (), **more: Any) -> dict[str, Any]:
+        found: list[httpx.Response] = []
+
+        def ask() -> bool:
+            with contextlib.suppress(httpx.TransportError):
+                answer = self.http.request(method, path, **more)
+                assert answer.status_code in (200, 429, 502, 503, 504, *also), answer.text
+                if answer.status_code in (200, *also):
+                    found.append(answer)
+            return bool(found)
+
+        self.until(ask, f"{method} {path}")
+        shown: dict[str, Any] = found[0].json()
+        return shown
+
+
+def check(stage: Stage, *, frozen: bool = False) -> dict[str, int]:
+    """What has to be true whatever happened. Returns how often what happened.
+
+    Args:
+        stage: whose jobs have all ended.
+        frozen: whether processes were stopped and woken: what they do before they notice is not counted as repeated.
+    """
+    counts = {"completed": 0, "cancelled": 0, "attempts": 0, "repeated": 0}
+    for video_id in stage.accepted:
+        video = stage.get(video_id)
+        assert video["status"] in ENDED, f"{video_id} has not ended"
+        _check_states(stage, video_id)
+        stored = {operation["sha256"] for operation in stage.operations(video_id, "stored")}
+        if video["status"] == "completed":
+            counts["completed"] += 1
+            content = [stage.http.get(f"/v1/videos/{video_id}/content") for _ in range(2)]
+            assert content[0].content == content[1].content
+            assert content[0].headers["etag"].strip('"') in stored, "a result that nobody has stored"
+        else:
+            assert video["error"]["code"] == "cancelled", video
+            assert video_id in stage.cancelled, "a job that nobody has cancelled"
+            assert stage.http.get(f"/v1/videos/{video_id}/content").status_code == 409
+            counts["cancelled"] += 1
+            _check_cancel(stage, video_id)
+        begun = stage.operations(video_id, "begin")
+        assert [each["token"] for each in begun] == sorted({each["token"] for each in begun}), "tokens only grow"
+        counts["attempts"] += len(begun)
+        if not frozen:
+            counts["repeated"] += _check_repeated(stage, video_id)
+    return counts
+
+
+def _check_states(stage: Stage, video_id: str) -> None:
+    """Queued, in progress, an end; back only to the queue, and never after the end; progress only grows between."""
+    state, progress = "", 0
+    allowed = {
+        "": {"video.queued"},
+        "video.queued": {"video.in_progress", "video.failed", "video.queued", "video.progress", "video.completed"},
+        "video.in_progress": {"video.progress", "video.queued", "video.completed", "video.failed"},
+    }
+    events = stage.events(video_id)
+    for name, shown in events:
+        assert name in allowed.get(state, set()), f"{video_id}: {name} after {state}: {[each for each, _ in events]}"
+        if name == "video.progress":
+            assert shown["progress"] > progress, f"{video_id}: progress fell from {progress} to {shown['progress']}"
+            progress = shown["progress"]
+        else:
+            state, progress = name, 0
+    assert state in ("video.completed", "video.failed")
+
+
+def _check_cancel(stage: Stage, video_id: str) -> None:
+    """At most one step begins after a cancel, if its worker could hear of it."""
+    at = stage.cancelled[video_id]
+    later = [operation for operation in stage.operations(video_id, "step") if operation["at"] > at]
+    if later and not _away(stage, at - CLEAR_S, later[-1]["at"]):
+        assert len(later) <= 1, f"{video_id}: {len(later)} steps began after its cancel"
+
+
+def _check_repeated(stage: Stage, video_id: str) -> int:
+    """Between two attempts no more steps are lost than lie between two checkpoints, if these could be told."""
+    repeated, last, begun_at = 0, 0, 0.0
+    for operation in stage.operations(video_id, "begin", "stepped"):
+        if operation["what"] == "stepped":
+            last = max(last, operation["index"] + 1)
+            continue
+        lost = max(0, last - operation["index"])
+        if not _away(stage, begun_at, operation["at"]):
+            assert lost <= STEPS_BETWEEN_CHECKPOINTS, f"{video_id}: {lost} steps made again"
+        repeated, last, begun_at = repeated + lost, operation["index"], operation["at"]
+    return repeated
+
+
+def _away(stage: Stage, begin: float, end: float) -> bool:
+    return any(begin < until and since < end for since, until in stage.away)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def rampage(stage: Stage, *, jobs: int, seconds: float, seed: int) -> dict[str, int]:
+    """Kill workers, servers and Redis with SIGKILL at random moments while jobs run; then let all end, and check."""
+    chance = random.Random(seed)
+    names = {"tessera_video": stage.serve, "tessera_gateway": lambda: stage.serve("tessera_gateway")}
+    running = {name: start() for name, start in names.items()} | {f"worker {n}": stage.work() for n in range(2)}
+    stage.ready()
+    stage.through("tessera_gateway")
+    stage.ready()
+    kills = dict.fromkeys((*running, "redis"), 0)
+    end = time.monotonic() + seconds
+    while time.monotonic() < end or len(stage.accepted) < jobs:
+        if len(stage.accepted) < jobs:
+            video_id = stage.create(steps=chance.randint(5, 30))
+            if chance.random() < 0.2:
+                time.sleep(chance.uniform(0, 0.5))
+                stage.cancel(video_id)
+        time.sleep(chance.uniform(0, 0.3))
+        if chance.random() < 0.5:
+            victim = chance.choice(list(kills))
+            kills[victim] += 1
+            if victim == "redis":
+                with stage.without_redis():
+                    time.sleep(chance.uniform(0, 0.5))
+                continue
+            running[victim].kill()
+            running[victim].wait()
+            running[victim] = names.get(victim, stage.work)()
+    stage.ended(within_s=120)
+    found = check(stage) | {f"kills of {victim}": count for victim, count in kills.items()}
+    for name in running:
+        running[name].send_signal(signal.SIGTERM)
+    statuses = {name: process.wait(30) for name, process in running.items()}
+    assert set(statuses.values()) == {0}, statuses
+    return found
+
+
+def main() -> None:
+    """One run; see the module."""
+    arguments = argparse.ArgumentParser(description=__doc__)
+    arguments.add_argument("--jobs", type=int, default=30)
+    arguments.add_argument("--seconds", type=float, default=60)
+    arguments.add_argument("--seed", type=int, default=0)
+    options = arguments.parse_args()
+    redis = RedisServer(Path(tempfile.mkdtemp(prefix="tessera-")))
+    redis.start()
+    stage = Stage(redis)
+    try:
+        print(rampage(stage, jobs=options.jobs, seconds=options.seconds, seed=options.seed))
+    finally:
+        stage.close()
+        redis.kill()
+        shutil.rmtree(redis.data, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main()
