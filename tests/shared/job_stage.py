@@ -27,7 +27,10 @@ from tests.conftest import RedisServer
 
 WAIT_S = 60.0
 ENDED = ("completed", "failed")
+STEP_S = 0.05
 STEPS_BETWEEN_CHECKPOINTS = 4
+KILL_SHARE = 0.25
+"""Of the moments in which something may be killed: processes have to come up in between."""
 CLEAR_S = 0.5
 """So long after Redis was away it counts as away still: clients have to connect again."""
 
@@ -37,14 +40,13 @@ class Stage:
     """A data directory and what runs on it."""
 
     redis: RedisServer
-    step_s: float = 0.05
-    slots: int = 2
 
     def __post_init__(self) -> None:
         self.data = self.redis.data
         self.log = self.data / "operations.jsonl"
         self.ports = {"tessera_video": _free_port(), "tessera_gateway": _free_port()}
         self.processes: list[subprocess.Popen[bytes]] = []
+        self.workers: list[subprocess.Popen[bytes]] = []
         self.away: list[tuple[float, float]] = []
         """When Redis was not there."""
         self.cancelled: dict[str, float] = {}
@@ -59,7 +61,7 @@ class Stage:
             "TESSERA_REDIS__URL": self.redis.url,
             "TESSERA_REDIS__TIMEOUT_S": "1",
             "TESSERA_VIDEO__PORT": str(self.ports["tessera_video"]),
-            "TESSERA_VIDEO__CONCURRENT_JOBS": str(self.slots),
+            "TESSERA_VIDEO__MAX_STEPS": "1000",
             "TESSERA_GATEWAY__PORT": str(self.ports["tessera_gateway"]),
             "TESSERA_GATEWAY__SERVICES": "video",
             "TESSERA_JOBS__LEASE_S": "1.5",
@@ -78,12 +80,15 @@ class Stage:
         self.http.close()
         self.http = httpx.Client(base_url=f"http://127.0.0.1:{self.ports[module]}", timeout=10)
 
-    def work(self, *options: str, redis_url: str | None = None) -> subprocess.Popen[bytes]:
+    def work(
+        self, *options: str, step_s: float = STEP_S, slots: int = 2, redis_url: str = ""
+    ) -> subprocess.Popen[bytes]:
         """Start a worker (see `job_worker`)."""
-        more = {"TESSERA_REDIS__URL": redis_url} if redis_url else {}
-        step = ("--step-s", str(self.step_s), "--checkpoint-steps", str(STEPS_BETWEEN_CHECKPOINTS))
+        more = {"TESSERA_REDIS__URL": redis_url or self.redis.url, "TESSERA_VIDEO__CONCURRENT_JOBS": str(slots)}
+        step = ("--step-s", str(step_s), "--checkpoint-steps", str(STEPS_BETWEEN_CHECKPOINTS))
         script = str(Path(__file__).with_name("job_worker.py"))
-        return self._start("worker", script, "--log", str(self.log), *step, *options, **more)
+        self.workers.append(self._start("worker", script, "--log", str(self.log), *step, *options, **more))
+        return self.workers[-1]
 
     def ready(self) -> None:
         """Wait for a server and a worker."""
@@ -152,6 +157,23 @@ class Stage:
                 logs = "\n".join(f"{path.name}:\n{path.read_text()[-3000:]}" for path in self.data.glob("*.log"))
                 raise AssertionError(f"waited {within_s} s for {what}\n{logs}")
             time.sleep(0.02)
+
+    def clear(self) -> None:
+        """End the workers and forget what was; servers go on."""
+        for process in self.workers:
+            if process.poll() is None:
+                process.send_signal(signal.SIGCONT)
+                process.send_signal(signal.SIGTERM)
+        for process in self.workers:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(10)
+            process.kill()
+            process.wait()
+        self.workers.clear()
+        self.accepted.clear()
+        self.cancelled.clear()
+        self.away.clear()
+        self.log.unlink(missing_ok=True)
 
     def close(self) -> None:
         self.http.close()
@@ -281,15 +303,15 @@ def rampage(stage: Stage, *, jobs: int, seconds: float, seed: int) -> dict[str, 
     stage.through("tessera_gateway")
     stage.ready()
     kills = dict.fromkeys((*running, "redis"), 0)
-    end = time.monotonic() + seconds
-    while time.monotonic() < end or len(stage.accepted) < jobs:
-        if len(stage.accepted) < jobs:
-            video_id = stage.create(steps=chance.randint(5, 30))
+    began = time.monotonic()
+    while (passed := time.monotonic() - began) < seconds or len(stage.accepted) < jobs:
+        if len(stage.accepted) < min(jobs, 2 + jobs * passed / seconds):
+            video_id = stage.create(steps=chance.randint(10, 60))
             if chance.random() < 0.2:
                 time.sleep(chance.uniform(0, 0.5))
                 stage.cancel(video_id)
         time.sleep(chance.uniform(0, 0.3))
-        if chance.random() < 0.5:
+        if chance.random() < KILL_SHARE:
             victim = chance.choice(list(kills))
             kills[victim] += 1
             if victim == "redis":

@@ -6,13 +6,17 @@ The long run of this is `python -m tests.shared.job_stage --jobs 30 --seconds 60
 from __future__ import annotations
 
 import os
+import shutil
 import signal
+import tempfile
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import redis
+from tests.conftest import RedisServer
 from tests.shared.cutting_proxy import CuttingProxy
 from tests.shared.job_stage import STEPS_BETWEEN_CHECKPOINTS, Stage, check, rampage
 
@@ -23,12 +27,23 @@ pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 LEASE_S = 1.5
 
 
-@pytest.fixture
-def stage(redis_server: Any) -> Iterator[Stage]:
-    found = Stage(redis_server)
+@pytest.fixture(scope="module")
+def house() -> Iterator[Stage]:
+    """One Redis and one server for all tests but the last, which kills them."""
+    server = RedisServer(Path(tempfile.mkdtemp(prefix="tessera-")))
+    server.start()
+    found = Stage(server)
     found.serve()
     yield found
     found.close()
+    server.kill()
+    shutil.rmtree(server.data, ignore_errors=True)
+
+
+@pytest.fixture
+def stage(house: Stage) -> Iterator[Stage]:
+    yield house
+    house.clear()
 
 
 @pytest.fixture
@@ -141,7 +156,8 @@ def test_a_full_disk_fails_its_job_clearly_and_the_next_one_that_fits_is_done(st
     assert (video["status"], video["error"]["code"]) == ("failed", "storage_full")
     assert "make room" in video["error"]["message"]
     assert len(stage.operations(video_id, "begin")) == 1, "trying again would not help"
-    files = [path for path in (stage.data / "artifacts").rglob("*") if path.is_file()]
+    files = [path for path in (stage.data / "artifacts" / video_id).rglob("*") if path.is_file()]
+    files += (stage.data / "artifacts" / "_incoming").iterdir()
     assert files == [], "neither half a result nor a checkpoint"
     assert small.poll() is None, "the worker lives"
     small.send_signal(signal.SIGTERM)
@@ -150,10 +166,9 @@ def test_a_full_disk_fails_its_job_clearly_and_the_next_one_that_fits_is_done(st
     assert stage.ended(stage.create(steps=2))[0]["status"] == "completed"
 
 
-@pytest.mark.parametrize("damage", ["truncated", "emptied", "removed"])
+@pytest.mark.parametrize("damage", ["truncated", "removed"])
 def test_a_checkpoint_that_cannot_be_read_costs_time_and_not_the_job(stage: Stage, damage: str) -> None:
-    stage.step_s = 0.1
-    first = stage.work()
+    first = stage.work(step_s=0.1)
     stage.ready()
     video_id = stage.create(steps=12)
     stage.stepping(video_id, steps=STEPS_BETWEEN_CHECKPOINTS + 2)
@@ -163,9 +178,8 @@ def test_a_checkpoint_that_cannot_be_read_costs_time_and_not_the_job(stage: Stag
     if damage == "removed":
         checkpoint.unlink()
     else:
-        checkpoint.write_bytes(checkpoint.read_bytes()[: 20 if damage == "truncated" else 0])
-    stage.step_s = 0.02
-    stage.work()
+        checkpoint.write_bytes(checkpoint.read_bytes()[:20])
+    stage.work(step_s=0.02)
     (video,) = stage.ended(video_id)
     assert video["status"] == "completed"
     assert [each["index"] for each in stage.operations(video_id, "begin")] == [0, 0]
@@ -174,8 +188,8 @@ def test_a_checkpoint_that_cannot_be_read_costs_time_and_not_the_job(stage: Stag
 def test_a_broker_flushed_while_jobs_are_queued_loses_none(stage: Stage) -> None:
     worker = stage.work()
     stage.ready()
-    worker.send_signal(signal.SIGTERM)
-    assert worker.wait(30) == 0
+    worker.kill()  # it is seen for some seconds yet, so jobs are accepted
+    worker.wait()
     waiting = [stage.create(steps=2) for _ in range(5)]
     client = redis.Redis.from_url(stage.redis.url)
     rings = [key for key in client.keys(f"{RING_PREFIX}*") if client.type(key) == b"list"]
@@ -201,9 +215,7 @@ def test_workers_whose_clocks_are_a_day_apart_do_each_job_once(stage: Stage) -> 
 
 
 def test_a_cancel_is_obeyed_in_every_state(stage: Stage) -> None:
-    stage.slots = 1
-    stage.environment["TESSERA_VIDEO__CONCURRENT_JOBS"] = "1"
-    worker = stage.work()
+    worker = stage.work(slots=1)
     stage.ready()
 
     running, queued = stage.create(steps=200), stage.create(steps=5)
@@ -219,7 +231,7 @@ def test_a_cancel_is_obeyed_in_every_state(stage: Stage) -> None:
     worker.wait()
     stage.cancel(orphan)
     assert stage.get(orphan)["status"] == "in_progress", "its lease still runs"
-    worker = stage.work()
+    worker = stage.work(slots=1)
     assert stage.ended(orphan)[0]["error"]["code"] == "cancelled"
     assert len(stage.operations(orphan, "begin")) == 1, "nobody began it again"
 
@@ -242,7 +254,7 @@ def test_a_cancel_is_obeyed_in_every_state(stage: Stage) -> None:
 def test_kills_of_everything_at_random_moments_lose_and_double_nothing(redis_server: Any) -> None:
     stage = Stage(redis_server)
     try:
-        found = rampage(stage, jobs=8, seconds=6, seed=time.time_ns())
+        found = rampage(stage, jobs=6, seconds=5, seed=time.time_ns())
     finally:
         stage.close()
-    assert found["completed"] + found["cancelled"] == 8
+    assert found["completed"] + found["cancelled"] == 6
