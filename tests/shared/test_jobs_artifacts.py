@@ -5,8 +5,6 @@ from __future__ import annotations
 import hashlib
 import io
 import os
-import socket
-import subprocess
 import sys
 import threading
 import time
@@ -14,14 +12,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import botocore.session
-import httpx
 import msgspec
 import pytest
 from litestar import Litestar
 from litestar.testing import TestClient
 from prometheus_client import CollectorRegistry
 from tests.shared.cutting_proxy import CuttingProxy
+from tests.shared.s3_server import S3Server
 
 from tessera.errors import NotFoundError, SettingsError, StorageFullError, UnavailableError
 from tessera.jobs import video_routes
@@ -39,48 +36,6 @@ from tessera.wire.jobs import Artifact, Job
 from tessera.wire.models import Card
 
 CARD = Card(id="tiny", family="x", tasks=["video"], source="test", parameters=1, licence="none", sizes=["64x64"])
-
-
-class S3Server:
-    """moto's server: a process that speaks S3. `client` is Amazon's own."""
-
-    def __init__(self, log: Path) -> None:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
-        self.url = f"http://127.0.0.1:{self.port}"
-        with log.open("wb") as output:
-            command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(self.port)]
-            self.process = subprocess.Popen(command, stdout=output, stderr=output)
-        deadline = time.monotonic() + 60
-        while True:
-            try:
-                httpx.get(self.url)
-                break
-            except httpx.TransportError:
-                assert self.process.poll() is None, log.read_text()
-                assert time.monotonic() < deadline, log.read_text()
-                time.sleep(0.05)
-        self.client = botocore.session.Session().create_client(
-            "s3",
-            endpoint_url=self.url,
-            region_name="us-east-1",
-            aws_access_key_id="test",
-            aws_secret_access_key="test",
-        )
-
-    def settings(self, bucket: str, *, url: str = "", timeout_s: float = 20) -> ArtifactSettings:
-        return ArtifactSettings(
-            url=f"s3://{bucket}/some/prefix",
-            endpoint_url=url or self.url,
-            region="us-east-1",
-            access_key="test",
-            secret_key="test",
-            timeout_s=timeout_s,
-        )
-
-    def keys(self, bucket: str) -> list[str]:
-        return [found["Key"] for found in self.client.list_objects_v2(Bucket=bucket).get("Contents", [])]
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,6 @@
 """What jobs survive, with real processes and a real Redis: each fault injected, and then the operation log is checked.
 
-The long run of this is `python -m tests.shared.job_stage --jobs 30 --seconds 60`.
+The long run of this is `python -m tests.shared.job_checker --jobs 30 --seconds 60`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ import pytest
 import redis
 from tests.conftest import RedisServer
 from tests.shared.cutting_proxy import CuttingProxy
-from tests.shared.job_stage import STEPS_BETWEEN_CHECKPOINTS, Stage, check, rampage
+from tests.shared.job_checker import check, rampage
+from tests.shared.job_stage import STEPS_BETWEEN_CHECKPOINTS, Stage
+from tests.shared.s3_server import S3Server
 
 from tessera.jobs.connection import RING_PREFIX
 
@@ -249,6 +251,38 @@ def test_a_cancel_is_obeyed_in_every_state(stage: Stage) -> None:
     for ended in (done, running, queued):
         assert stage.http.post(f"/v1/videos/{ended}/cancel").status_code == 409
     assert check(stage)["cancelled"] == 4
+
+
+def test_files_are_in_a_bucket_for_servers_and_workers_alike(redis_server: Any, tmp_path: Path) -> None:
+    server = S3Server(tmp_path / "log")
+    server.client.create_bucket(Bucket="films")
+    stage = Stage(redis_server)
+    place = server.settings("films")
+    stage.environment |= {
+        f"TESSERA_ARTIFACTS__{name.upper()}": str(getattr(place, name)) for name in place.__struct_fields__
+    }
+    try:
+        stage.serve()
+        first = stage.work()
+        stage.ready()
+        video_id = stage.create(steps=30)
+        stage.stepping(video_id, steps=10)
+        first.kill()
+        stage.work("--result-bytes", "5000")
+        assert stage.ended(video_id)[0]["status"] == "completed"
+        assert check(stage)["repeated"] <= STEPS_BETWEEN_CHECKPOINTS, "it went on from a checkpoint in the bucket"
+        path = f"/v1/videos/{video_id}/content"
+        whole = stage.http.get(path).content
+        part = stage.http.get(path, headers={"range": "bytes=4000-4099"})
+        assert (len(whole), part.status_code, part.content) == (5000, 206, whole[4000:4100])
+        assert server.keys("films") == [f"some/prefix/{video_id}/2-video.mp4"], "checkpoints are gone"
+        assert stage.http.delete(f"/v1/videos/{video_id}").status_code == 200
+        assert server.keys("films") == []
+        assert not (stage.data / "artifacts").exists()
+    finally:
+        stage.close()
+        server.process.kill()
+        server.process.wait()
 
 
 def test_kills_of_everything_at_random_moments_lose_and_double_nothing(redis_server: Any) -> None:
