@@ -13,6 +13,8 @@ import httpx
 
 from tessera.settings_jobs import ArtifactSettings
 
+START_S = 120.0
+
 
 class S3Server:
     """moto's server: a process that speaks S3. `client` is Amazon's own."""
@@ -25,12 +27,12 @@ class S3Server:
         with log.open("wb") as output:
             command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(self.port)]
             self.process = subprocess.Popen(command, stdout=output, stderr=output)
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + START_S
         while True:
             try:
-                httpx.get(self.url)
+                httpx.get(self.url, timeout=START_S)  # the first answer waits for most of what it imports
                 break
-            except httpx.TransportError:
+            except httpx.ConnectError:
                 assert self.process.poll() is None, log.read_text()
                 assert time.monotonic() < deadline, log.read_text()
                 time.sleep(0.05)

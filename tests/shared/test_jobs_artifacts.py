@@ -20,6 +20,7 @@ from prometheus_client import CollectorRegistry
 from tests.shared.cutting_proxy import CuttingProxy
 from tests.shared.s3_server import S3Server
 
+from tessera.doctor import examine
 from tessera.errors import NotFoundError, SettingsError, StorageFullError, UnavailableError
 from tessera.jobs import video_routes
 from tessera.jobs.artifact_places import make_artifacts
@@ -30,6 +31,7 @@ from tessera.jobs.s3_artifacts import S3Artifacts
 from tessera.jobs.worker_store import WorkerStore
 from tessera.settings import JobSettings, Settings, SuiteSettings, load
 from tessera.settings_jobs import ArtifactSettings
+from tessera.suite.parts import select
 from tessera.web.app import build_app
 from tessera.web.ranges import ByteRange, parse_range
 from tessera.wire.jobs import Artifact, Job
@@ -341,6 +343,21 @@ def test_a_bucket_without_its_extra_says_what_to_install(tmp_path: Path, monkeyp
     settings = Settings(suite=SuiteSettings(data=str(tmp_path)), artifacts=ArtifactSettings(url="s3://bucket"))
     with pytest.raises(SettingsError, match=r"pip install 'tessera\[s3\]'"):
         make_artifacts(settings)
+
+
+def test_the_doctor_tries_the_bucket(s3: S3Server, bucket: str, tmp_path: Path) -> None:
+    def found(place: ArtifactSettings) -> tuple[str, str]:
+        settings = Settings(suite=SuiteSettings(data=str(tmp_path)), artifacts=place)
+        (finding,) = [each for each in examine(settings, select("video", settings)) if each.subject == "artifacts"]
+        return finding.level, finding.message
+
+    assert found(s3.settings(bucket)) == ("ok", f"s3://{bucket}/some/prefix can be written and read")
+    assert s3.keys(bucket) == []
+    level, said = found(s3.settings("no-such-bucket"))
+    assert level == "fail"
+    assert "no-such-bucket" in said
+    settings = Settings(suite=SuiteSettings(data=str(tmp_path)))
+    assert not [each for each in examine(settings, select("video", settings)) if each.subject == "artifacts"]
 
 
 @pytest.mark.parametrize("url", ["bucket", "s3:/bucket", "s3://", "s3://B", "s3://bucket/../x", "https://bucket"])
