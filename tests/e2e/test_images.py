@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import httpx
+import numpy as np
 import openai
 import pytest
 from PIL import Image
@@ -33,7 +34,9 @@ def test_images_from_the_sdk(suite: Any, through: str | None) -> None:
     assert pictures[0].tobytes() != pictures[1].tobytes()
 
     second = client.images.generate(prompt="a red ball", model=VIDEO, size="96x64", extra_body={**more, "seed": 6})
-    assert _picture(second.data[0].b64_json).tobytes() == pictures[1].tobytes(), "its seed makes an image again"
+    again = np.asarray(_picture(second.data[0].b64_json)).astype(int)
+    # The first time it shared its forward passes with another image, which rounds in the last bit of a float.
+    assert np.abs(again - np.asarray(pictures[1])).max() <= 1, "its seed makes an image again"
     said = json.loads(pictures[1].getexif()[0x010E])
     assert (said["prompt"], said["seed"], said["steps"], said["model"]) == ("a red ball", 6, 3, VIDEO)
 

@@ -44,8 +44,7 @@ CARD = Card(id="tiny", family="x", tasks=["video"], source="test", parameters=1,
 def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
     server = S3Server(tmp_path_factory.mktemp("s3") / "log")
     yield server
-    server.process.kill()
-    server.process.wait()
+    server.close()
 
 
 @pytest.fixture

@@ -281,8 +281,7 @@ def test_files_are_in_a_bucket_for_servers_and_workers_alike(redis_server: Any, 
         assert not (stage.data / "artifacts").exists()
     finally:
         stage.close()
-        server.process.kill()
-        server.process.wait()
+        server.close()
 
 
 def test_kills_of_everything_at_random_moments_lose_and_double_nothing(redis_server: Any) -> None:

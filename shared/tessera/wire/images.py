@@ -43,7 +43,8 @@ class ImageGenerationRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_u
 
 
 class Image(msgspec.Struct, frozen=True, kw_only=True):
-    """One image. `seed` is beyond OpenAI: asked for again with it, the image is the same."""
+    """One image. `seed` is beyond OpenAI: asked for again with it, the image is the same (what else is in a batch may
+    change the last bit of a colour)."""
 
     b64_json: str
     seed: int
