@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry
 
 from tessera.errors import UnavailableError
 from tessera.jobs import video_routes
-from tessera.jobs.artifacts import DirectoryArtifacts
+from tessera.jobs.artifact_places import make_artifacts
 from tessera.jobs.celery_app import make_bell
 from tessera.jobs.reaper import Reaper
 from tessera.jobs.records import Counts
@@ -67,7 +67,7 @@ def create_app(settings: Settings) -> Litestar:
     async def reaping(_: Litestar) -> AsyncIterator[None]:
         store = WorkerStore(settings.redis_url, timeout_s=settings.redis.timeout_s, settings=settings.jobs)
         bell = make_bell(settings)
-        reaper = Reaper(store, DirectoryArtifacts(settings.artifacts_dir), bell, on_counts=on_counts)
+        reaper = Reaper(store, make_artifacts(settings), bell, on_counts=on_counts)
         reaper.start()
         webhooks = Webhooks(looking, settings.webhooks)
         webhooks.start()

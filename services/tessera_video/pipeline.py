@@ -1,4 +1,4 @@
-"""From a video job to its files: decode the first frame, make the clip, encode MP4 and thumbnail, store both.
+"""From a video job to its files: decode the first frame, make the clip, encode it and its pictures, store them all.
 
 Does not know Redis, Celery or HTTP: it gets a job and a context to report to.
 """
@@ -10,28 +10,26 @@ import io
 import logging
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from fractions import Fraction
-from pathlib import Path
 
-import av
-import av.error
 import msgspec
-import torch
 from PIL import Image, UnidentifiedImageError
 
 from tessera.engine.diffusion import DiffusionRequest, Frames, Freeze, ResumeError, VideoModel
-from tessera.errors import EngineDiedError, InvalidRequestError, UnavailableError
+from tessera.errors import InvalidRequestError
 from tessera.jobs.artifacts import ArtifactStore
 from tessera.jobs.runner import JobContext
 from tessera.settings import VideoSettings
 from tessera.telemetry import request_id_var
 from tessera.wire.jobs import Artifact, Job, VideoInput
 from tessera_video.checkpoints import Checkpoints
+from tessera_video.faults import named_faults
+from tessera_video.muxing import CONTAINERS
+from tessera_video.provenance import comment_of
+from tessera_video.stills import spritesheet_jpeg, thumbnail_jpeg
 
 logger = logging.getLogger(__name__)
 
 DENOISED_PERCENT = 95
-THUMBNAIL_PIXELS = 512
 IMAGE_FORMATS = ("PNG", "JPEG", "WEBP")
 
 
@@ -44,8 +42,7 @@ class VideoPipeline:
         artifacts: where inputs come from and results go.
         settings: limits.
         identity: of the model's weights and the libraries that run them, so that only equal ones share checkpoints.
-        on_broken_device: called when the device has failed in a way that outlasts the job (a CUDA context does not
-            recover): this process is of no more use.
+        on_broken_device: see `named_faults`.
     """
 
     def __init__(
@@ -79,16 +76,8 @@ class VideoPipeline:
         given = msgspec.json.decode(job.input, type=VideoInput)
         token = request_id_var.set(given.request_id)
         try:
-            return self._make(given, context)
-        except torch.AcceleratorError as error:
-            logger.exception("the device has failed")
-            self.on_broken_device()
-            raise EngineDiedError("the device failed while it worked on this video") from error
-        except torch.OutOfMemoryError as error:
-            raise UnavailableError(
-                "there is too little memory on the device for this video; ask for a smaller `size` or fewer `seconds`",
-                code="out_of_memory",
-            ) from error
+            with named_faults("this video", "a smaller `size` or fewer `seconds`", self.on_broken_device):
+                return self._make(given, context)
         finally:
             request_id_var.reset(token)
 
@@ -114,11 +103,15 @@ class VideoPipeline:
         )
         frames = self._generate(request, context)
         context.step(DENOISED_PERCENT + 2)
-        with self.artifacts.create(context.key("video.mp4"), "video/mp4") as video:
-            write_mp4(frames, given.fps, video.path)
+        container = CONTAINERS[given.output_format]
+        with self.artifacts.create(context.key(f"video.{given.output_format}"), container.content_type) as video:
+            container.write(frames, given.fps, video.path, comment_of(given, seed=given.seed))
         context.step(DENOISED_PERCENT + 4)
-        thumbnail = self.artifacts.put(context.key("thumbnail.jpg"), thumbnail_jpeg(frames), "image/jpeg")
-        return {"video": video.artifact, "thumbnail": thumbnail}
+        pictures = {"thumbnail": thumbnail_jpeg(frames), "spritesheet": spritesheet_jpeg(frames)}
+        stored = {
+            name: self.artifacts.put(context.key(f"{name}.jpg"), data, "image/jpeg") for name, data in pictures.items()
+        }
+        return {"video": video.artifact, **stored}
 
     def _generate(self, request: DiffusionRequest, context: JobContext) -> Frames:
         identity = hashlib.sha256(self.identity.encode() + bytes(context.job.input)).hexdigest()
@@ -157,32 +150,3 @@ class VideoPipeline:
             raise InvalidRequestError(
                 f"`input_reference` cannot be decoded: {error}", param="input_reference"
             ) from error
-
-
-def write_mp4(frames: Frames, fps: int, path: Path) -> None:
-    """Encode what browsers play: H.264, yuv420p, its index at the front.
-
-    Args:
-        frames: even width and height.
-        fps: frames per second.
-        path: the file to write.
-
-    Raises:
-        OSError: as the operating system says (no room, for one).
-    """
-    _, height, width, _ = frames.shape
-    with av.open(str(path), "w", format="mp4", options={"movflags": "+faststart"}) as container:
-        stream = container.add_stream("libx264", rate=Fraction(fps), options={"crf": "18", "preset": "veryfast"})
-        stream.width, stream.height, stream.pix_fmt = width, height, "yuv420p"
-        for frame in frames:
-            container.mux(stream.encode(av.VideoFrame.from_ndarray(frame, format="rgb24")))
-        container.mux(stream.encode())
-
-
-def thumbnail_jpeg(frames: Frames) -> bytes:
-    """The middle frame as a JPEG, its longer side at most `THUMBNAIL_PIXELS`."""
-    image = Image.fromarray(frames[len(frames) // 2])
-    image.thumbnail((THUMBNAIL_PIXELS, THUMBNAIL_PIXELS))
-    file = io.BytesIO()
-    image.save(file, "JPEG", quality=88)
-    return file.getvalue()

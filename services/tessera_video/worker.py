@@ -28,19 +28,20 @@ from tessera.engine.diffusion_batching import StepBatcher
 from tessera.engine.diffusion_wan import WanModel
 from tessera.errors import TesseraError
 from tessera.hub.store import check, ensure
-from tessera.jobs.artifacts import DirectoryArtifacts
+from tessera.jobs.artifact_places import make_artifacts
 from tessera.jobs.celery_app import CeleryBell, listen, make_app
 from tessera.jobs.hearing import Hearing
 from tessera.jobs.presence import Presence
 from tessera.jobs.reaper import Reaper
 from tessera.jobs.records import WorkerInfo
 from tessera.jobs.runner import Runner
-from tessera.jobs.video_routes import queue_of
+from tessera.jobs.serving import queue_of
 from tessera.jobs.worker_store import WorkerStore
 from tessera.models.diffusion import load as load_model
 from tessera.settings import Settings, load
 from tessera.telemetry import configure_logging
 from tessera.wire.models import Card
+from tessera_video.images import ImagePipeline
 from tessera_video.pipeline import VideoPipeline
 
 logger = logging.getLogger(__name__)
@@ -79,7 +80,7 @@ def work(settings: Settings) -> int:
     logger.info("%s is loaded on %s in %.1f s", found.card.id, device.name, time.perf_counter() - started)
 
     store = WorkerStore(settings.redis_url, timeout_s=settings.redis.timeout_s, settings=settings.jobs)
-    artifacts = DirectoryArtifacts(settings.artifacts_dir)
+    artifacts = make_artifacts(settings)
     app = make_app(settings)
     bell = CeleryBell(app)
     worker_id = f"video-{uuid.uuid4().hex[:12]}"
@@ -101,7 +102,9 @@ def work(settings: Settings) -> int:
         identity=_identity(found.card),
         on_broken_device=end,
     )
-    runner = Runner(store, artifacts, bell, {"video": pipeline}, worker=worker_id, queue=queue, slots=model.together)
+    images = ImagePipeline(model, found.card.id, artifacts, on_broken_device=end)
+    handlers = {"video": pipeline, "image": images}
+    runner = Runner(store, artifacts, bell, handlers, worker=worker_id, queue=queue, slots=model.together)
     info = WorkerInfo(
         id=worker_id,
         kind="video",

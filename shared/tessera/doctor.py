@@ -15,8 +15,9 @@ import msgspec
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
-from tessera.errors import TesseraError
+from tessera.errors import SettingsError, TesseraError
 from tessera.hub import store
+from tessera.jobs.artifact_places import make_artifacts
 from tessera.settings import Settings
 from tessera.suite import embedded_redis, host, lock
 from tessera.suite.parts import GATEWAY, Selection
@@ -52,6 +53,7 @@ def examine(settings: Settings, selection: Selection) -> list[Finding]:
         _disk(settings),
         _memory(selection),
         _redis(settings, selection),
+        _bucket(settings, selection),
         _devices(settings, selection),
         _exposure(settings, selection),
     )
@@ -227,6 +229,26 @@ def _own_redis(settings: Settings) -> Iterator[Finding]:
     except (RedisError, ValueError, OSError) as error:
         cure = "start it, correct `redis.url`, or unset it: then an embedded one is started"
         yield Finding("fail", "redis", f"{shown_url} does not answer: {error}", cure)
+
+
+def _bucket(settings: Settings, selection: Selection) -> Iterator[Finding]:
+    """Where artifacts are in a bucket, something is written there, read and removed."""
+    place = settings.artifacts
+    if not place.url or not selection.needs_redis:
+        return
+    try:
+        artifacts = make_artifacts(settings)
+        artifacts.put("doctor/probe", b"tessera", "text/plain")
+        with artifacts.open("doctor/probe") as file:
+            file.read()
+        artifacts.remove("doctor")
+    except SettingsError as error:
+        yield Finding("fail", "artifacts", error.message, "`pip install 'tessera[s3]'`")
+    except TesseraError as error:
+        text = f"{place.url} cannot be written and read: {error.__cause__ or error.message}"
+        yield Finding("fail", "artifacts", text, "mend `artifacts` in the settings, or the bucket's permissions")
+    else:
+        yield Finding("ok", "artifacts", f"{place.url} can be written and read")
 
 
 def _durability(config: object) -> Iterator[Finding]:

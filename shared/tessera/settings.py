@@ -30,7 +30,7 @@ from tessera.settings_engine import (
     ToolParser,
     says,
 )
-from tessera.settings_jobs import JobSettings, WebhookSettings
+from tessera.settings_jobs import ArtifactSettings, JobSettings, WebhookSettings
 
 
 class SuiteSettings(Section, frozen=True, kw_only=True):
@@ -154,6 +154,10 @@ class VideoSettings(Section, frozen=True, kw_only=True):
     max_seconds: Annotated[Positive, says("Longest clip.")] = 20
     max_pixels: Annotated[Positive, says("Most pixels of a frame.")] = 1920 * 1088
     max_image_bytes: Annotated[Positive, says("Largest input reference image.")] = 20 * 1024 * 1024
+    max_images: Annotated[Positive, says("Most images of one `/v1/images/generations`.")] = 8
+    image_wait_s: Annotated[
+        PositiveFloat, says("Seconds that `/v1/images/generations` waits; then the images are given up with a 504.")
+    ] = 300.0
 
 
 class SpeechSettings(Section, frozen=True, kw_only=True):
@@ -191,6 +195,7 @@ class Settings(Section, frozen=True, kw_only=True):
     video: VideoSettings = VideoSettings()
     speech: SpeechSettings = SpeechSettings()
     jobs: JobSettings = JobSettings()
+    artifacts: ArtifactSettings = ArtifactSettings()
     webhooks: WebhookSettings = WebhookSettings()
 
     @property
@@ -205,7 +210,7 @@ class Settings(Section, frozen=True, kw_only=True):
 
     @property
     def artifacts_dir(self) -> Path:
-        """Where job results live, absolute."""
+        """Where job results live when they are in no bucket, absolute."""
         return self.data_dir / "artifacts"
 
     def service_url(self, service: Service) -> str:

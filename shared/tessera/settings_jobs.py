@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import base64
 import binascii
+import re
 from typing import Annotated
 
 from tessera.settings_engine import NonNegativeFloat, Positive, PositiveFloat, Section, says
+
+_BUCKET = re.compile(r"^s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[A-Za-z0-9_][A-Za-z0-9_.-]*)*/?$")
 
 
 class JobSettings(Section, frozen=True, kw_only=True):
@@ -23,6 +26,27 @@ class JobSettings(Section, frozen=True, kw_only=True):
         PositiveFloat, says("Jobs expected to take less have half of each queue's time and a slot in each worker.")
     ] = 30.0
     keep_s: Annotated[Positive, says("Seconds that an ended job and its artifacts are kept.")] = 7 * 24 * 3600
+
+
+class ArtifactSettings(Section, frozen=True, kw_only=True):
+    """Where the files of jobs are kept."""
+
+    url: Annotated[
+        str,
+        says("`s3://bucket/prefix`, which needs the extra `s3`. Empty: the directory `artifacts` in `suite.data`."),
+    ] = ""
+    endpoint_url: Annotated[str, says("Of an S3-compatible server (MinIO, Ceph, R2). Empty: Amazon's.")] = ""
+    region: Annotated[str, says("Of the bucket. Empty: as Amazon's own tools find it.")] = ""
+    access_key: Annotated[str, says("Empty: as Amazon's own tools find it (environment, profile, role).")] = ""
+    secret_key: Annotated[str, says("Of the access key.")] = ""
+    timeout_s: Annotated[PositiveFloat, says("Seconds that a bucket may be silent.")] = 30.0
+
+    def __post_init__(self) -> None:
+        """Refuse addresses that are none. Raises ValueError."""
+        if self.url and not _BUCKET.match(self.url):
+            raise ValueError("`artifacts.url` must be empty or s3://bucket or s3://bucket/prefix")
+        if bool(self.access_key) != bool(self.secret_key):
+            raise ValueError("`artifacts.access_key` and `artifacts.secret_key` go together: set both or none")
 
 
 class WebhookSettings(Section, frozen=True, kw_only=True):

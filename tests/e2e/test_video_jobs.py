@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -68,6 +69,47 @@ def test_a_thumbnail_is_a_picture_of_it(suite: Any, made: Any) -> None:
     with av.open(io.BytesIO(data)) as container:
         (frame,) = container.decode(video=0)
     assert (frame.width, frame.height) == (96, 64)
+
+
+def test_a_spritesheet_shows_all_of_it(suite: Any, made: Any) -> None:
+    answer = suite.sdk().videos.download_content(made.id, variant="spritesheet")
+    assert answer.response.headers["content-type"] == "image/jpeg"
+    assert answer.response.headers["content-disposition"] == f'inline; filename="{made.id}-spritesheet.jpg"'
+    with av.open(io.BytesIO(answer.read())) as container:
+        (frame,) = container.decode(video=0)
+    assert (frame.width, frame.height) == (5 * 96, 4 * 64)  # 17 frames, five in a row
+
+
+@pytest.mark.parametrize(
+    ("output_format", "content_type", "codec"), [("webm", "video/webm", "vp9"), ("gif", "image/gif", "gif")]
+)
+def test_other_containers_have_all_frames_at_their_rate_and_say_what_was_asked(
+    suite: Any, output_format: str, content_type: str, codec: str
+) -> None:
+    client = suite.sdk()
+    more = {"seed": 3, "steps": 2, "fps": 10, "frames": 13, "output_format": output_format}
+    video = client.videos.create_and_poll(prompt="a small boat", model=VIDEO, size="96x64", extra_body=more)
+    assert (video.status, video.seconds) == ("completed", "1.3")
+    content = client.videos.download_content(video.id)
+    assert content.response.headers["content-type"] == content_type
+    with av.open(io.BytesIO(content.read())) as container:
+        (stream,) = container.streams.video
+        frames = list(container.decode(stream))
+        said = json.loads(next(value for name, value in container.metadata.items() if name.lower() == "comment"))
+        assert (stream.codec_context.name, stream.average_rate, len(frames)) == (codec, 10, 13)
+    assert (said["prompt"], said["seed"], said["steps"], said["model"]) == ("a small boat", 3, 2, VIDEO)
+
+
+def test_a_remix_keeps_everything_but_the_prompt(suite: Any, made: Any) -> None:
+    client = suite.sdk()
+    remix = client.videos.remix(made.id, prompt="a large boat")
+    assert (remix.remixed_from_video_id, remix.prompt) == (made.id, "a large boat")
+    remix = client.videos.poll(remix.id)
+    assert (remix.status, remix.size, remix.seconds, remix.model) == ("completed", made.size, made.seconds, made.model)
+    one, other = (client.videos.download_content(name).read() for name in (made.id, remix.id))
+    assert one != other
+    again = client.videos.poll(client.videos.remix(remix.id, prompt=made.prompt).id)
+    assert client.videos.download_content(again.id).read() == one, "the seed is the same"
 
 
 def test_ranges_and_validators_are_obeyed(suite: Any, made: Any) -> None:
@@ -149,8 +191,8 @@ def test_content_of_what_is_not_there_is_a_clear_error(suite: Any, made: Any) ->
     with pytest.raises(openai.ConflictError, match="only a completed one has content"):
         client.videos.download_content(waiting.id)
     client.videos.delete(waiting.id)
-    with pytest.raises(openai.BadRequestError, match="thumbnail"):
-        client.videos.download_content(made.id, variant="spritesheet")
+    with pytest.raises(openai.BadRequestError, match="spritesheet, thumbnail, video"):
+        client.videos.download_content(made.id, variant="poster")  # type: ignore[arg-type]
     with pytest.raises(openai.NotFoundError):
         client.videos.download_content("video_" + "0" * 32)
 

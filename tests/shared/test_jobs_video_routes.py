@@ -177,12 +177,36 @@ def test_seconds_become_frames_by_the_cards_rule(
 
 
 @pytest.mark.parametrize(
+    ("asked", "frames", "fps", "seconds"),
+    [
+        ({"frames": 13}, 13, 8, "1.625"),
+        ({"frames": 81, "fps": 30}, 81, 30, "2.7"),
+        ({"seconds": "2", "fps": 16}, 33, 16, "2"),
+        ({"frames": 1}, 1, 8, "0.125"),
+    ],
+)
+def test_frames_and_their_rate_may_be_said(
+    house: House, client: TestClient[Litestar], asked: dict[str, Any], frames: int, fps: int, seconds: str
+) -> None:
+    given = _input(house, _create(client, **asked)["id"])
+    assert (given.frames, given.fps, given.seconds) == (frames, fps, seconds)
+
+
+@pytest.mark.parametrize(
     ("body", "param", "says"),
     [
         ({}, "prompt", "required"),
         ({"prompt": ""}, "prompt", "length >= 1"),
         ({"prompt": "x" * 9000}, "prompt", "8192"),
-        ({"prompt": "a", "size": "63x64"}, "size", "multiples of 16"),
+        ({"prompt": "a", "size": "63x64"}, "size", "multiples of 16, the nearest below is 48x64"),
+        ({"prompt": "a", "frames": 8}, "frames", "nearest are 5 and 9"),
+        ({"prompt": "a", "frames": 9, "seconds": "1"}, "frames", "one of them"),
+        ({"prompt": "a", "frames": 85}, "frames", "limit is 81"),
+        ({"prompt": "a", "frames": 81, "fps": 4}, "frames", "limit is 41 at 4"),
+        ({"prompt": "a", "seconds": "10", "fps": 24}, "fps", "limit is 81"),
+        ({"prompt": "a", "fps": 0}, "fps", ">= 1"),
+        ({"prompt": "a", "fps": 60, "seconds": "1", "output_format": "gif"}, "fps", "at most 50"),
+        ({"prompt": "a", "output_format": "avi"}, "output_format", "avi"),
         ({"prompt": "a", "size": "0x0"}, "size", "at least 16"),
         ({"prompt": "a", "size": "1024x1024"}, "size", "262144"),
         ({"prompt": "a", "size": "large"}, "size", "regex"),
@@ -347,6 +371,65 @@ def test_content_comes_whole_in_parts_or_not_at_all(house: House, client: TestCl
     thumbnail = client.get(path, params={"variant": "thumbnail"})
     assert (thumbnail.content, thumbnail.headers["content-type"]) == (b"jpeg", "image/jpeg")
     assert client.get(path, params={"variant": "spritesheet"}).status_code == 400
+
+
+def test_a_remix_is_a_new_job_that_differs_in_its_prompt(house: House, client: TestClient[Litestar]) -> None:
+    form = {"prompt": (None, "a"), "model": (None, "tiny-ti2v"), "seed": (None, "9"), "output_format": (None, "webm")}
+    source = client.post("/v1/videos", files={**form, "input_reference": ("x.png", _png(), "image/png")}).json()["id"]
+    path = f"/v1/videos/{source}/remix"
+    early = client.post(path, json={"prompt": "b"})
+    assert (early.status_code, early.json()["error"]["code"]) == (409, "conflict")
+    lease = house.claim(source)
+    house.store.complete(lease, {})
+
+    answers = [
+        client.post(path, json={"prompt": "b"}),
+        client.post(path, files={"prompt": (None, "b")}),
+    ]
+    for answer in answers:
+        shown = answer.json()
+        assert (shown["status"], shown["prompt"], shown["remixed_from_video_id"]) == ("queued", "b", source)
+        assert "openai-poll-after-ms" in answer.headers
+        given = _input(house, shown["id"])
+        before = msgspec.json.decode(lease.job.input, type=VideoInput)
+        changed = {"prompt": "b", "remixed_from": source, "image": f"{shown['id']}/input"}
+        assert msgspec.structs.replace(given, request_id=None) == msgspec.structs.replace(
+            before, request_id=None, **changed
+        )
+    client.delete(f"/v1/videos/{source}")
+    for answer in answers:
+        with house.artifacts.open(f"{answer.json()['id']}/input") as file:
+            assert file.read() == _png(), "it has a first frame of its own"
+    assert client.post(path, json={"prompt": "b"}).status_code == 404
+
+
+def test_a_remix_is_checked_and_an_idempotency_key_makes_it_one(house: House, client: TestClient[Litestar]) -> None:
+    source = _create(client)["id"]
+    house.complete(source, b"clip")
+    path = f"/v1/videos/{source}/remix"
+    for body, param in (({}, "prompt"), ({"prompt": ""}, "prompt"), ({"prompt": "b", "seed": 1}, "seed")):
+        answer = client.post(path, json=body)
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
+    file = client.post(path, files={"prompt": (None, "b"), "input_reference": ("x.png", _png(), "image/png")})
+    assert (file.status_code, file.json()["error"]["param"]) == (400, "input_reference")
+    assert client.post(path, json={"prompt": "b"}, headers={"x-owner": "you"}).status_code == 404
+    key = {"idempotency-key": "k"}
+    first, second = (client.post(path, json={"prompt": "b"}, headers=key) for _ in range(2))
+    assert first.json()["id"] == second.json()["id"]
+    assert second.headers["idempotent-replayed"] == "true"
+
+
+def test_what_is_not_allowed_any_more_is_not_remixed(house: House, redis_server: Any) -> None:
+    with TestClient(house.app()) as client:
+        source = _create(client, seconds="8", size="256x256")["id"]
+        house.complete(source, b"clip")
+    for stricter, param in (({"max_seconds": 4}, "video_id"), ({"max_pixels": 64 * 64}, "size")):
+        video = msgspec.structs.replace(house.settings.video, **stricter)
+        other = House(str(redis_server.data), redis_server.url)
+        other.settings = msgspec.structs.replace(house.settings, video=video)
+        with TestClient(other.app()) as client:
+            answer = client.post(f"/v1/videos/{source}/remix", json={"prompt": "b"})
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
 
 
 def test_deleting_removes_record_and_files(house: House, client: TestClient[Litestar]) -> None:

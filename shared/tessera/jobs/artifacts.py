@@ -1,8 +1,9 @@
 """Where jobs' files live: inputs that a client uploaded and results that a worker made.
 
 A file appears under its key whole or not at all (written beside it, flushed to disk, renamed), and keys of two attempts
-at a job differ, so a late worker cannot change what was published. `ArtifactStore` is what an object store has to
-offer too; there is a directory so far. Does not know jobs: a key begins with the id of the job that it goes with.
+at a job differ, so a late worker cannot change what was published. `ArtifactStore` is what every place offers; the
+directory is here, the bucket in `tessera.jobs.s3_artifacts`. Does not know jobs: a key begins with the id of the job
+that it goes with.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from tessera.wire.jobs import Artifact
 logger = logging.getLogger(__name__)
 
 _PART = re.compile(r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}$")
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _INCOMING = "_incoming"
 STALE_S = 24 * 3600
 
@@ -57,6 +58,7 @@ class ArtifactStore(Protocol):
 
         Raises:
             StorageFullError: there is no room; nothing is published.
+            UnavailableError: the store does not answer; nothing is published, and trying again may help.
         """
         ...
 
@@ -65,10 +67,11 @@ class ArtifactStore(Protocol):
         ...
 
     def open(self, key: str) -> BinaryIO:
-        """The file for reading; it stays readable when it is removed meanwhile.
+        """The file for reading. A directory's stays readable when it is removed meanwhile.
 
         Raises:
             NotFoundError: there is none.
+            UnavailableError: the store does not answer; so does reading.
         """
         ...
 
@@ -99,25 +102,13 @@ class DirectoryArtifacts:
     def create(self, key: str, content_type: str) -> Iterator[Pending]:
         """See `ArtifactStore.create`."""
         final = self._path(key)
-        with self._room():
-            incoming = self.directory / _INCOMING
-            incoming.mkdir(parents=True, exist_ok=True)
-            descriptor, name = tempfile.mkstemp(prefix=f"{key.replace('/', '.')}-", suffix=final.suffix, dir=incoming)
-            os.close(descriptor)
-        pending = Pending(Path(name))
-        try:
-            with self._room():
-                yield pending
-                with pending.path.open("rb") as file:
-                    os.fsync(file.fileno())
-                    digest = hashlib.file_digest(file, "sha256").hexdigest()
-                    size = file.tell()
-                final.parent.mkdir(parents=True, exist_ok=True)
-                pending.path.replace(final)
-                _flush_directory(final.parent)
-        finally:
-            pending.path.unlink(missing_ok=True)
-        pending.store_as(Artifact(key=key, content_type=content_type, bytes=size, sha256=digest))
+        with incoming(self.directory / _INCOMING, key) as pending:
+            yield pending
+            stored = described(pending.path, key, content_type, flush=True)
+            final.parent.mkdir(parents=True, exist_ok=True)
+            pending.path.replace(final)
+            _flush_directory(final.parent)
+        pending.store_as(stored)
 
     def put(self, key: str, data: bytes, content_type: str) -> Artifact:
         """See `ArtifactStore.put`."""
@@ -143,36 +134,76 @@ class DirectoryArtifacts:
     def stale(self, older_than_s: float) -> Iterator[str]:
         """See `ArtifactStore.stale`. Removes what killed processes left half written, too."""
         now = time.time()
-        for path in self._entries(self.directory / _INCOMING):
-            if _age(path, now) > STALE_S:
-                path.unlink(missing_ok=True)
-        for folder in self._entries(self.directory):
+        remove_abandoned(self.directory / _INCOMING)
+        for folder in _entries(self.directory):
             if folder.name != _INCOMING and _youngest(folder, now) > older_than_s:
                 yield folder.name
 
-    def _entries(self, directory: Path) -> list[Path]:
-        try:
-            return list(directory.iterdir())
-        except FileNotFoundError:
-            return []
-
     def _path(self, key: str) -> Path:
-        parts = key.split("/")
-        if not all(_PART.match(part) for part in parts) or parts[0] == _INCOMING:
-            raise NotFoundError(f"{key!r} is no key of the artifact store")
-        return self.directory.joinpath(*parts)
+        return self.directory.joinpath(*parts_of(key))
 
-    @contextmanager
-    def _room(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            if error.errno in _NO_ROOM:
-                logger.error("no room in %s: %s", self.directory, error)
-                raise StorageFullError(
-                    "the artifact store is full, so the file was not stored; make room on its disk or delete old jobs"
-                ) from error
-            raise
+
+def parts_of(key: str) -> list[str]:
+    """The parts of a key, the first of them the id of a job.
+
+    Raises:
+        NotFoundError: it is no key: empty parts, or letters that have a meaning somewhere.
+    """
+    parts = key.split("/")
+    if not all(_PART.match(part) for part in parts) or parts[0] == _INCOMING:
+        raise NotFoundError(f"{key!r} is no key of the artifact store")
+    return parts
+
+
+@contextmanager
+def incoming(directory: Path, key: str) -> Iterator[Pending]:
+    """A file that is being made in a directory of its own; it is gone afterwards unless it was moved.
+
+    Raises:
+        StorageFullError: there is no room, also within the context.
+    """
+    pending: Pending | None = None
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        prefix, suffix = f"{key.replace('/', '.')}-", Path(key).suffix
+        descriptor, name = tempfile.mkstemp(prefix=prefix, suffix=suffix, dir=directory)
+        os.close(descriptor)
+        pending = Pending(Path(name))
+        yield pending
+    except OSError as error:
+        if error.errno in _NO_ROOM:
+            logger.error("no room in %s: %s", directory, error)
+            raise StorageFullError(
+                "the artifact store is full, so the file was not stored; make room on its disk or delete old jobs"
+            ) from error
+        raise
+    finally:
+        if pending is not None:
+            pending.path.unlink(missing_ok=True)
+
+
+def described(path: Path, key: str, content_type: str, *, flush: bool = False) -> Artifact:
+    """Size and checksum of a finished file; with `flush` it is on its disk, too."""
+    with path.open("rb") as file:
+        if flush:
+            os.fsync(file.fileno())
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+        return Artifact(key=key, content_type=content_type, bytes=file.tell(), sha256=digest)
+
+
+def remove_abandoned(directory: Path) -> None:
+    """Remove what killed processes have left half written in a directory of `incoming`."""
+    now = time.time()
+    for path in _entries(directory):
+        if _age(path, now) > STALE_S:
+            path.unlink(missing_ok=True)
+
+
+def _entries(directory: Path) -> list[Path]:
+    try:
+        return list(directory.iterdir())
+    except FileNotFoundError:
+        return []
 
 
 def _flush_directory(path: Path) -> None:

@@ -11,7 +11,7 @@ import msgspec
 
 from tessera.errors import TesseraError
 from tessera.jobs.admin import JobsAdmin
-from tessera.jobs.artifacts import DirectoryArtifacts
+from tessera.jobs.artifact_places import make_artifacts
 from tessera.jobs.celery_app import make_bell
 from tessera.settings import Settings
 from tessera.wire.jobs import Job, JobStatus
@@ -28,7 +28,7 @@ def admin_of(settings: Settings) -> Iterator[JobsAdmin]:
         settings.redis_url,
         timeout_s=settings.redis.timeout_s,
         settings=settings.jobs,
-        artifacts=DirectoryArtifacts(settings.artifacts_dir),
+        artifacts=make_artifacts(settings),
         bell=bell,
     )
     try:

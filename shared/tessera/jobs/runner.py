@@ -206,8 +206,8 @@ class Runner:
 
     def _work(self, lease: Lease) -> Ending:
         context = JobContext(lease, self._draining)
-        handler = self.handlers[lease.job.kind]
         try:
+            handler = self.handlers[lease.job.kind]
             with self._kept(lease, context):
                 artifacts = handler(lease.job, context)
                 ending = self._persist(lambda: self.store.complete(lease, artifacts))
@@ -218,8 +218,7 @@ class Runner:
         if ending in ("cancelled", "lost"):
             self._remove_files(lease, ending)
         if ending in ("completed", "failed"):
-            for key in {lease.job.checkpoint, context.checkpoint} - {None}:
-                self.artifacts.discard(str(key))
+            self._remove_checkpoints(lease, context)
         return ending
 
     def _stopped(self, lease: Lease, context: JobContext, reason: StopReason) -> Ending:
@@ -262,7 +261,14 @@ class Runner:
             if ending == "cancelled" or not self.store.exists(lease.job.id):
                 self.artifacts.remove(lease.job.id)
         except UnavailableError:
-            logger.warning("the files of %s stay until they are stale: Redis is down", lease.job.id)
+            logger.warning("the files of %s stay until they are stale: Redis or their store is down", lease.job.id)
+
+    def _remove_checkpoints(self, lease: Lease, context: JobContext) -> None:
+        try:
+            for key in {lease.job.checkpoint, context.checkpoint} - {None}:
+                self.artifacts.discard(str(key))
+        except UnavailableError:
+            logger.warning("the checkpoint of %s goes with its other files: the store is down", lease.job.id)
 
     def _ring(self, job: Job) -> None:
         try:

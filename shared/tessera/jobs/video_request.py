@@ -9,24 +9,23 @@ from __future__ import annotations
 import base64
 import binascii
 import hashlib
-import secrets
 
 import msgspec
 
 from tessera.errors import InvalidRequestError, PayloadTooLargeError, UnsupportedMediaError
+from tessera.jobs.artifacts import ArtifactStore
+from tessera.jobs.frame_request import cost_of_frames, guidance_of, seed_of, size_of, steps_of
 from tessera.settings import VideoSettings
 from tessera.web.forms import Form
 from tessera.wire.decoding import convert_form, decode_json
 from tessera.wire.jobs import VideoInput
 from tessera.wire.models import Card
-from tessera.wire.videos import VideoCreateRequest
+from tessera.wire.videos import VideoCreateRequest, VideoRemixRequest
 
 DEFAULT_SECONDS = 4.0
-DEFAULT_SIZE = "832x480"
 DEFAULT_FPS = 16
-DEFAULT_STEPS, DEFAULT_GUIDANCE_SCALE = 30, 5.0
-"""Where neither the request, nor the operator, nor the model's card says."""
-MIN_PIXELS_OF_A_SIDE = 16
+MOST_FPS_OF_A_GIF = 50
+"""Its frames are shown for whole hundredths of a second, and players slow down those of one hundredth."""
 IMAGE_FIELD = "input_reference"
 
 
@@ -45,6 +44,31 @@ def read_request(form: Form, body: bytes, *, is_form: bool) -> VideoCreateReques
             f"`{unknown[0]}` is not a file of this request; only `{IMAGE_FIELD}` is", param=unknown[0]
         )
     return convert_form(form.fields, VideoCreateRequest) if is_form else decode_json(body, VideoCreateRequest)
+
+
+def read_remix(form: Form, body: bytes, *, is_form: bool) -> VideoRemixRequest:
+    """The typed request of a remix. Raises `InvalidRequestError` naming the field."""
+    if form.files:
+        name = next(iter(form.files))
+        raise InvalidRequestError(f"`{name}` is not a file of this request: a remix takes none", param=name)
+    return convert_form(form.fields, VideoRemixRequest) if is_form else decode_json(body, VideoRemixRequest)
+
+
+def stored_image(artifacts: ArtifactStore, key: str) -> ImageUpload:
+    """The first frame of an earlier job. Raises `NotFoundError`."""
+    with artifacts.open(key) as file:
+        data = file.read()
+    return ImageUpload(data, _image_type(data))
+
+
+def check_limits(given: VideoInput, card: Card, settings: VideoSettings) -> None:
+    """Refuse to make again what was allowed once and is no more. Raises `InvalidRequestError`."""
+    size_of(f"{given.width}x{given.height}", card, settings)
+    steps_of(given.steps, card, settings)
+    own_fps = card.fps or DEFAULT_FPS
+    most = frames_for(settings.max_seconds, min(given.fps, own_fps), card.frames_multiple)
+    if given.frames > most:
+        raise InvalidRequestError(f"the video has {given.frames} frames; the limit is {most} now", param="video_id")
 
 
 def body_hash(form: Form) -> str:
@@ -103,40 +127,29 @@ def make_input(
     Raises:
         InvalidRequestError: a size, length or number of steps that cannot be; names the field and the limit.
     """
-    width, height = _size(request, card, settings)
-    seconds = float(request.seconds) if request.seconds is not None else min(DEFAULT_SECONDS, settings.max_seconds)
-    if not 0 < seconds <= settings.max_seconds:
-        raise InvalidRequestError(
-            f"`seconds` is {request.seconds}; it must be over 0 and at most {settings.max_seconds}", param="seconds"
-        )
-    steps = request.steps or min(settings.steps or card.steps or DEFAULT_STEPS, settings.max_steps)
-    if steps > settings.max_steps:
-        raise InvalidRequestError(f"`steps` is {steps}; the limit is {settings.max_steps}", param="steps")
-    guidance_scale = next(
-        scale for scale in (request.guidance_scale, card.guidance_scale, DEFAULT_GUIDANCE_SCALE) if scale is not None
-    )
-    fps = card.fps or DEFAULT_FPS
+    width, height = size_of(request.size, card, settings)
+    seconds, frames, fps = _length(request, card, settings)
     return VideoInput(
         model=card.id,
         prompt=request.prompt,
         negative_prompt=request.negative_prompt or "",
         width=width,
         height=height,
-        frames=frames_for(seconds, fps, card.frames_multiple),
+        frames=frames,
         fps=fps,
         seconds=f"{seconds:g}",
-        steps=steps,
-        guidance_scale=guidance_scale,
-        seed=request.seed if request.seed is not None else secrets.randbelow(2**31),
+        steps=steps_of(request.steps, card, settings),
+        guidance_scale=guidance_of(request.guidance_scale, card),
+        seed=seed_of(request.seed),
         image=image,
+        output_format=request.output_format,
         request_id=request_id,
     )
 
 
 def cost_of(given: VideoInput) -> float:
     """How much work a video is: millions of pixels that are denoised, over all passes."""
-    passes = given.steps * (2 if given.guidance_scale > 1.0 else 1)
-    return given.width * given.height * given.frames * passes / 1e6
+    return cost_of_frames(given.width, given.height, given.frames, given.steps, given.guidance_scale)
 
 
 def frames_for(seconds: float, fps: int, multiple: int) -> int:
@@ -144,24 +157,51 @@ def frames_for(seconds: float, fps: int, multiple: int) -> int:
     return max(0, round((seconds * fps - 1) / multiple)) * multiple + 1
 
 
-def _size(request: VideoCreateRequest, card: Card, settings: VideoSettings) -> tuple[int, int]:
-    size = request.size or (card.sizes[0] if card.sizes else DEFAULT_SIZE)
-    width, height = (int(side) for side in size.split("x"))
-    made_for = f"; the model is made for {', '.join(card.sizes)}" if card.sizes else ""
-    if min(width, height) < MIN_PIXELS_OF_A_SIDE:
+def _length(request: VideoCreateRequest, card: Card, settings: VideoSettings) -> tuple[float, int, int]:
+    """Seconds, frames and frames per second.
+
+    However many frames a second are asked for, there are at most as many as `video.max_seconds` have at the model's
+    own rate: they are what costs.
+    """
+    own_fps = card.fps or DEFAULT_FPS
+    fps = request.fps or own_fps
+    if request.output_format == "gif" and fps > MOST_FPS_OF_A_GIF:
         raise InvalidRequestError(
-            f"`size` is {size}; each side has at least {MIN_PIXELS_OF_A_SIDE} pixels{made_for}", param="size"
+            f"`fps` is {fps}; a GIF shows at most {MOST_FPS_OF_A_GIF}: ask for fewer, or for `output_format` mp4",
+            param="fps",
         )
-    if width % card.size_multiple or height % card.size_multiple:
+    multiple = card.frames_multiple
+    most = frames_for(settings.max_seconds, min(fps, own_fps), multiple)
+    if request.frames is None:
+        seconds = float(request.seconds) if request.seconds is not None else min(DEFAULT_SECONDS, settings.max_seconds)
+        if not 0 < seconds <= settings.max_seconds:
+            raise InvalidRequestError(
+                f"`seconds` is {request.seconds}; it must be over 0 and at most {settings.max_seconds}", param="seconds"
+            )
+        frames = frames_for(seconds, fps, multiple)
+    else:
+        frames = _exact(request, multiple)
+        seconds = frames / fps
+    if frames > most:
         raise InvalidRequestError(
-            f"`size` is {size}; both sides must be multiples of {card.size_multiple}{made_for}", param="size"
+            f"the clip would have {frames} frames; the limit is {most} at {fps} frames per second",
+            param="frames" if request.frames is not None else "fps",
         )
-    if width * height > settings.max_pixels:
+    return seconds, frames, fps
+
+
+def _exact(request: VideoCreateRequest, multiple: int) -> int:
+    assert request.frames is not None
+    if request.seconds is not None:
+        raise InvalidRequestError("`frames` and `seconds` say the same: send one of them", param="frames")
+    if (request.frames - 1) % multiple:
+        below = (request.frames - 1) // multiple * multiple + 1
         raise InvalidRequestError(
-            f"`size` is {size}, which is {width * height} pixels; the limit is {settings.max_pixels}{made_for}",
-            param="size",
+            f"`frames` is {request.frames}; a clip of this model has one more than a multiple of {multiple}: the "
+            f"nearest are {below} and {below + multiple}",
+            param="frames",
         )
-    return width, height
+    return request.frames
 
 
 def _from_data_url(url: str) -> bytes:

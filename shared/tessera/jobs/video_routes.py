@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import re
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
@@ -23,29 +22,40 @@ from litestar.params import Parameter
 from litestar.response import Stream
 from litestar.types import ControllerRouterHandler
 
-from tessera.errors import ConflictError, InvalidRequestError, NotFoundError, RangeNotSatisfiableError, TesseraError
-from tessera.jobs.artifacts import ArtifactStore, DirectoryArtifacts
-from tessera.jobs.celery_app import Bell, make_bell
-from tessera.jobs.records import JobEvent
+from tessera.errors import ConflictError, InvalidRequestError, NotFoundError, TesseraError
+from tessera.jobs.artifact_answers import answer
+from tessera.jobs.artifact_places import make_artifacts
+from tessera.jobs.celery_app import make_bell
+from tessera.jobs.image_routes import generate_images
+from tessera.jobs.records import Created, JobEvent
+from tessera.jobs.serving import Cards, VideoJobs, owner_of, remove_files
 from tessera.jobs.store import AsyncJobStore, Idempotency
-from tessera.jobs.video_request import body_hash, cost_of, make_input, read_image, read_request
-from tessera.jobs.webhooks import checked_webhook
+from tessera.jobs.submission import Submission, submit
+from tessera.jobs.video_request import (
+    body_hash,
+    check_limits,
+    make_input,
+    read_image,
+    read_remix,
+    read_request,
+    stored_image,
+)
 from tessera.settings import Settings
 from tessera.telemetry import request_id_var
 from tessera.web.app import Lifespan, ReadyCheck, json_response
 from tessera.web.docs import documented
-from tessera.web.errors import envelope
 from tessera.web.forms import read_form
-from tessera.web.ranges import ByteRange, chunks, parse_range
 from tessera.web.sse import PING, event, stream_response
 from tessera.wire.jobs import Job, VideoInput
-from tessera.wire.models import Card
-from tessera.wire.videos import Video, VideoCreateRequest, VideoDeleted, VideoError, VideoList, VideoStatus
-
-logger = logging.getLogger(__name__)
-
-Cards = Callable[[str | None], Awaitable[Card]]
-"""The card of a video model by its name (None: the default one). Raises `ModelNotFoundError` or `UnavailableError`."""
+from tessera.wire.videos import (
+    Video,
+    VideoCreateRequest,
+    VideoDeleted,
+    VideoError,
+    VideoList,
+    VideoRemixRequest,
+    VideoStatus,
+)
 
 VideoId = Annotated[str, Parameter(description="Id of a video.")]
 
@@ -55,17 +65,6 @@ MAX_KEY_LENGTH = 255
 FORM_OVERHEAD_BYTES = 256 * 1024
 _ID = re.compile(r"^video_[0-9a-f]{32}$")
 _EVENT_ID = re.compile(r"^[0-9]{1,20}-[0-9]{1,20}$")
-
-
-@dataclass(frozen=True)
-class VideoJobs:
-    """What the routes work with: `state.videos` of the app."""
-
-    store: AsyncJobStore
-    artifacts: ArtifactStore
-    bell: Bell
-    cards: Cards
-    settings: Settings
 
 
 @dataclass(frozen=True)
@@ -87,10 +86,10 @@ def mount(settings: Settings, cards: Cards) -> Mounted:
     """
     store = AsyncJobStore(settings.redis_url, timeout_s=settings.redis.timeout_s, settings=settings.jobs)
     bell = make_bell(settings)
-    jobs = VideoJobs(store, DirectoryArtifacts(settings.artifacts_dir), bell, cards, settings)
+    jobs = VideoJobs(store, make_artifacts(settings), bell, cards, settings)
     # a data URL is a third longer than the image
     body_limit = settings.video.max_image_bytes * 4 // 3 + FORM_OVERHEAD_BYTES
-    router = Router("/", route_handlers=[VideosController], request_max_body_size=body_limit)
+    router = Router("/", route_handlers=[VideosController, generate_images], request_max_body_size=body_limit)
 
     @asynccontextmanager
     async def lifespan(_: Litestar) -> AsyncIterator[None]:
@@ -131,34 +130,45 @@ class VideosController(Controller):
         asked = read_request(form, await request.body(), is_form=is_form)
         card = await jobs.cards(asked.model)
         image = read_image(form, asked, card, jobs.settings.video)
-        webhook = checked_webhook(asked.webhook_url, jobs.settings.webhooks)
         job_id = f"video_{uuid.uuid4().hex}"
         image_key = f"{job_id}/input" if image is not None else None
         job_input = make_input(asked, card, jobs.settings.video, image=image_key, request_id=request_id_var.get())
-        if image is not None:
-            await asyncio.to_thread(jobs.artifacts.put, f"{job_id}/input", image.data, image.content_type)
-        try:
-            created = await jobs.store.create(
-                job_id,
-                kind="video",
-                owner=owner_of(request),
-                queue=queue_of(card.id),
-                job_input=job_input,
-                idempotency=_idempotency(request, body_hash(form)),
-                cost=cost_of(job_input),
-                priority=asked.priority,
-                deadline_s=asked.deadline_s,
-                webhook=webhook,
-            )
-        except TesseraError:
-            await asyncio.to_thread(jobs.artifacts.remove, job_id)
-            raise
-        if created.replayed:
-            await asyncio.to_thread(jobs.artifacts.remove, job_id)
-        else:
-            await _ring(jobs.bell, created.job)
-        headers = {"idempotent-replayed": "true"} if created.replayed else {}
-        return json_response(video_of(created.job), headers={**_poll(created.job), **headers})
+        submission = Submission(job_id, job_input, asked, _idempotency(request, body_hash(form)), image)
+        return _accepted(await submit(jobs, owner_of(request), submission))
+
+    @post(
+        "/{video_id:str}/remix",
+        status_code=200,
+        summary="Make a variation of a video.",
+        operation_class=documented(VideoRemixRequest, "application/json", "multipart/form-data"),
+    )
+    async def remix(self, request: Request[Any, Any, Any], state: State, video_id: VideoId) -> Response[bytes]:
+        """A new job with another prompt and all else as it was: model, seed, first frame, size, length, steps, format.
+
+        The noise that it begins with is the same, so what the prompts have in common tends to stay where it was.
+        """
+        jobs: VideoJobs = state.videos
+        form, is_form = await read_form(request)
+        asked = read_remix(form, await request.body(), is_form=is_form)
+        source = await _job(request, state, video_id)
+        if source.status != "completed":
+            raise ConflictError(f"the video {video_id!r} is {video_of(source).status}; only a completed one is remixed")
+        given = msgspec.json.decode(source.input, type=VideoInput)
+        card = await jobs.cards(given.model)
+        image = None
+        if given.image is not None:
+            image = await asyncio.to_thread(stored_image, jobs.artifacts, given.image)
+        job_id = f"video_{uuid.uuid4().hex}"
+        job_input = msgspec.structs.replace(
+            given,
+            prompt=asked.prompt,
+            image=f"{job_id}/input" if image is not None else None,
+            remixed_from=video_id,
+            request_id=request_id_var.get(),
+        )
+        check_limits(job_input, card, jobs.settings.video)
+        submission = Submission(job_id, job_input, asked, _idempotency(request, f"{video_id} {body_hash(form)}"), image)
+        return _accepted(await submit(jobs, owner_of(request), submission))
 
     @get("/", summary="List videos.")
     async def list_videos(
@@ -202,7 +212,7 @@ class VideosController(Controller):
         """A job that runs is stopped at its next step."""
         jobs: VideoJobs = state.videos
         await jobs.store.delete(_checked(video_id), kind="video", owner=owner_of(request))
-        await asyncio.to_thread(jobs.artifacts.remove, video_id)
+        await remove_files(jobs, video_id)
         return json_response(VideoDeleted(id=video_id))
 
     @post("/{video_id:str}/cancel", status_code=200, summary="Stop a video job but keep its record.")
@@ -222,7 +232,9 @@ class VideosController(Controller):
         request: Request[Any, Any, Any],
         state: State,
         video_id: VideoId,
-        variant: Annotated[str, Parameter(description="`video` (MP4) or `thumbnail` (JPEG).")] = "video",
+        variant: Annotated[
+            str, Parameter(description="`video`, `thumbnail` (a JPEG) or `spritesheet` (a JPEG of small frames).")
+        ] = "video",
     ) -> Response[Any]:
         """The file, or the part of it that a `Range` header names."""
         job = await _job(request, state, video_id)
@@ -232,36 +244,8 @@ class VideosController(Controller):
         if artifact is None:
             known = ", ".join(sorted(job.artifacts))
             raise InvalidRequestError(f"`variant` is {variant!r}; this video has {known}", param="variant")
-        etag = f'"{artifact.sha256}"'
-        headers = {"accept-ranges": "bytes", "etag": etag, "content-type": artifact.content_type}
-        if request.headers.get("if-none-match") == etag:
-            return Response(b"", status_code=304, headers=headers)
-        unchanged = request.headers.get("if-range", etag) == etag
-        try:
-            part = parse_range(request.headers.get("range") if unchanged else None, artifact.bytes)
-        except ValueError:
-            problem = RangeNotSatisfiableError(f"the file has {artifact.bytes} bytes", param="Range")
-            headers = {"content-range": f"bytes */{artifact.bytes}"}
-            return Response(envelope(problem), status_code=416, headers=headers, media_type="application/json")
-        whole = part or ByteRange(0, artifact.bytes)
-        headers["content-length"] = str(whole.length)
-        if part is not None:
-            headers["content-range"] = f"bytes {part.start}-{part.start + part.length - 1}/{artifact.bytes}"
-        status = 200 if part is None else 206
-        if request.method == HttpMethod.HEAD:
-            return Response(b"", status_code=status, headers=headers)
-        file = await asyncio.to_thread(state.videos.artifacts.open, artifact.key)
-        return Stream(chunks(file, whole), status_code=status, headers=headers, media_type=artifact.content_type)
-
-
-def owner_of(request: Request[Any, Any, Any]) -> str:
-    """Whose jobs a request may see."""
-    return str(request.scope.get("tessera.owner", "anonymous"))
-
-
-def queue_of(model: str) -> str:
-    """The queue that the workers of a video model listen to."""
-    return f"video.{model}"
+        name = f"{video_id}{'' if variant == 'video' else '-' + variant}.{artifact.key.rpartition('.')[2]}"
+        return await answer(request, state.videos.artifacts, artifact, filename=name)
 
 
 def video_of(job: Job) -> Video:
@@ -282,6 +266,7 @@ def video_of(job: Job) -> Video:
         estimated_start_at=_rounded(job.estimated_start_at),
         estimated_completion_at=_rounded(job.estimated_end_at),
         error=VideoError(code=job.error.code, message=job.error.message) if job.error and status == "failed" else None,
+        remixed_from_video_id=given.remixed_from,
     )
 
 
@@ -311,6 +296,11 @@ def _checked(video_id: str) -> str:
     return video_id
 
 
+def _accepted(created: Created) -> Response[bytes]:
+    replayed = {"idempotent-replayed": "true"} if created.replayed else {}
+    return json_response(video_of(created.job), headers={**_poll(created.job), **replayed})
+
+
 def _poll(job: Job) -> dict[str, str]:
     return {"openai-poll-after-ms": str(POLL_AFTER_MS)} if job.status in ("queued", "in_progress") else {}
 
@@ -322,10 +312,3 @@ def _idempotency(request: Request[Any, Any, Any], asked: str) -> Idempotency | N
     if not 0 < len(key) <= MAX_KEY_LENGTH:
         raise InvalidRequestError(f"`Idempotency-Key` has 1 to {MAX_KEY_LENGTH} characters", param="Idempotency-Key")
     return Idempotency(key, asked)
-
-
-async def _ring(bell: Bell, job: Job) -> None:
-    try:
-        await asyncio.to_thread(bell.ring, job.id, job.queue)
-    except TesseraError as error:
-        logger.warning("%s was not rung for (%s); the reaper will", job.id, error.message)

@@ -53,7 +53,8 @@ if get(id, 'status') == 'completed' and get(id, 'token') == token then return 'c
 if not holds(id, token) then return 'lost' end
 if get(id, 'cancel') == '1' then cancelled(id, keep) return 'cancelled' end
 redis.call('HSET', job(id), 'progress', '100', 'artifacts', ARGV[3])
-if get(id, 'attempts') == '1' then learn(id, now() - tonumber(get(id, 'started_at'))) end
+-- Images are too small to say how long a video takes: most of their time is not denoising.
+if get(id, 'attempts') == '1' and get(id, 'kind') == 'video' then learn(id, now() - tonumber(get(id, 'started_at'))) end
 finish(id, 'completed', '', keep)
 return 'completed'
 """

@@ -29,8 +29,9 @@ from tessera.errors import NotFoundError
 from tessera.web.errors import ErrorEnvelope
 from tessera.wire.audio import SpeechRequest, TranscriptionRequest
 from tessera.wire.chat import ChatCompletionRequest, CompletionRequest, EmbeddingRequest, TokenizeRequest
+from tessera.wire.images import ImageGenerationRequest
 from tessera.wire.tools import DetokenizeRequest
-from tessera.wire.videos import VideoCreateRequest
+from tessera.wire.videos import VideoCreateRequest, VideoRemixRequest
 
 _ASSETS = {
     "swagger-ui-bundle.js": "text/javascript",
@@ -46,7 +47,9 @@ _BODIES = (
     DetokenizeRequest,
     SpeechRequest,
     TranscriptionRequest,
+    ImageGenerationRequest,
     VideoCreateRequest,
+    VideoRemixRequest,
 )
 
 

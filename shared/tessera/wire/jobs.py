@@ -9,7 +9,10 @@ from typing import Literal
 
 import msgspec
 
-JobKind = Literal["video"]
+from tessera.wire.images import ImageFormat
+from tessera.wire.videos import VideoFormat
+
+JobKind = Literal["video", "image"]
 JobStatus = Literal["queued", "in_progress", "completed", "failed", "cancelled"]
 ENDED: frozenset[str] = frozenset({"completed", "failed", "cancelled"})
 
@@ -78,4 +81,26 @@ class VideoInput(msgspec.Struct, frozen=True, kw_only=True):
     guidance_scale: float
     seed: int
     image: str | None = None
+    output_format: VideoFormat = "mp4"
+    remixed_from: str | None = None
+    """Id of the video that this one varies."""
+    request_id: str | None = None
+
+
+class ImageInput(msgspec.Struct, frozen=True, kw_only=True):
+    """`input` of a job of kind `image`: some images of one prompt."""
+
+    model: str
+    prompt: str
+    negative_prompt: str
+    width: int
+    height: int
+    count: int
+    steps: int
+    guidance_scale: float
+    seed: int
+    """Of the first; each further one has the next."""
+    output_format: ImageFormat
+    compression: int | None
+    """Quality of a JPEG or WebP, 0 to 100; None is the encoder's own."""
     request_id: str | None = None

@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Meta
 
 VideoStatus = Literal["queued", "in_progress", "completed", "failed"]
+VideoFormat = Literal["mp4", "webm", "gif"]
 
 
 class ImageReference(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -36,12 +37,28 @@ class VideoCreateRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     steps: Annotated[int, Meta(ge=1)] | None = None
     guidance_scale: Annotated[float, Meta(ge=0, le=100)] | None = None
     negative_prompt: Annotated[str, Meta(max_length=8192)] | None = None
+    fps: Annotated[int, Meta(ge=1, le=120)] | None = None
+    """Frames per second; the model's own rate when not given."""
+    frames: Annotated[int, Meta(ge=1)] | None = None
+    """How many frames exactly, instead of `seconds`."""
+    output_format: VideoFormat = "mp4"
+    """The container: MP4 with H.264, WebM with VP9, or an animated GIF."""
     priority: Annotated[int, Meta(ge=0, le=100)] = 0
     """Among the jobs of one key: higher waits longer."""
     deadline_s: Annotated[float, Meta(gt=0, le=30 * 24 * 3600)] | None = None
     """Seconds from now until the job is failed if it has not ended."""
     webhook_url: Annotated[str, Meta(min_length=1, max_length=2048)] | None = None
     """Told when the job has ended, as OpenAI's webhooks are; needs `webhooks.secret`."""
+
+
+class VideoRemixRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Body of `POST /v1/videos/{id}/remix`: another prompt for the same seed and settings."""
+
+    prompt: Annotated[str, Meta(min_length=1, max_length=8192)]
+    # beyond OpenAI, as in `VideoCreateRequest`
+    priority: Annotated[int, Meta(ge=0, le=100)] = 0
+    deadline_s: Annotated[float, Meta(gt=0, le=30 * 24 * 3600)] | None = None
+    webhook_url: Annotated[str, Meta(min_length=1, max_length=2048)] | None = None
 
 
 class VideoError(msgspec.Struct, frozen=True, kw_only=True):

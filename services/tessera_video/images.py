@@ -1,0 +1,142 @@
+"""From an image job to its files: each image is a clip of one frame, and all of a job share their denoising steps.
+
+Does not know Redis, Celery or HTTP: it gets a job and a context to report to.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from tessera.engine.diffusion import DiffusionRequest, Freeze, VideoModel
+from tessera.errors import InvalidRequestError
+from tessera.jobs.artifacts import ArtifactStore
+from tessera.jobs.runner import JobContext
+from tessera.telemetry import request_id_var
+from tessera.wire.jobs import Artifact, ImageInput, Job
+from tessera_video.faults import named_faults
+from tessera_video.provenance import comment_of
+from tessera_video.stills import image_file
+
+DENOISED_PERCENT = 95
+
+
+class ImagePipeline:
+    """Makes images with one loaded model. There are no checkpoints: a killed job of a frame begins anew.
+
+    Args:
+        model: what steps.
+        model_id: the name that jobs call it.
+        artifacts: where results go.
+        on_broken_device: see `named_faults`.
+    """
+
+    def __init__(
+        self,
+        model: VideoModel,
+        model_id: str,
+        artifacts: ArtifactStore,
+        *,
+        on_broken_device: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.model = model
+        self.model_id = model_id
+        self.artifacts = artifacts
+        self.on_broken_device = on_broken_device
+
+    def __call__(self, job: Job, context: JobContext) -> Mapping[str, Artifact]:
+        """A `tessera.jobs.runner.Handler`: `image-0`, `image-1` and so on.
+
+        Raises:
+            InvalidRequestError: the job is for another model.
+            StorageFullError: there is no room for the files.
+            EngineDiedError, UnavailableError: as `named_faults`.
+            JobStoppedError: at a step.
+        """
+        given = msgspec.json.decode(job.input, type=ImageInput)
+        if given.model != self.model_id:
+            raise InvalidRequestError(
+                f"this worker has the model {self.model_id!r}, not {given.model!r}", param="model"
+            )
+        token = request_id_var.set(given.request_id)
+        try:
+            with named_faults("these images", "a smaller `size` or `n`", self.on_broken_device):
+                images = self._images(given, context)
+            return {f"image-{index}": self._store(image, index, given, context) for index, image in enumerate(images)}
+        finally:
+            request_id_var.reset(token)
+
+    def _images(self, given: ImageInput, context: JobContext) -> list[npt.NDArray[np.uint8]]:
+        progress = _Progress(given.count, context)
+        with ThreadPoolExecutor(given.count, "image") as pool:
+            making = [pool.submit(self._image, index, given, context.job.id, progress) for index in range(given.count)]
+        faults = [fault for each in making if (fault := each.exception()) is not None]
+        for fault in sorted(faults, key=lambda fault: isinstance(fault, _OthersFailedError)):
+            raise fault  # the first of those that the others were stopped for
+        return [each.result() for each in making]
+
+    def _image(self, index: int, given: ImageInput, job_id: str, progress: _Progress) -> npt.NDArray[np.uint8]:
+        token = request_id_var.set(given.request_id)
+        try:
+            request = DiffusionRequest(
+                id=f"{job_id}-{index}",
+                prompt=given.prompt,
+                negative_prompt=given.negative_prompt,
+                width=given.width,
+                height=given.height,
+                frames=1,
+                steps=given.steps,
+                guidance_scale=given.guidance_scale,
+                seed=given.seed + index,
+            )
+            frame: npt.NDArray[np.uint8] = self.model.generate(request, progress.of(index))[0]
+        except BaseException:
+            progress.fail()
+            raise
+        finally:
+            request_id_var.reset(token)
+        return frame
+
+    def _store(self, pixels: npt.NDArray[np.uint8], index: int, given: ImageInput, context: JobContext) -> Artifact:
+        data = image_file(
+            pixels,
+            given.output_format,
+            compression=given.compression,
+            comment=comment_of(given, seed=given.seed + index),
+        )
+        return self.artifacts.put(
+            context.key(f"image-{index}.{given.output_format}"), data, f"image/{given.output_format}"
+        )
+
+
+class _OthersFailedError(Exception):
+    """Another image of the same job has failed, so this one is not needed."""
+
+
+class _Progress:
+    """Of all images of a job: the mean of their steps. Each is stopped when the job is, or when another has failed."""
+
+    def __init__(self, count: int, context: JobContext) -> None:
+        self._done = [0.0] * count
+        self._context = context
+        self._failed = threading.Event()
+
+    def fail(self) -> None:
+        """One has failed."""
+        self._failed.set()
+
+    def of(self, index: int) -> Callable[[int, int, Freeze | None], None]:
+        """The `OnStep` of one image."""
+
+        def on_step(done: int, total: int, _: Freeze | None) -> None:
+            self._done[index] = done / max(total, 1)
+            self._context.step(round(DENOISED_PERCENT * sum(self._done) / len(self._done)))
+            if self._failed.is_set():
+                raise _OthersFailedError
+
+        return on_step

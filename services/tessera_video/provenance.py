@@ -1,0 +1,26 @@
+"""What a file says about how it was made: enough to make it again. Does not know containers."""
+
+from __future__ import annotations
+
+import json
+
+from tessera.wire.jobs import ImageInput, VideoInput
+
+
+def comment_of(given: VideoInput | ImageInput, *, seed: int) -> str:
+    """JSON in ASCII, which every container keeps as it is: model, prompts, seed, steps, guidance scale.
+
+    Args:
+        given: the job's input.
+        seed: of this very file.
+    """
+    made = {
+        "software": "tessera",
+        "model": given.model,
+        "prompt": given.prompt,
+        **({"negative_prompt": given.negative_prompt} if given.negative_prompt else {}),
+        "seed": seed,
+        "steps": given.steps,
+        "guidance_scale": given.guidance_scale,
+    }
+    return json.dumps(made)
