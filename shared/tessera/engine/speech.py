@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from tessera.engine.process import failed
+from tessera.engine.synthesis import SynthesisRequest
 from tessera.errors import InvalidRequestError, OverloadedError
 from tessera.models.speech_random import RandomStream
 from tessera.models.speech_synthesis import Synthesizer
@@ -34,34 +35,6 @@ from tessera.wire.engine import (
 MIN_REST_S = 0.1
 """What is left of a recording after its windows is dropped when it is shorter: nothing can be said in it."""
 RETRY_AFTER_S = 2.0
-
-
-class SynthesisRequest:
-    """A text being spoken, sentence by sentence."""
-
-    def __init__(self, message: Synthesize, synthesizer: Synthesizer) -> None:
-        if not message.sentences:
-            raise InvalidRequestError("there is nothing to speak", param="input")
-        self.message = message
-        self.synthesizer = synthesizer
-        self.random = RandomStream(message.seed, synthesizer.device)
-        self.spoken = 0
-
-    @property
-    def started(self) -> bool:
-        """Whether a unit has been done."""
-        return self.spoken > 0
-
-    def advance(self) -> tuple[Audio, float]:
-        """Speak the next sentence. The second value is its length in seconds."""
-        message = self.message
-        samples = self.synthesizer.speak(
-            message.sentences[self.spoken], voice=message.voice, speed=message.speed, random=self.random
-        )
-        self.spoken += 1
-        array = Array(dtype="float32", shape=[samples.numel()], data=samples.numpy().astype("<f4").tobytes())
-        answer = Audio(request_id=message.request_id, samples=array, last=self.spoken == len(message.sentences))
-        return answer, samples.numel() / self.synthesizer.sample_rate
 
 
 class TranscriptionRequest:
