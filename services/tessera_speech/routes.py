@@ -33,6 +33,7 @@ from tessera.wire.audio import (
 )
 from tessera.wire.decoding import convert_form
 from tessera_speech import subtitles
+from tessera_speech.live.routes import realtime
 from tessera_speech.pipeline import Listening, SpeechTools
 from tessera_speech.speech_routes import synthesize
 from tessera_speech.transcripts import TextInProgress
@@ -150,4 +151,4 @@ def _seconds(listening: Listening) -> float:
     return round(listening.seconds, 3)
 
 
-ROUTES = [*MODEL_ROUTES, synthesize, transcribe]
+ROUTES = [*MODEL_ROUTES, synthesize, transcribe, realtime]

@@ -18,10 +18,11 @@ from tessera.language.service import EngineHost
 from tessera.web.disconnect import unless_client_leaves
 from tessera.web.docs import documented
 from tessera.web.sse import event, stream_response
-from tessera.wire.audio import SpeechAudioDelta, SpeechAudioDone, SpeechRequest
+from tessera.wire.audio import SpeechAudioDelta, SpeechAudioDone, SpeechAudioWords, SpeechRequest
 from tessera.wire.decoding import decode_json
 from tessera_speech.codecs import content_type
 from tessera_speech.pipeline import SpeechTools
+from tessera_speech.synthesis import Piece
 
 Host = EngineHost[SpeechTools]
 
@@ -34,18 +35,20 @@ Host = EngineHost[SpeechTools]
     operation_class=documented(SpeechRequest),
 )
 async def synthesize(request: Request[Any, Any, State], state: State) -> Stream:
-    """Sends the audio file sentence by sentence as it is made, or as `speech.audio.*` events with `stream_format=sse`.
+    """Sends the audio file while it is made, or as `speech.audio.*` events with `stream_format=sse`.
 
-    `voice` is one of the model's voices (see its card) or one of OpenAI's names, which stand for them in turn.
-    `pcm` is 24 kHz; the other formats have the model's own rate where the codec allows it. The same `seed` makes the
-    same samples.
+    `input` is a text or SSML (`<speak>…</speak>` with break, prosody rate, say-as, sub, p, s). `voice` is one of the
+    model's voices (see its card), a mixture like `joe+anna` or `joe(3)+anna(1)`, or one of OpenAI's names, which stand
+    for them in turn. `pcm` is 24 kHz; the other formats have the model's own rate where the codec allows it. The same
+    `seed` makes the same samples. With `timestamp_granularities: ["word"]` events tell when each word is said.
     """
     body = decode_json(await request.body(), SpeechRequest)
     host: Host = state.host
     synthesis = (await host.tools(body.model)).synthesis
     pieces = synthesis.speak(body)
     if body.stream_format == "sse":
-        return await unless_client_leaves(request, stream_response(_speech_events(pieces), done=False))
+        events = _events(pieces, words=bool(body.timestamp_granularities))
+        return await unless_client_leaves(request, stream_response(events, done=False))
     headers = {
         "content-type": content_type(body.response_format),
         "cache-control": "no-cache",
@@ -54,21 +57,27 @@ async def synthesize(request: Request[Any, Any, State], state: State) -> Stream:
     return Stream(await unless_client_leaves(request, _begun(pieces)), headers=headers)
 
 
-async def _begun(pieces: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
-    """`pieces` once the first has come, so that an error before it has its own HTTP status."""
+async def _begun(pieces: AsyncGenerator[Piece, None]) -> AsyncGenerator[bytes, None]:
+    """The bytes of `pieces` once the first has come, so that an error before it has its own HTTP status."""
     first = await anext(pieces)
 
     async def resumed() -> AsyncGenerator[bytes, None]:
         async with aclosing(pieces):
-            yield first
+            if first.data:
+                yield first.data
             async for piece in pieces:
-                yield piece
+                if piece.data:
+                    yield piece.data
 
     return resumed()
 
 
-async def _speech_events(pieces: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
+async def _events(pieces: AsyncGenerator[Piece, None], *, words: bool) -> AsyncGenerator[bytes, None]:
     async with aclosing(pieces):
         async for piece in pieces:
-            yield event(SpeechAudioDelta(audio=base64.b64encode(piece).decode("ascii")))
-    yield event(SpeechAudioDone())
+            if words and piece.words:
+                yield event(SpeechAudioWords(words=piece.words))
+            if piece.data:
+                yield event(SpeechAudioDelta(audio=base64.b64encode(piece.data).decode("ascii")))
+            if piece.usage:
+                yield event(SpeechAudioDone(usage=piece.usage))

@@ -11,6 +11,7 @@ import time
 import uuid
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -19,13 +20,22 @@ from prometheus_client import Histogram
 from tessera.engine.client import EngineClient
 from tessera.errors import InvalidRequestError, ModelNotFoundError
 from tessera.settings import SpeechSettings
-from tessera.wire.audio import SpeechRequest
+from tessera.wire.audio import SpeechRequest, SpeechUsage, SpokenWord
 from tessera.wire.engine import Audio, Synthesize
 from tessera.wire.models import Card
 from tessera_speech import voices
 from tessera_speech.characters import Characters
 from tessera_speech.codecs import encoder, to_int16
-from tessera_speech.sentences import split
+from tessera_speech.script import Plan, planned, timed
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A part of a file in the making. `words` are said at its beginning and after it; `usage` comes with the last."""
+
+    data: bytes
+    words: list[SpokenWord]
+    usage: SpeechUsage | None
 
 
 class Synthesis:
@@ -50,32 +60,54 @@ class Synthesis:
         self._settings = settings
         self._first_audio = first_audio
 
-    async def speak(self, body: SpeechRequest) -> AsyncGenerator[bytes, None]:
-        """The bytes of the asked-for file, sentence by sentence. Closing the iterator cancels.
+    def can_speak(self, text: str) -> bool:
+        """Whether a plain text has anything that the model can speak."""
+        try:
+            return bool(planned(text, self._characters, markup=False).tokens)
+        except InvalidRequestError:
+            return False
+
+    async def speak(self, body: SpeechRequest, *, markup: bool = True) -> AsyncGenerator[Piece, None]:
+        """The asked-for file in pieces, as they are made. Closing the iterator cancels. SSML is read with `markup`.
 
         Raises:
-            InvalidRequestError: a text that is too long or has nothing to speak, an unknown voice.
+            InvalidRequestError: a text that is too long or malformed or has nothing to speak, an unknown voice.
             TesseraError: what the engine says.
         """
         started = time.perf_counter()
-        message = self._message(body)
+        plan = self._planned(body, markup=markup)
         made = encoder(body.response_format, self.rate)
         waiting = True
-        async with aclosing(self._engine.request(message)) as answers:
+        position = frames = 0
+        async with aclosing(self._engine.request(self._message(body, plan))) as answers:
             async for answer in answers:
                 assert isinstance(answer, Audio)
                 samples = to_int16(np.frombuffer(answer.samples.data, dtype="<f4"))
+                marks = plan.marks[answer.sentence] if answer.token_samples else []
+                words = timed(marks, answer.token_samples, begin=position, rate=self.rate)
+                position += samples.size
+                frames += answer.frames
                 data = await asyncio.to_thread(made.add, samples, last=answer.last)
                 if waiting and data:
                     waiting = False
                     self._first_audio.observe(time.perf_counter() - started)
-                if data:
-                    yield data
+                usage = None
+                if answer.last:
+                    usage = SpeechUsage(
+                        input_tokens=plan.tokens, output_tokens=frames, total_tokens=plan.tokens + frames
+                    )
+                if data or words or usage:
+                    yield Piece(data, words, usage)
 
-    def _message(self, body: SpeechRequest) -> Synthesize:
+    def _planned(self, body: SpeechRequest, *, markup: bool) -> Plan:
         if body.model != self.card.id:
             raise ModelNotFoundError(
                 f"there is no model {body.model!r} here that can speak; {self.card.id!r} can", param="model"
+            )
+        if body.timestamp_granularities and body.stream_format != "sse":
+            raise InvalidRequestError(
+                "`timestamp_granularities` needs `stream_format=sse`: an audio file has no place for words",
+                param="timestamp_granularities",
             )
         limit = self._settings.max_input_characters
         if len(body.input) > limit:
@@ -84,15 +116,14 @@ class Synthesis:
                 param="input",
                 code="string_above_max_length",
             )
-        text = self._characters.readable(body.input)
-        sentences = [tokens for sentence in split(text) if (tokens := self._characters.encode(sentence))]
-        if not sentences:
-            raise InvalidRequestError("`input` has no character that the model can speak", param="input")
+        return planned(body.input, self._characters, markup=markup)
+
+    def _message(self, body: SpeechRequest, plan: Plan) -> Synthesize:
         voice = body.voice if isinstance(body.voice, str) or body.voice is None else body.voice.id
         return Synthesize(
             request_id=f"speech-{uuid.uuid4().hex}",
-            sentences=sentences,
-            voice=voices.index_of(voice, self.card.voices),
+            sentences=plan.sentences,
+            voices=voices.mixture_of(voice, self.card.voices),
             speed=body.speed,
             seed=secrets.randbits(63) if body.seed is None else body.seed,
         )

@@ -1,8 +1,9 @@
 """The speech engine: a bounded queue of requests, one unit of work a step, in turns.
 
-A unit is a sentence to speak or a window to transcribe. Requests take turns after every unit, so that an hour of audio
-does not keep a sentence waiting, and a cancel takes effect between units. Every request draws from its own random
-numbers, so that its result does not depend on what runs beside it. Does not know models' insides, text or HTTP.
+A unit is a window of a sentence to speak or a window to transcribe. Requests take turns after every unit, so that an
+hour of audio does not keep a sentence waiting, and a cancel takes effect between units. Every request draws from its
+own random numbers, so that its result does not depend on what runs beside it. Does not know models' insides, text or
+HTTP.
 """
 
 from __future__ import annotations
@@ -14,14 +15,13 @@ from typing import Any
 import numpy as np
 
 from tessera.engine.process import failed
-from tessera.engine.synthesis import SynthesisRequest
+from tessera.engine.synthesis import SynthesisRequest, advance_together
 from tessera.errors import InvalidRequestError, OverloadedError
 from tessera.models.speech_random import RandomStream
 from tessera.models.speech_synthesis import Synthesizer
 from tessera.models.speech_transcription import Transcriber
 from tessera.wire.engine import (
     Array,
-    Audio,
     FromEngine,
     Ready,
     Synthesize,
@@ -128,21 +128,54 @@ class SpeechEngine:
         return bool(self._turns)
 
     def step(self) -> Iterable[FromEngine]:
-        """One unit of the request whose turn it is."""
+        """One unit of the request whose turn it is, and of those that can be spoken together with it."""
         if not self._turns:
             return []
         request = self._turns.popleft()
+        if isinstance(request, SynthesisRequest):
+            return self._speak(request)
         try:
             answer, seconds = request.advance()
         except Exception as error:  # noqa: BLE001 - a fault of one request must not end the others
             return [failed(request.message.request_id, error)]
-        if isinstance(answer, Audio):
-            self._spoken_s += seconds
-        else:
-            self._heard_s += seconds
+        self._heard_s += seconds
         if not answer.last:
             self._turns.append(request)
         return [answer]
+
+    def _speak(self, first: SynthesisRequest) -> list[FromEngine]:
+        """A unit of `first` and of others whose next windows have its length, in one forward."""
+        answers: list[FromEngine] = []
+        together: list[SynthesisRequest] = []
+        length = 0
+        for request in [first, *(other for other in self._turns if isinstance(other, SynthesisRequest))]:
+            if len(together) == max(1, self.synthesizer.together):
+                break
+            try:
+                found = request.prepare()
+            except Exception as error:  # noqa: BLE001 - a fault of one request must not end the others
+                answers.append(failed(request.message.request_id, error))
+                self.cancel(request.message.request_id)
+                if request is first:
+                    return answers
+                continue
+            length = length if together else found
+            if found == length:
+                together.append(request)
+        for request in together[1:]:
+            self._turns.remove(request)
+        try:
+            done = list(zip(together, advance_together(together), strict=True))
+        except Exception as error:  # noqa: BLE001 - see above
+            # Whose fault it is cannot be told: the first is given up, the others take their turns again.
+            self._turns.extendleft(reversed(together[1:]))
+            return [*answers, failed(first.message.request_id, error)]
+        for request, (answer, seconds) in done:
+            self._spoken_s += seconds
+            answers.append(answer)
+            if not answer.last:
+                self._turns.append(request)
+        return answers
 
     def gauges(self) -> dict[str, float]:
         """Requests by state, and seconds of audio done since the start."""
