@@ -67,7 +67,6 @@ class LiveProxy:
 
     async def carry(self, socket: WebSocket[Any, Any, State]) -> None:
         """A whole session."""
-        await socket.receive()  # the wish to connect
         with contextlib.ExitStack() as held:
             try:
                 owner = self._admitted(socket)
@@ -197,6 +196,7 @@ async def _deny(socket: WebSocket[Any, Any, State], error: TesseraError) -> None
         headers.append((b"retry-after", str(max(1, math.ceil(error.retry_after))).encode()))
     start: Any = {"type": "websocket.http.response.start", "status": error.status, "headers": headers}
     body: Any = {"type": "websocket.http.response.body", "body": envelope(error), "more_body": False}
+    await socket.receive()  # the wish to connect
     await socket.send(start)
     await socket.send(body)
 

@@ -59,7 +59,7 @@ LOUDEST_FLOOR_DB = -35.0
 RISE_DB = 0.03
 """Of the floor in each frame: about 1 dB a second."""
 ABOVE_DB = 12.0
-LEAST_DB = -45.0
+LEAST_DB = -40.0
 SLOPE_DB = 2.0
 
 
