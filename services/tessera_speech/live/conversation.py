@@ -57,9 +57,11 @@ class Conversation:
             NotFoundError: there is no such message to put it behind.
         """
         if any(known.id == item.id for known in self.items):
-            raise ConflictError(f"there is an item {item.id!r} already", param="item.id")
+            raise ConflictError(f"`item.id`: there is an item {item.id!r} already", param="item.id")
         if len(self.items) >= MOST_ITEMS:
-            raise InvalidRequestError(f"a conversation has at most {MOST_ITEMS} items; delete some", param="item")
+            raise InvalidRequestError(
+                f"`item`: a conversation has at most {MOST_ITEMS} items; delete some", param="item"
+            )
         place = len(self.items)
         if previous == "root":
             place = 0
@@ -88,7 +90,7 @@ class Conversation:
         """
         item = self.find(identity)
         if item.kind != "output_audio":
-            raise InvalidRequestError("only spoken answers can be truncated", param="item_id")
+            raise InvalidRequestError("`item_id`: only spoken answers can be truncated", param="item_id")
         length = item.heard[-1][1] if item.heard else 0.0
         if end_ms > length:
             raise InvalidRequestError(
@@ -106,7 +108,7 @@ class Conversation:
         for place, item in enumerate(self.items):
             if item.id == identity:
                 return place
-        raise NotFoundError(f"there is no item {identity!r} in the conversation", param=param)
+        raise NotFoundError(f"`{param}`: there is no item {identity!r} in the conversation", param=param)
 
 
 def new_id(kind: str) -> str:

@@ -100,7 +100,7 @@ class LiveSession:
             kind = wire.EVENT_KINDS.get(head.type)
             if kind is None:
                 raise InvalidRequestError(
-                    f"there is no event {head.type[:80]!r}; there are {', '.join(wire.EVENT_NAMES)}",
+                    f"`type` is {head.type[:80]!r}, which is no event; there are {', '.join(wire.EVENT_NAMES)}",
                     param="type",
                     code="invalid_event_type",
                 )
@@ -147,9 +147,10 @@ class LiveSession:
         model = None if session.audio.input.transcription is None else session.audio.input.transcription.model
         known = self._tools.transcription.card.id
         if model not in {None, known}:
+            param = "session.audio.input.transcription.model"
             raise NotFoundError(
-                f"there is no model {model!r} here that can transcribe; {known!r} can",
-                param="session.audio.input.transcription.model",
+                f"`{param}`: there is no model {model!r} here that can transcribe; {known!r} can",
+                param=param,
                 code="model_not_found",
             )
         if isinstance(session, wire.ConversationSession):
@@ -163,7 +164,7 @@ class LiveSession:
         try:
             voices.mixture_of(name, self._tools.synthesis.card.voices)
         except InvalidRequestError as error:
-            raise InvalidRequestError(error.message, param=param) from error
+            raise InvalidRequestError(f"`{param}`: {error.message}", param=param) from error
 
     def _settings(self) -> dict[str, Any]:
         return {"id": self.id, "object": "realtime.session", **msgspec.to_builtins(self.session)}
@@ -272,7 +273,9 @@ class LiveSession:
     async def _cancel(self, response_id: str | None) -> None:
         if self._answering is None or response_id not in {None, self._answering.id}:
             raise InvalidRequestError(
-                "there is no such response in progress", param="response_id", code="response_cancel_not_active"
+                "`response_id`: there is no such response in progress",
+                param="response_id",
+                code="response_cancel_not_active",
             )
         await self._answering.cancel("client_cancelled")
 
@@ -284,7 +287,7 @@ class LiveSession:
                 kind = "output_text" if message.role == "assistant" else "input_text"
                 if any(part.type != kind for part in message.content):
                     raise InvalidRequestError(
-                        f"what {message.role!r} says is `{kind}` here; sound goes into the input audio buffer",
+                        f"`item.content`: what {message.role!r} says is `{kind}` here; sound goes into the input audio buffer",
                         param="item.content",
                     )
                 item = Item(message.id or new_id("item"), message.role, kind, text)

@@ -29,7 +29,7 @@ def updated(session: Session, fields: dict[str, Any]) -> Session:
     kind = fields.get("type", current["type"])
     if kind != current["type"]:
         raise InvalidRequestError(
-            f"this is a session of type {current['type']!r} and stays one; connect with "
+            f"`session.type`: this is a session of type {current['type']!r} and stays one; connect with "
             "`?intent=transcription` or without it",
             param="session.type",
         )
