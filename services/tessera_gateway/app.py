@@ -61,6 +61,7 @@ def create_app(settings: Settings) -> Litestar:
             app.state.live = LiveProxy(
                 upstreams,
                 session,
+                metrics,
                 keys,
                 most=settings.gateway.max_live_sessions,
                 connect_timeout_s=settings.gateway.connect_timeout_s,

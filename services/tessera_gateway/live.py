@@ -13,7 +13,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import urlencode
 
 import aiohttp
 import msgspec
@@ -21,11 +21,13 @@ from litestar import WebSocket, websocket
 from litestar.datastructures import State
 from litestar.exceptions import WebSocketDisconnect
 
-from tessera.errors import BadGatewayError, PermissionDeniedError, RateLimitError, TesseraError, UnavailableError
+from tessera.errors import BadGatewayError, RateLimitError, TesseraError, UnavailableError
 from tessera.web.errors import envelope
 from tessera.web.middleware import request_id_from
+from tessera.web.origins import refuse_foreign_pages
 from tessera.web.tenant import TENANT_HEADER
 from tessera_gateway.keys import Keys
+from tessera_gateway.metrics import GatewayMetrics
 from tessera_gateway.upstreams import Upstream, Upstreams
 
 logger = logging.getLogger(__name__)
@@ -44,6 +46,7 @@ class LiveProxy:
     Args:
         upstreams: who may answer.
         session: connections to them.
+        metrics: of the gateway.
         keys: who may come in.
         most: sessions of one key at once.
         connect_timeout_s: to reach an upstream.
@@ -53,6 +56,7 @@ class LiveProxy:
         self,
         upstreams: Upstreams,
         session: aiohttp.ClientSession,
+        metrics: GatewayMetrics,
         keys: Keys,
         *,
         most: int,
@@ -61,6 +65,7 @@ class LiveProxy:
         self.upstreams = upstreams
         self.keys = keys
         self._session = session
+        self._metrics = metrics
         self._most = most
         self._timeout_s = connect_timeout_s
         self._open: Counter[str] = Counter()
@@ -75,12 +80,12 @@ class LiveProxy:
             except TesseraError as error:
                 await _deny(socket, error)
                 return
-            upstream.in_flight += 1
+            self._count_in_flight(upstream, 1)
             try:
                 await socket.accept(subprotocols="realtime" if "realtime" in _protocols(socket) else None)
                 await self._relay(socket, line, upstream)
             finally:
-                upstream.in_flight -= 1
+                self._count_in_flight(upstream, -1)
                 await line.close()
 
     def _admitted(self, socket: WebSocket[Any, Any, State]) -> str:
@@ -94,9 +99,8 @@ class LiveProxy:
             (name.removeprefix(KEY_PROTOCOL) for name in _protocols(socket) if name.startswith(KEY_PROTOCOL)), ""
         )
         owner = self.keys.owner_of(socket.headers.get("authorization") or (f"Bearer {key}" if key else None))
-        origin = socket.headers.get("origin")
-        if not self.keys.required and origin and urlsplit(origin).netloc != socket.headers.get("host"):
-            raise PermissionDeniedError(f"a page of {origin} may not connect here; set gateway.api_keys and send one")
+        if not self.keys.required:
+            refuse_foreign_pages(socket, advice="set gateway.api_keys and send one")
         return owner
 
     @contextlib.contextmanager
@@ -120,7 +124,6 @@ class LiveProxy:
         if query.get("intent") != "transcription" and query.get("model"):
             await self.upstreams.candidates(query["model"], "chat")  # one that nobody has is refused here
         card = await self.upstreams.card(None, "transcription")
-        reason = "none is configured"
         for upstream in await self.upstreams.candidates(card.id, "transcription"):
             if not upstream.ours:
                 continue
@@ -132,8 +135,8 @@ class LiveProxy:
                         url, headers=headers, heartbeat=HEARTBEAT_S, max_msg_size=MOST_FRAME_BYTES, autoclose=True
                     )
             except (aiohttp.ClientError, TimeoutError, OSError) as error:
-                reason = f"{upstream.name}: {error or type(error).__name__}"
-                logger.warning("no live session with upstream %s", reason)
+                self._metrics.errors.labels(upstream.name, "unreachable").inc()
+                logger.warning("no live session with upstream %s: %s", upstream.name, error or type(error).__name__)
                 continue
             upstream.sent += 1
             return upstream, line
@@ -156,10 +159,15 @@ class LiveProxy:
         with contextlib.suppress(WebSocketDisconnect, RuntimeError, OSError):
             code = line.close_code or UPSTREAM_CUT
             if code not in {1000, 1001, 1008, 1009, 1013}:
+                self._metrics.errors.labels(upstream.name, "cut").inc()
                 cut = BadGatewayError(f"the upstream {upstream.name} cut the session; connect again")
                 await socket.send_data(_event(cut).decode())
                 code = UPSTREAM_CUT
             await socket.close(code)
+
+    def _count_in_flight(self, upstream: Upstream, change: int) -> None:
+        upstream.in_flight += change
+        self._metrics.in_flight.labels(upstream.name).set(upstream.in_flight)
 
 
 async def _to_upstream(socket: WebSocket[Any, Any, State], line: aiohttp.ClientWebSocketResponse) -> None:

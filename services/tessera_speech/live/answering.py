@@ -169,10 +169,11 @@ class Answering:
             return
         self._shown = True
         self._item.status = "in_progress"
-        previous = self._conversation.add(self._item) if self._asked.conversation == "auto" else None
         item = self._item.wire()
         await self._emit("response.output_item.added", response_id=self.id, output_index=0, item=item)
-        await self._emit("conversation.item.added", previous_item_id=previous, item=item)
+        if self._asked.conversation == "auto":
+            previous = self._conversation.add(self._item)
+            await self._emit("conversation.item.added", previous_item_id=previous, item=item)
         await self._emit("response.content_part.added", **self._place(), part=self._part(""))
 
     async def _finish(self, status: str, details: dict[str, Any] | None) -> None:
@@ -187,7 +188,8 @@ class Answering:
             await self._emit("response.content_part.done", **self._place(), part=self._part(text))
             item = self._item.wire()
             await self._emit("response.output_item.done", response_id=self.id, output_index=0, item=item)
-            await self._emit("conversation.item.done", item=item)
+            if self._asked.conversation == "auto":
+                await self._emit("conversation.item.done", item=item)
         await self._emit("response.done", response=self._wire(status, details))
 
     def _place(self) -> dict[str, Any]:

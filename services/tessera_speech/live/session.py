@@ -126,7 +126,9 @@ class LiveSession:
             case wire.SessionUpdate():
                 await self._update(event.session)
             case wire.BufferAppend():
-                for turn in self._hearing.append(event.audio):
+                turns = self._hearing.append(event.audio)
+                # In a thread: a large piece, or a detector that is a model, must not hold up other sessions.
+                while (turn := await asyncio.to_thread(next, turns, None)) is not None:
                     await self._turn(turn)
             case wire.BufferCommit():
                 await self._commit(None)
@@ -287,7 +289,7 @@ class LiveSession:
                 kind = "output_text" if message.role == "assistant" else "input_text"
                 if any(part.type != kind for part in message.content):
                     raise InvalidRequestError(
-                        f"`item.content`: what {message.role!r} says is `{kind}` here; sound goes into the input audio buffer",
+                        f"`item.content`: what {message.role!r} says is `{kind}` here; sound is appended to the buffer",
                         param="item.content",
                     )
                 item = Item(message.id or new_id("item"), message.role, kind, text)

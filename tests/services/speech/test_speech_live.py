@@ -489,6 +489,18 @@ def test_one_session_too_many_is_told_to_come_back(session: Any) -> None:
     asyncio.run(talk())
 
 
+def test_a_foreign_page_is_refused(service: Any) -> None:
+    async def talk() -> dict[str, Any]:
+        async with connect(f"{service.url.replace('http', 'ws')}/v1/realtime", origin="https://evil.example") as line:
+            event = json.loads(await line.recv())
+            with pytest.raises(ConnectionClosed) as closed:
+                await line.recv()
+            assert closed.value.rcvd.code == 1008
+            return event
+
+    assert asyncio.run(talk())["error"]["code"] == "permission_denied"
+
+
 def test_an_unknown_intent_is_refused(service: Any) -> None:
     async def talk() -> dict[str, Any]:
         async with connect(f"{service.url.replace('http', 'ws')}/v1/realtime?intent=sing") as line:
