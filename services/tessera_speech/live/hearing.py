@@ -21,6 +21,8 @@ from tessera_speech.live.turns import RATE, Detector, Samples, Turn, Turns
 INPUT_RATE = 24_000
 LONGEST_S = 300
 """Of sound that waits for its commit."""
+LONGEST_TURN_S = 60
+"""Of speech without a pause; then it is a message as it is."""
 LEAST_S = 0.1
 """Of a message."""
 
@@ -120,6 +122,12 @@ class Hearing:
         self._resampler = self._new_resampler()
         if self._turns is not None:
             self._turns.reset()
+
+    def end_turn(self) -> Turn:
+        """A turn that has become too long ends here; who goes on speaking begins another."""
+        assert self._turns is not None, "only a turn that was heard can end"
+        self._turns.reset()
+        return Turn("stopped", self._received)
 
     def begin_at(self, place: int) -> int:
         """Forget what is before a turn and its padding. Returns where what is left begins."""

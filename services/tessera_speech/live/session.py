@@ -23,7 +23,7 @@ from tessera_speech import voices
 from tessera_speech.codecs import WAVEncoder, to_int16
 from tessera_speech.live.answering import Answering
 from tessera_speech.live.conversation import Conversation, Item, new_id
-from tessera_speech.live.hearing import Hearing
+from tessera_speech.live.hearing import LONGEST_TURN_S, Hearing
 from tessera_speech.live.settings import default_session, updated
 from tessera_speech.live.thinking import Thinker
 from tessera_speech.live.turns import RATE, Detector, Samples, Turn
@@ -130,6 +130,8 @@ class LiveSession:
                 # In a thread: a large piece, or a detector that is a model, must not hold up other sessions.
                 while (turn := await asyncio.to_thread(next, turns, None)) is not None:
                     await self._turn(turn)
+                if self._hearing.speaking and self._hearing.seconds >= LONGEST_TURN_S:
+                    await self._turn(self._hearing.end_turn())
             case wire.BufferCommit():
                 await self._commit(None)
             case wire.BufferClear():

@@ -170,6 +170,18 @@ def test_silence_is_no_turn(session: Any) -> None:
     assert asyncio.run(talk()).kinds() == ["session.created", "error"]
 
 
+def test_who_never_pauses_is_written_down_every_minute(session: Any, melody: Any) -> None:
+    async def talk() -> Client:
+        async with session("?intent=transcription") as client:
+            await client.append(spoken(melody, 63.0), piece_s=3.0)
+            await client.until("input_audio_buffer.speech_started", 2)
+            return client
+
+    turns = [event for event in asyncio.run(talk()).seen if event["type"].startswith("input_audio_buffer.")]
+    assert [event["type"].split(".")[1] for event in turns[:3]] == ["speech_started", "speech_stopped", "committed"]
+    assert turns[1]["audio_end_ms"] == pytest.approx(60_000, abs=3_100)
+
+
 # ---- conversation
 
 
