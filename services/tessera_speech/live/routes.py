@@ -57,7 +57,10 @@ async def realtime(socket: WebSocket[Any, Any, State], state: State) -> None:
     await socket.accept(subprotocols="realtime" if "realtime" in _offered(socket) else None)
 
     async def send(event: bytes) -> None:
-        await socket.send_data(event.decode("utf-8"))
+        try:
+            await socket.send_data(event.decode("utf-8"))
+        except RuntimeError as error:  # a message after the connection's end
+            raise ConnectionResetError("the client has left") from error
 
     with contextlib.ExitStack() as held:
         try:

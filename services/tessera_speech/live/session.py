@@ -51,7 +51,7 @@ class LiveSession:
     Args:
         tools: speech both ways.
         thinker: the language model's server.
-        send: takes each event's JSON; returns when there is room for more.
+        send: takes each event's JSON; returns when there is room for more; raises OSError when the client has left.
         detector: makes an ear for turns.
         session: the settings to begin with; see `default_session`.
         tenant: whose session it is.
@@ -320,4 +320,7 @@ class LiveSession:
             return
         event = msgspec.json.encode({"type": kind, "event_id": new_id("event"), **fields})
         async with self._sending:
-            await self._send(event)
+            try:
+                await self._send(event)
+            except OSError:
+                self._closed = True  # the client has left; whoever reads from it learns so, too

@@ -173,7 +173,7 @@ def test_silence_is_no_turn(session: Any) -> None:
 def test_who_never_pauses_is_written_down_every_minute(session: Any, melody: Any) -> None:
     async def talk() -> Client:
         async with session("?intent=transcription") as client:
-            await client.append(spoken(melody, 63.0), piece_s=3.0)
+            await client.append(spoken(melody, 70.0), piece_s=3.0)
             await client.until("input_audio_buffer.speech_started", 2)
             return client
 
