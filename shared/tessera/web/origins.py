@@ -5,6 +5,7 @@ Does not know keys: where one is asked for, a page that has none gets nowhere.
 
 from __future__ import annotations
 
+from typing import Any
 from urllib.parse import urlsplit
 
 from litestar.connection import ASGIConnection
@@ -12,7 +13,7 @@ from litestar.connection import ASGIConnection
 from tessera.errors import PermissionDeniedError
 
 
-def refuse_foreign_pages(connection: ASGIConnection, *, advice: str) -> None:
+def refuse_foreign_pages(connection: ASGIConnection[Any, Any, Any, Any], *, advice: str) -> None:
     """Let programs and our own pages pass. Programs send no `Origin`; browsers always do.
 
     Args:
