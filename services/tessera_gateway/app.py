@@ -20,6 +20,7 @@ from tessera.settings import Settings
 from tessera.web.app import build_app
 from tessera.wire.models import Card
 from tessera_gateway.keys import Keys
+from tessera_gateway.live import LiveProxy, realtime
 from tessera_gateway.metrics import GatewayMetrics
 from tessera_gateway.proxy import Proxy
 from tessera_gateway.routes.audio import speech, transcriptions, translations
@@ -57,6 +58,14 @@ def create_app(settings: Settings) -> Litestar:
                 connect_timeout_s=settings.gateway.connect_timeout_s,
                 idle_timeout_s=settings.gateway.idle_timeout_s,
             )
+            app.state.live = LiveProxy(
+                upstreams,
+                session,
+                metrics,
+                keys,
+                most=settings.gateway.max_live_sessions,
+                connect_timeout_s=settings.gateway.connect_timeout_s,
+            )
             yield
 
     async def video_card(name: str | None) -> Card:
@@ -81,6 +90,7 @@ def create_app(settings: Settings) -> Litestar:
         "gateway",
         [
             home,
+            realtime,
             behind_keys(
                 [list_models, retrieve_model, chat_completions, completions, embeddings, tokenize, detokenize, speech],
                 settings.gateway.max_json_bytes,

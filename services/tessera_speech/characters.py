@@ -12,7 +12,8 @@ from pathlib import Path
 import msgspec
 
 from tessera.errors import ModelLoadError
-from tessera_speech.spoken import spoken
+from tessera_speech.rewriting import Traced
+from tessera_speech.spoken import rewritten
 
 _ENGLISH = frozenset({"eng", "en"})
 
@@ -55,25 +56,40 @@ class Characters:
         if self._blank is None:
             raise ModelLoadError(f"{directory / 'vocab.json'} has no token 0, which stands between the others")
 
-    def readable(self, text: str) -> str:
+    @property
+    def writes_out(self) -> bool:
+        """Whether texts are written out in English words before they are encoded."""
+        return self._settings.language in _ENGLISH and not all(digit in self._ids for digit in string.digits)
+
+    def readable(self, text: Traced) -> Traced:
         """`text` as `encode` is to get it: for English without all digits, what they mean is written out."""
-        english = self._settings.language in _ENGLISH and not all(digit in self._ids for digit in string.digits)
-        return spoken(text) if english else text
+        return rewritten(text) if self.writes_out else text
 
     def encode(self, text: str) -> list[int]:
         """Token ids of `text`; empty when the model has none of its characters."""
+        return [token for token, _ in self.placed(text)]
+
+    def placed(self, text: str) -> list[tuple[int, int]]:
+        """Token ids of `text`, each with the place of its character in it; -1 for what stands between characters."""
         settings, ids = self._settings, self._ids
+        characters = list(enumerate(text))
         if settings.normalize:
             # A character that the vocabulary has as it is keeps its case; the others are lowered.
-            text = "".join(character if character in ids else character.lower() for character in text)
+            characters = [(at, c) for at, known in characters for c in (known if known in ids else known.lower())]
         if settings.language == "ron":
-            text = text.replace("ț", "ţ")
+            characters = [(at, "ţ" if character == "ț" else character) for at, character in characters]
         if settings.normalize:
-            text = "".join(character for character in text if character in ids).strip()
-        found = [ids.get(character, ids.get(settings.unk_token)) for character in text]
-        tokens = [token for token in found if token is not None]
+            characters = _stripped([(at, character) for at, character in characters if character in ids])
+        found = [(ids.get(character, ids.get(settings.unk_token)), at) for at, character in characters]
+        tokens = [(token, at) for token, at in found if token is not None]
         if not tokens or not settings.add_blank:
             return tokens
-        with_blanks = [0] * (2 * len(tokens) + 1)
+        with_blanks = [(0, -1)] * (2 * len(tokens) + 1)
         with_blanks[1::2] = tokens
         return with_blanks
+
+
+def _stripped(characters: list[tuple[int, str]]) -> list[tuple[int, str]]:
+    """Without white space at both ends."""
+    inked = [number for number, (_, character) in enumerate(characters) if not character.isspace()]
+    return characters[inked[0] : inked[-1] + 1] if inked else []

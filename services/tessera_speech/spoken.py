@@ -8,26 +8,13 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Callable
 
-_ONES = (  # noqa: SIM905 - easier to read
-    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "
-    "eighteen nineteen"
-).split()
-_TENS = ("", "", *"twenty thirty forty fifty sixty seventy eighty ninety".split())  # noqa: SIM905
-_SCALES = ((10**12, "trillion"), (10**9, "billion"), (10**6, "million"), (1000, "thousand"), (100, "hundred"))
-_MAX_DIGITS = 15
-_ORDINALS = {
-    "one": "first",
-    "two": "second",
-    "three": "third",
-    "five": "fifth",
-    "eight": "eighth",
-    "nine": "ninth",
-    "twelve": "twelfth",
-}
-_MONEY = {"$": ("dollar", "cent"), "£": ("pound", "penny"), "€": ("euro", "cent")}
-_PENCE = {"penny": "pence"}
+from tessera_speech.dates import DATES
+from tessera_speech.numerals import LETTERS, cardinal, number, ordinal, year
+from tessera_speech.rewriting import Rule, Traced
+
+_MONEY = {"$": ("dollar", "cent"), "£": ("pound", "penny"), "€": ("euro", "cent"), "¥": ("yen", "sen")}
+_PLURALS = {"penny": "pence", "foot": "feet", "yen": "yen", "sen": "sen"}
 _WHOLE = r"\d{1,3}(?:,\d{3})+|\d+"
 
 _ABBREVIATIONS = {
@@ -44,6 +31,25 @@ _ABBREVIATIONS = {
     "e.g.": "for example",
     "i.e.": "that is",
     "approx.": "approximately",
+    "ave.": "avenue",
+    "blvd.": "boulevard",
+    "capt.": "captain",
+    "co.": "company",
+    "corp.": "corporation",
+    "est.": "established",
+    "fig.": "figure",
+    "gen.": "general",
+    "gov.": "governor",
+    "inc.": "incorporated",
+    "lt.": "lieutenant",
+    "ltd.": "limited",
+    "max.": "maximum",
+    "min.": "minimum",
+    "mt.": "mount",
+    "rd.": "road",
+    "sgt.": "sergeant",
+    "vol.": "volume",
+    "w/o": "without",
     "dept.": "department",
     "a.m.": "ay em",
     "p.m.": "pee em",
@@ -68,7 +74,37 @@ _UNITS = {
     "°": "degree",
     "mph": "mile per hour",
     "km/h": "kilometer per hour",
+    "m/s": "meter per second",
+    "ghz": "gigahertz",
+    "mhz": "megahertz",
+    "tb": "terabyte",
+    "mbps": "megabit per second",
+    "gbps": "gigabit per second",
+    "kwh": "kilowatt_hour",
+    "kw": "kilowatt",
+    "db": "decibel",
+    "ft": "foot",
+    "lb": "pound",
+    "lbs": "pound",
+    "oz": "ounce",
+    "yd": "yard",
+    "mi": "mile",
+    "min": "minute",
+    "km2": "square_kilometer",
+    "m2": "square_meter",
+    "m3": "cubic_meter",
 }
+_SHORT_UNITS = {
+    "m": "meter",
+    "g": "gram",
+    "l": "liter",
+    "L": "liter",
+    "s": "second",
+    "h": "hour",
+    "W": "watt",
+    "V": "volt",
+}
+"""Told from words by their case."""
 _SYMBOLS = {
     "%": " percent",
     "&": " and ",
@@ -78,6 +114,11 @@ _SYMBOLS = {
     "#": " number ",
     "°": " degrees",
     "×": " times ",
+    "<": " less than ",
+    ">": " greater than ",
+    "~": " about ",
+    "|": " ",
+    "\\": " ",
     "÷": " divided by ",
     "_": " ",
     "/": " slash ",
@@ -93,85 +134,45 @@ _SYMBOLS = {
     "—": ", ",
     "\u2013": ", ",  # an en dash
 }
-_LETTERS = dict(
-    zip(
-        "abcdefghijklmnopqrstuvwxyz",
-        (  # noqa: SIM905
-            "ay bee see dee ee eff gee aitch eye jay kay ell em en oh pee cue are ess tee you vee double_you ex why zee"
-        ).split(),
-        strict=True,
-    )
-)
 _SPELLED_LENGTH = 3
 """Capitals of up to so many letters, or without a vowel, are read letter by letter: "US", "GPU", "HTTP"; not "NASA"."""
-
-_Rule = tuple[re.Pattern[str], Callable[[re.Match[str]], str]]
 
 
 def spoken(text: str) -> str:
     """`text` with its numbers, symbols and abbreviations written out, one line break kept for each; ends in `.?!`."""
-    text = "".join(_SYMBOLS.get(c, c) if c in "’‘…" else c for c in unicodedata.normalize("NFKC", text))
-    for pattern, say in _RULES:
-        text = pattern.sub(say, text)
-    text = "".join(_SYMBOLS.get(character, character) for character in text)
-    text = "".join(c for c in unicodedata.normalize("NFKD", text) if not unicodedata.combining(c))
-    text = text.replace("-", " ")
-    text = re.sub(r"[^\S\n]+", " ", text)
-    text = re.sub(r" ?,[ ,]*(?=[,.?!]|$)|^[ ,]+", "", text, flags=re.MULTILINE)
-    text = re.sub(r" ?,(?: ?,)*", ",", text)
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return "\n".join(line if line[-1] in ".?!" else f"{line}." for line in lines)
+    return rewritten(Traced(text)).text
 
 
-def cardinal(number: int) -> str:
-    """12 is "twelve"; at most `_MAX_DIGITS` digits."""
-    if number < 0:
-        return f"minus {cardinal(-number)}"
-    if number < 20:
-        return _ONES[number]
-    if number < 100:
-        rest = number % 10
-        return _TENS[number // 10] + (f" {_ONES[rest]}" if rest else "")
-    scale, name = next((scale, name) for scale, name in _SCALES if number >= scale)
-    rest = number % scale
-    between = " and " if scale == 100 else " "
-    return f"{cardinal(number // scale)} {name}" + (f"{between}{cardinal(rest)}" if rest else "")
+def rewritten(text: Traced) -> Traced:
+    """See `spoken`; each character knows where it comes from."""
+    text = text.map(
+        lambda c: "".join(_SYMBOLS.get(k, k) if k in "’‘…" else k for k in unicodedata.normalize("NFKC", c))
+    )
+    for rule in RULES:
+        text = text.sub(*rule)
+    text = text.map(lambda c: _SYMBOLS.get(c, c))
+    text = text.map(
+        lambda c: "".join(
+            " " if k == "-" else k for k in unicodedata.normalize("NFKD", c) if not unicodedata.combining(k)
+        )
+    )
+    for rule in _TIDY:
+        text = text.sub(*rule)
+    return text
 
 
-def ordinal(number: int) -> str:
-    """12 is "twelfth"."""
-    before, _, last = cardinal(number).rpartition(" ")
-    last = _ORDINALS.get(last) or (last[:-1] + "ieth" if last.endswith("y") else last + "th")
-    return f"{before} {last}".strip()
+def _early(character: str) -> str:
+    return _SYMBOLS[character] if character in "’‘…" else character
 
 
-def year(number: int) -> str:
-    """1984 is "nineteen eighty four", 2005 is "two thousand five"."""
-    century, rest = divmod(number, 100)
-    if century % 10 == 0 and rest < 10:
-        return cardinal(century * 100) + (f" {_ONES[rest]}" if rest else "")
-    if rest == 0:
-        return f"{cardinal(century)} hundred"
-    return f"{cardinal(century)} {'oh ' if rest < 10 else ''}{cardinal(rest)}"
-
-
-def _digits(text: str) -> str:
-    return " ".join(_ONES[int(digit)] for digit in text if digit.isdecimal())
-
-
-def _number(text: str) -> str:
-    """Digits with commas and perhaps a decimal point."""
-    whole, point, fraction = text.replace(",", "").partition(".")
-    if len(whole) > _MAX_DIGITS or (len(whole) > 1 and whole[0] == "0"):
-        said = _digits(whole)
-    else:
-        said = cardinal(int(whole or "0"))
-    return f"{said} point {_digits(fraction)}" if point and fraction else said
+def _plain(character: str) -> str:
+    parts = unicodedata.normalize("NFKD", character)
+    return "".join(" " if part == "-" else part for part in parts if not unicodedata.combining(part))
 
 
 def _plural(word: str) -> str:
     first, _, rest = word.partition(" ")
-    many = _PENCE.get(first) or (first if first.endswith("z") else f"{first}s")
+    many = _PLURALS.get(first) or (first if first.endswith("z") else f"{first}s")
     return f"{many} {rest}".strip()
 
 
@@ -179,8 +180,8 @@ def _money(match: re.Match[str]) -> str:
     unit, part = _MONEY[match["sign"]]
     whole, cents, scale = match["whole"], match["cents"], match["scale"]
     if scale:
-        return f"{_number(whole + (f'.{cents}' if cents else ''))} {scale} {_plural(unit)}"
-    said = f"{_number(whole)} {unit if whole == '1' else _plural(unit)}"
+        return f"{number(whole + (f'.{cents}' if cents else ''))} {scale} {_plural(unit)}"
+    said = f"{number(whole)} {unit if whole == '1' else _plural(unit)}"
     if not cents or not int(cents):
         return said
     count = int(cents.ljust(2, "0")[:2])
@@ -196,6 +197,10 @@ def _time(match: re.Match[str]) -> str:
     return f"{cardinal(hour)} {'oh ' if minute < 10 else ''}{cardinal(minute)}{half}"
 
 
+def _half_of_day(match: re.Match[str]) -> str:
+    return f"{cardinal(int(match[1]))} {'ay' if match[2] in 'aA' else 'pee'} em"
+
+
 def _year(match: re.Match[str]) -> str:
     said = year(int(match[1]))
     if not match[2]:
@@ -204,19 +209,36 @@ def _year(match: re.Match[str]) -> str:
 
 
 def _unit(match: re.Match[str]) -> str:
-    unit = _UNITS[match[2].lower()]
-    return f"{_number(match[1])} {unit if match[1] == '1' else _plural(unit)}"
+    unit = _SHORT_UNITS.get(match[2]) or _UNITS[match[2].lower()]
+    return f"{number(match[1])} {unit if match[1] == '1' else _plural(unit)}"
 
 
 def _spell(match: re.Match[str]) -> str:
     word = match[1]
     if len(word) > _SPELLED_LENGTH and re.search("[AEIOUY]", word):
         return match[0]
-    named = " ".join(_LETTERS[letter.lower()] for letter in word).replace("_", " ")
+    named = " ".join(LETTERS[letter.lower()] for letter in word).replace("_", " ")
     return named + (match[2] and "s")
 
 
-_RULES: tuple[_Rule, ...] = (
+_TIDY: tuple[Rule, ...] = (
+    (re.compile(r"[^\S\n]+"), lambda _match: " "),
+    (re.compile(r" ?,[ ,]*(?=[,.?!]|$)|^[ ,]+", re.MULTILINE), lambda _match: ""),
+    (re.compile(r" ?,(?: ?,)*"), lambda _match: ","),
+    (re.compile(r" *\n\s*"), lambda _match: "\n"),
+    (re.compile(r"\A\s+|\s+\Z"), lambda _match: ""),
+    (re.compile(r"(?<=[^.?!\n])(?=\n|\Z)"), lambda _match: "."),
+)
+RULES: tuple[Rule, ...] = (
+    *DATES,
+    (
+        re.compile(r"(?<![\d.])\d+(?:\.\d+){2,}\b"),
+        lambda match: " " + " point ".join(map(number, match[0].split("."))),
+    ),
+    (re.compile(r"(?<=\d)\s?x\s?(?=\d)"), lambda _match: " by "),
+    (re.compile(r"\b[Nn]o\.\s?(?=\d)"), lambda _match: "number "),
+    (re.compile(r"(?<=[a-z]\s)St\.(?=\s*(?:[,.;]|\Z|\n|[a-z]|and\b))"), lambda _match: "street"),
+    (re.compile(r"\b(1[0-2]|[1-9])\s?([ap])\.?m\b\.?", re.IGNORECASE), _half_of_day),
     (re.compile(r"(?<=\w)-(?=\w)"), lambda _match: " "),
     (re.compile(r"(?<!\w)-\s?(?=\d)"), lambda _match: "minus "),
     (
@@ -225,7 +247,7 @@ _RULES: tuple[_Rule, ...] = (
     ),
     (
         re.compile(
-            rf"(?P<sign>[$£€])\s?(?P<whole>{_WHOLE})(?:\.(?P<cents>\d{{1,2}})(?!\d))?"
+            rf"(?P<sign>[$£€¥])\s?(?P<whole>{_WHOLE})(?:\.(?P<cents>\d{{1,2}})(?!\d))?"
             r"(?:\s(?P<scale>thousand|million|billion|trillion)\b)?"
         ),
         _money,
@@ -242,6 +264,8 @@ _RULES: tuple[_Rule, ...] = (
         ),
         _unit,
     ),
+    (re.compile(rf"(?<![\w.])((?:{_WHOLE})(?:\.\d+)?)\s?([mglLshWV])(?!\w)"), _unit),
+    (re.compile(r"(?<=\w\w)\.(?=[a-z]{2,})"), lambda _match: " dot "),
     (re.compile(r"\b([A-Z]{2,5})(s?)\b(?![A-Z])"), _spell),
-    (re.compile(rf"(?:{_WHOLE})(?:\.\d+)?"), lambda match: f" {_number(match[0])} "),
+    (re.compile(rf"(?:{_WHOLE})(?:\.\d+)?"), lambda match: f" {number(match[0])} "),
 )

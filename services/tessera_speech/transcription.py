@@ -25,6 +25,7 @@ from tessera.wire.engine import Array, Transcribe, Transcript, TranscriptSegment
 from tessera.wire.models import Card
 from tessera_speech import recordings, windows
 from tessera_speech.diarization import Turns, known_speakers, turns_of
+from tessera_speech.live.turns import Detector, EnergyDetector
 from tessera_speech.speakers import ClusteringDiarizer, Diarizer
 from tessera_speech.transcripts import Transcripts
 from tessera_speech.voice_activity import RATE, VoiceActivity, spans
@@ -123,6 +124,10 @@ class Transcription:
         listening = Listening(message, self._engine, self._transcripts, samples.size / self.rate, turns)
         self._held.add(listening)
         return listening
+
+    def detector(self) -> Detector:
+        """Finds speech in one live stream of sound."""
+        return self._activity.ear() if self._settings.voice_detection else EnergyDetector()
 
     @cached_property
     def _activity(self) -> VoiceActivity:

@@ -53,19 +53,47 @@ class VoiceActivity:
         Returns:
             float32 of shape [ceil(samples / 512)].
         """
-        state = {name: np.zeros((1, 1, STATE), dtype=np.float32) for name in ("h", "c")}
-        found: list[np.ndarray[Any, Any]] = []
-        before = np.zeros(CONTEXT, dtype=np.float32)
-        for first in range(0, samples.size, FRAME * FRAMES_AT_ONCE):
-            part = samples[first : first + FRAME * FRAMES_AT_ONCE]
-            frames = -(-part.size // FRAME)
-            padded = np.zeros(CONTEXT + frames * FRAME, dtype=np.float32)
-            padded[:CONTEXT], padded[CONTEXT : CONTEXT + part.size] = before, part
-            seen = np.lib.stride_tricks.sliding_window_view(padded, CONTEXT + FRAME)[::FRAME]
-            speech, state["h"], state["c"] = self._session.run(None, {"input": np.ascontiguousarray(seen), **state})
-            found.append(speech)
-            before = padded[-CONTEXT:]
+        ear = Ear(self._session)
+        parts = range(0, samples.size, FRAME * FRAMES_AT_ONCE)
+        found = [ear.probabilities(samples[first : first + FRAME * FRAMES_AT_ONCE]) for first in parts]
         return np.concatenate(found) if found else np.zeros(0, dtype=np.float32)
+
+    def ear(self) -> Ear:
+        """For sound that comes in pieces."""
+        return Ear(self._session)
+
+
+class Ear:
+    """Silero's model on one stream of sound, with what it remembers of it.
+
+    Args:
+        session: of the model.
+    """
+
+    def __init__(self, session: Any) -> None:
+        self._session = session
+        self._state = {name: np.zeros((1, 1, STATE), dtype=np.float32) for name in ("h", "c")}
+        self._before = np.zeros(CONTEXT, dtype=np.float32)
+
+    def probability(self, frame: np.ndarray[Any, Any]) -> float:
+        """How likely the stream's next frame is speech.
+
+        Args:
+            frame: float32 of shape [FRAME] at `RATE`.
+        """
+        return float(self.probabilities(frame)[0])
+
+    def probabilities(self, samples: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """The same of all frames of the stream's next samples; a last one that is short is filled up by silence."""
+        frames = -(-samples.size // FRAME)
+        padded = np.zeros(CONTEXT + frames * FRAME, dtype=np.float32)
+        padded[:CONTEXT], padded[CONTEXT : CONTEXT + samples.size] = self._before, samples
+        seen = np.lib.stride_tricks.sliding_window_view(padded, CONTEXT + FRAME)[::FRAME]
+        given = {"input": np.ascontiguousarray(seen), **self._state}
+        speech, self._state["h"], self._state["c"] = self._session.run(None, given)
+        self._before = padded[-CONTEXT:]
+        probabilities: np.ndarray[Any, Any] = speech
+        return probabilities
 
 
 def model_file() -> Path:

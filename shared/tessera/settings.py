@@ -78,6 +78,7 @@ class GatewaySettings(Section, frozen=True, kw_only=True):
     max_json_bytes: Annotated[Positive, says("Largest JSON body.")] = 16 * 1024 * 1024
     connect_timeout_s: Annotated[PositiveFloat, says("Seconds to reach an upstream.")] = 5.0
     idle_timeout_s: Annotated[PositiveFloat, says("Seconds an upstream may stay silent within an answer.")] = 300.0
+    max_live_sessions: Annotated[Positive, says("Live speech sessions (WebSockets) of one key at once.")] = 16
     services: Annotated[list[Service], says("Which of our services it fronts.")] = msgspec.field(
         default_factory=lambda: list(get_args(Service))
     )
@@ -182,6 +183,11 @@ class SpeechSettings(Section, frozen=True, kw_only=True):
         bool, says("Find speech first (silero) and hear nothing else. `chunking_strategy` decides for one request.")
     ] = True
     max_windows: Annotated[Positive, says("Windows of recordings that are transcribed together.")] = 16
+    max_live_sessions: Annotated[Positive, says("Live sessions (WebSockets) at once.")] = 32
+    conversation_url: Annotated[
+        str, says("Server whose chat completions answer in live conversations, without `/v1`. Empty: the text service.")
+    ] = ""
+    conversation_key: Annotated[str, says("Sent to it as a bearer token when not empty.")] = ""
 
 
 class Settings(Section, frozen=True, kw_only=True):

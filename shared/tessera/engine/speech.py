@@ -1,8 +1,8 @@
-"""The speech engine: a bounded queue of requests; a step is a sentence of one and a step of all recordings.
+"""The speech engine: a bounded queue of requests; a step is a window of a text and a step of all recordings.
 
-Texts take turns after every sentence; recordings share their steps, see `tessera.engine.speech_transcription`. A cancel
-takes effect between steps. Every request draws from its own random numbers, so that its result does not depend on what
-runs beside it. Does not know models' insides, text or HTTP.
+Texts take turns after every window, see `tessera.engine.synthesis`; recordings share their steps, see
+`tessera.engine.speech_transcription`. A cancel takes effect between steps. Every request draws from its own random
+numbers, so that its result does not depend on what runs beside it. Does not know models' insides, text or HTTP.
 """
 
 from __future__ import annotations
@@ -12,13 +12,11 @@ from collections.abc import Iterable
 
 from tessera.engine.process import failed
 from tessera.engine.speech_transcription import TranscriptionQueue
+from tessera.engine.synthesis import SynthesisRequest, advance_together
 from tessera.errors import InvalidRequestError, OverloadedError
-from tessera.models.speech_random import RandomStream
 from tessera.models.speech_synthesis import Synthesizer
 from tessera.models.speech_transcription import Transcriber
 from tessera.wire.engine import (
-    Array,
-    Audio,
     FromEngine,
     Ready,
     Synthesize,
@@ -27,34 +25,6 @@ from tessera.wire.engine import (
 )
 
 RETRY_AFTER_S = 2.0
-
-
-class SynthesisRequest:
-    """A text being spoken, sentence by sentence."""
-
-    def __init__(self, message: Synthesize, synthesizer: Synthesizer) -> None:
-        if not message.sentences:
-            raise InvalidRequestError("there is nothing to speak", param="input")
-        self.message = message
-        self.synthesizer = synthesizer
-        self.random = RandomStream(message.seed, synthesizer.device)
-        self.spoken = 0
-
-    @property
-    def started(self) -> bool:
-        """Whether a unit has been done."""
-        return self.spoken > 0
-
-    def advance(self) -> tuple[Audio, float]:
-        """Speak the next sentence. The second value is its length in seconds."""
-        message = self.message
-        samples = self.synthesizer.speak(
-            message.sentences[self.spoken], voice=message.voice, speed=message.speed, random=self.random
-        )
-        self.spoken += 1
-        array = Array(dtype="float32", shape=[samples.numel()], data=samples.numpy().astype("<f4").tobytes())
-        answer = Audio(request_id=message.request_id, samples=array, last=self.spoken == len(message.sentences))
-        return answer, samples.numel() / self.synthesizer.sample_rate
 
 
 class SpeechEngine:
@@ -116,22 +86,45 @@ class SpeechEngine:
         return bool(self._turns or len(self._recordings))
 
     def step(self) -> Iterable[FromEngine]:
-        """The next sentence of the text whose turn it is, and a step of the recordings."""
+        """A window of the text whose turn it is, and a step of the recordings."""
         if self._turns:
-            yield self._speak()
+            yield from self._speak(self._turns.popleft())
         if len(self._recordings):
             yield from self._recordings.step()
 
-    def _speak(self) -> FromEngine:
-        request = self._turns.popleft()
+    def _speak(self, first: SynthesisRequest) -> list[FromEngine]:
+        """A unit of `first` and of others whose next windows have its length, in one forward."""
+        answers: list[FromEngine] = []
+        together: list[SynthesisRequest] = []
+        length = 0
+        for request in [first, *self._turns]:
+            if len(together) == max(1, self.synthesizer.together):
+                break
+            try:
+                found = request.prepare()
+            except Exception as error:  # noqa: BLE001 - a fault of one request must not end the others
+                answers.append(failed(request.message.request_id, error))
+                self.cancel(request.message.request_id)
+                if request is first:
+                    return answers
+                continue
+            length = length if together else found
+            if found == length:
+                together.append(request)
+        for request in together[1:]:
+            self._turns.remove(request)
         try:
-            answer, seconds = request.advance()
-        except Exception as error:  # noqa: BLE001 - a fault of one request must not end the others
-            return failed(request.message.request_id, error)
-        self._spoken_s += seconds
-        if not answer.last:
-            self._turns.append(request)
-        return answer
+            done = list(zip(together, advance_together(together), strict=True))
+        except Exception as error:  # noqa: BLE001 - see above
+            # Whose fault it is cannot be told: the first is given up, the others take their turns again.
+            self._turns.extendleft(reversed(together[1:]))
+            return [*answers, failed(first.message.request_id, error)]
+        for request, (answer, seconds) in done:
+            self._spoken_s += seconds
+            answers.append(answer)
+            if not answer.last:
+                self._turns.append(request)
+        return answers
 
     def gauges(self) -> dict[str, float]:
         """Requests by state, and seconds of audio done since the start."""

@@ -13,6 +13,8 @@ from litestar import Litestar
 from tessera.web.protocol import BoundedProtocol
 
 GRACE_S = 5
+MOST_FRAME_BYTES = 16 * 1024 * 1024
+"""Of a WebSocket message; a larger one ends its connection."""
 
 
 def server(app: Litestar, *, host: str, port: int) -> uvicorn.Server:
@@ -27,6 +29,8 @@ def server(app: Litestar, *, host: str, port: int) -> uvicorn.Server:
         access_log=False,
         server_header=False,
         timeout_keep_alive=65,
+        ws_max_size=MOST_FRAME_BYTES,
+        ws_per_message_deflate=False,
         timeout_graceful_shutdown=GRACE_S,
     )
     return uvicorn.Server(config)

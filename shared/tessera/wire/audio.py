@@ -32,6 +32,8 @@ class SpeechRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     stream_format: Literal["audio", "sse"] = "audio"
     # beyond OpenAI
     seed: Annotated[int, Meta(ge=0, le=2**63 - 1)] | None = None
+    timestamp_granularities: Annotated[list[Literal["word"]], Meta(max_length=1)] = []
+    """With `stream_format=sse`: when each word of `input` is said."""
 
 
 class ServerVAD(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -165,5 +167,33 @@ class SpeechAudioDelta(msgspec.Struct, frozen=True, kw_only=True, tag_field="typ
     audio: str
 
 
+class SpokenWord(msgspec.Struct, frozen=True, kw_only=True):
+    """A word of the text and when it is said, in seconds from the beginning of the audio.
+
+    `offset` is its first character in `input`, or in the text of the SSML without its markup.
+    """
+
+    word: str
+    start: float
+    end: float
+    offset: int
+
+
+class SpeechAudioWords(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="speech.audio.words"):
+    """Stream event beyond OpenAI: the words of the next sentence, before its audio."""
+
+    words: list[SpokenWord]
+
+
+class SpeechUsage(msgspec.Struct, frozen=True, kw_only=True):
+    """What a speech took: tokens of text that the model read, frames of sound that it made."""
+
+    input_tokens: int
+    output_tokens: int
+    total_tokens: int
+
+
 class SpeechAudioDone(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="speech.audio.done"):
     """Stream event: the file is complete."""
+
+    usage: SpeechUsage

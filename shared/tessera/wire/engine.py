@@ -107,12 +107,26 @@ class Embed(Message, frozen=True, kw_only=True):
     deadline_s: float | None = None
 
 
+class Utterance(msgspec.Struct, frozen=True, kw_only=True):
+    """A sentence to speak, and the silence after it.
+
+    `rates` multiplies the request's speed token by token; empty is 1 for all. Without tokens it is silence alone.
+    """
+
+    token_ids: list[int] = []
+    rates: list[float] = []
+    pause_s: float = 0.0
+
+
 class Synthesize(Message, frozen=True, kw_only=True):
-    """Service → speech engine: speak `sentences` (token ids of each) one after another; each is answered by `Audio`."""
+    """Service → speech engine: speak `sentences` one after another; answered by `Audio`, several for each sentence.
+
+    `voices` has weights of the model's voices, by index: several are mixed.
+    """
 
     request_id: str
-    sentences: list[list[int]]
-    voice: int = 0
+    sentences: list[Utterance]
+    voices: dict[int, float] = msgspec.field(default_factory=lambda: {0: 1.0})
     speed: float = 1.0
     seed: int = 0
 
@@ -194,11 +208,18 @@ class Embedded(Message, frozen=True, kw_only=True):
 
 
 class Audio(Message, frozen=True, kw_only=True):
-    """Engine → service: the next samples, float32 mono; the last message has `last`."""
+    """Engine → service: the next samples, float32 mono; the last message has `last`.
+
+    `token_samples`: how many samples each token of a sentence lasts, said once, with the sentence's first samples; its
+    pause comes after them. `sentence` is its place in the request; `frames` what the model made for these samples.
+    """
 
     request_id: str
     samples: Array
     last: bool
+    sentence: int = 0
+    token_samples: list[int] = []
+    frames: int = 0
 
 
 class TranscriptWord(msgspec.Struct, frozen=True, kw_only=True):

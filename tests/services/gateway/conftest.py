@@ -88,6 +88,7 @@ class FakeUpstream:
         app = web.Application(client_max_size=1 << 30)
         app.router.add_get("/v1/models", self._models)
         app.router.add_get("/ready", self._readiness)
+        app.router.add_get("/v1/realtime", self._live)
         app.router.add_post("/{path:.*}", self._answer)
         self._runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
         await self._runner.setup()
@@ -102,6 +103,25 @@ class FakeUpstream:
 
     async def _readiness(self, _: web.Request) -> web.Response:
         return web.json_response({"status": self.ready, "service": "fake", "version": "0", "parts": {}})
+
+    async def _live(self, request: web.Request) -> web.WebSocketResponse:
+        """Says what it was asked for, then everything again; `cut` aborts, `bye` closes with a code of its own."""
+        line = web.WebSocketResponse(max_msg_size=0)
+        await line.prepare(request)
+        self.began.set()
+        headers = {name.lower(): value for name, value in request.headers.items()}
+        await line.send_json({"type": "session.created", "query": dict(request.query), "headers": headers})
+        try:
+            async for message in line:
+                if message.data == "cut":
+                    request.transport.abort()
+                elif message.data == "bye":
+                    await line.close(code=1013)
+                else:
+                    await (line.send_str if message.type == web.WSMsgType.TEXT else line.send_bytes)(message.data)
+        finally:
+            self.left.set()
+        return line
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
         body = await request.read()

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import importlib.util
 import io
+import json
 import os
+import re
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fractions import Fraction
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -125,14 +129,92 @@ def serving(models_dir: Path, data: Path, **speech: Any) -> Iterator[Service]:
             process.wait()
 
 
+class ChatServer(ThreadingHTTPServer):
+    """Answers every conversation with `says`, a word at a time, or as `behave` tells it."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), ChatHandler)
+        self.says = "Hello there, friend. How are you today?"
+        self.behave = "plainly"
+        self.asked: list[dict[str, Any]] = []
+        self.tenants: list[str | None] = []
+        self.left = threading.Event()
+        self.url = f"http://127.0.0.1:{self.server_address[1]}"
+
+
+class ChatHandler(BaseHTTPRequestHandler):
+    server: ChatServer
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+    def do_GET(self) -> None:
+        self._json(200, {"object": "list", "data": [{"id": "fake-chat", "object": "model", "created": 1}]})
+
+    def do_POST(self) -> None:
+        server = self.server
+        server.asked.append(json.loads(self.rfile.read(int(self.headers["content-length"]))))
+        server.tenants.append(self.headers.get("x-tessera-tenant"))
+        if server.behave == "refuse":
+            error = {"message": "no such model", "type": "invalid_request_error", "code": "model_not_found"}
+            return self._json(404, {"error": error})
+        if server.behave == "full" and len(server.asked[-1]["messages"]) > 2:
+            error = {"message": "too long", "type": "invalid_request_error", "code": "context_length_exceeded"}
+            return self._json(400, {"error": error})
+        self.send_response(200)
+        self.send_header("content-type", "text/event-stream")
+        self.end_headers()
+        try:
+            for word in re.findall(r"\S+\s*", server.says):
+                self._event({"choices": [{"index": 0, "delta": {"content": word}}]})
+            while server.behave == "endless":
+                self._event({"choices": [{"index": 0, "delta": {"content": "And on it goes. "}}]})
+                time.sleep(0.02)
+            if server.behave == "cut":
+                return None
+            usage = {"prompt_tokens": 7, "completion_tokens": 5, "total_tokens": 12}
+            self._event({"choices": [], "usage": usage})
+            self.wfile.write(b"data: [DONE]\n\n")
+        except OSError:
+            server.left.set()
+
+    def _event(self, value: dict[str, Any]) -> None:
+        self.wfile.write(b"data: " + json.dumps(value).encode() + b"\n\n")
+        self.wfile.flush()
+
+    def _json(self, status: int, value: dict[str, Any]) -> None:
+        body = json.dumps(value).encode()
+        self.send_response(status)
+        self.send_header("content-type", "application/json")
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+
+@pytest.fixture(scope="session")
+def chat() -> Iterator[ChatServer]:
+    """The language model of live conversations."""
+    server = ChatServer()
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield server
+    server.behave = "plainly"
+    server.shutdown()
+    server.server_close()
+
+
 @pytest.fixture(scope="session")
 def service(
+    chat: ChatServer,
     models_dir: Path,
     synthesis_model: ModelDirectory,
     transcription_model: ModelDirectory,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Service]:
-    with serving(models_dir, tmp_path_factory.mktemp("speech")) as running:
+    data = tmp_path_factory.mktemp("speech")
+    with serving(models_dir, data, conversation_url=chat.url, max_live_sessions=3) as running:
         yield running
 
 

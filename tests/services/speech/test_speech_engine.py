@@ -24,10 +24,11 @@ from tessera.wire.engine import (
     Synthesize,
     Transcribe,
     Transcript,
+    Utterance,
 )
 
 CPU = torch.device("cpu")
-SENTENCE = [0, 5, 0, 9, 0, 13, 0]
+SENTENCE = [0, 5, 0]
 LIMIT = 4
 
 
@@ -43,7 +44,7 @@ def engine(synthesis_model: ModelDirectory, transcription_model: ModelDirectory)
 
 
 def speech(name: str, sentences: int = 1, **options: Any) -> Synthesize:
-    return Synthesize(request_id=name, sentences=[SENTENCE] * sentences, **options)
+    return Synthesize(request_id=name, sentences=[Utterance(token_ids=SENTENCE)] * sentences, **options)
 
 
 def listening(name: str, samples: np.ndarray[Any, Any], **options: Any) -> Transcribe:
@@ -91,15 +92,15 @@ def test_a_full_queue_says_when_to_come_back(engine: SpeechEngine) -> None:
 
 
 def test_a_fault_ends_its_own_request_only(engine: SpeechEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    original = engine.synthesizer.speak
+    original = engine.synthesizer.latents
 
-    def failing(tokens: list[int], *, voice: int, **options: Any) -> torch.Tensor:
-        if voice == 1:
+    def failing(tokens: list[int], *, voices: dict[int, float], **options: Any) -> Any:
+        if 1 in voices:
             raise RuntimeError("secret detail")
-        return original(tokens, voice=voice, **options)
+        return original(tokens, voices=voices, **options)
 
-    monkeypatch.setattr(engine.synthesizer, "speak", failing)
-    engine.submit(speech("ill", 2, voice=1))
+    monkeypatch.setattr(engine.synthesizer, "latents", failing)
+    engine.submit(speech("ill", 2, voices={1: 1.0}))
     engine.submit(speech("well", 2))
     made = list(answers(engine))
     failed = [answer for answer in made if isinstance(answer, Failed)]

@@ -147,13 +147,69 @@ def test_audio_leaves_sentence_by_sentence(service: Any) -> None:
     assert pieces[0] < sum(pieces) / 10
 
 
-def test_events_carry_the_same_file(http: httpx.Client) -> None:
+def test_the_first_audio_of_one_long_sentence_is_a_small_part_of_it(service: Any) -> None:
+    text = "one sentence without any end that goes on and on and on while you listen to it for ten seconds" * 2
+    asked = body(input=text, response_format="pcm")
+    with httpx.stream("POST", f"{service.url}/v1/audio/speech", json=asked, timeout=60) as answer:
+        pieces = [len(piece) for piece in answer.iter_raw()]
+    assert sum(pieces) / 48_000 > 10
+    assert pieces[0] < sum(pieces) / 10
+
+
+def test_events_carry_the_same_file(http: httpx.Client, synthesis_model: ModelDirectory) -> None:
     whole = http.post("/v1/audio/speech", json=body())
     answer = http.post("/v1/audio/speech", json=body(stream_format="sse"))
     assert answer.headers["content-type"].startswith("text/event-stream")
     events = [json.loads(line[6:]) for line in answer.text.splitlines() if line.startswith("data: ")]
-    assert [event["type"] for event in events] == ["speech.audio.delta"] * 3 + ["speech.audio.done"]
+    assert {event["type"] for event in events[:-1]} == {"speech.audio.delta"}
+    assert len(events) > 3
     assert b"".join(base64.b64decode(event["audio"]) for event in events[:-1]) == whole.content
+    usage = events[-1]["usage"]
+    assert events[-1]["type"] == "speech.audio.done"
+    whole_text = VitsTokenizer.from_pretrained(synthesis_model.path)(TEXT).input_ids
+    assert usage["input_tokens"] == len(whole_text) - 2, "no space and its blanks between sentences, but both ends"
+    assert usage["output_tokens"] * 64 == (len(whole.content) - 44) / 2, "frames of 64 samples"
+    assert usage["total_tokens"] == usage["input_tokens"] + usage["output_tokens"]
+
+
+def test_words_come_as_events_before_their_audio(http: httpx.Client) -> None:
+    asked = body(stream_format="sse", timestamp_granularities=["word"], response_format="pcm")
+    answer = http.post("/v1/audio/speech", json=asked)
+    events = [json.loads(line[6:]) for line in answer.text.splitlines() if line.startswith("data: ")]
+    words = [word for event in events if event["type"] == "speech.audio.words" for word in event["words"]]
+    assert [word["word"] for word in words] == TEXT.replace(".", "").replace("!", "").split()
+    assert all(TEXT[word["offset"] :].startswith(word["word"]) for word in words)
+    heard, last = 0.0, 0.0
+    for event in events[:-1]:
+        if event["type"] == "speech.audio.words":
+            assert event["words"][0]["start"] >= heard - 0.01, "a sentence's words come when its audio begins"
+            for word in event["words"]:
+                assert last <= word["start"] < word["end"]
+                last = word["end"]
+        else:
+            heard += len(base64.b64decode(event["audio"])) / 48_000
+    assert last <= heard
+
+
+def test_ssml_is_followed(http: httpx.Client, played: Any) -> None:
+    def seconds(text: str) -> float:
+        samples, rate = played(http.post("/v1/audio/speech", json=body(input=text, seed=7)).content)
+        return samples.size / rate
+
+    plain = seconds("<speak>Here is one sentence.</speak>")
+    assert seconds('<speak>Here is one sentence.<break time="1500ms"/></speak>') == pytest.approx(plain + 1.5, abs=0.01)
+    slow = seconds('<speak><prosody rate="50%">Here is one sentence.</prosody></speak>')
+    assert slow == pytest.approx(2 * plain, rel=0.1)
+
+
+def test_voices_are_mixed(http: httpx.Client) -> None:
+    sounds = {
+        name: http.post("/v1/audio/speech", json=body(voice=name)) for name in ("first", "second", "first+second")
+    }
+    assert {answer.status_code for answer in sounds.values()} == {200}
+    assert len({answer.content for answer in sounds.values()}) == 3
+    even = http.post("/v1/audio/speech", json=body(voice="second(2)+first(2)"))
+    assert even.content == sounds["first+second"].content
 
 
 def test_a_seed_decides_the_samples(http: httpx.Client) -> None:
@@ -177,6 +233,8 @@ def test_voice_and_speed_are_honoured(http: httpx.Client) -> None:
     ("fields", "status", "param", "says"),
     [
         ({"voice": "nobody"}, 400, "voice", "first, second"),
+        ({"voice": "first+nobody"}, 400, "voice", "first, second"),
+        ({"input": "<speak>one <b>two</b></speak>"}, 400, "input", "line 1, column 12: `b` is not supported"),
         ({"instructions": "whisper"}, 400, "instructions", "not a parameter"),
         ({"input": ""}, 400, "input", ""),
         ({"input": "漢字"}, 400, "input", "no character that the model can speak"),

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tessera_speech.characters import Characters
+from tessera_speech.rewriting import Traced
 from tessera_speech.spoken import cardinal, ordinal, spoken, year
 
 
@@ -28,6 +29,23 @@ from tessera_speech.spoken import cardinal, ordinal, spoken, year
         ("HTTP, a GPU and NASA", "aitch tee tee pee, a gee pee you and NASA."),
         ("A well-known 5-year-old.\nA café", "A well known five year old.\nA cafe."),
         ("nothing to change.", "nothing to change."),
+        (
+            "Due 2026-11-22 or 3/4/1999.",
+            "Due November twenty second, twenty twenty six or March fourth, nineteen ninety nine.",
+        ),
+        ("Sat, Nov. 21st, 2026 at 5pm", "Saturday, November twenty first, twenty twenty six at five pee em."),
+        (
+            "On 14 July 1789 and 24.12.2025",
+            "On the fourteenth of July seventeen eighty nine and December twenty fourth, twenty twenty five.",
+        ),
+        ("the 2026-13-45 code", "the twenty twenty six thirteen forty five code."),
+        ("Add 2 1/2 cups, 3/4 l and ½ spoon", "Add two and one half cups, three quarters l and one half spoon."),
+        ("Call 555-0199 24/7", "Call five five five, zero one nine nine twenty four slash seven."),
+        ("10-20 km at 5 m/s, 3 kWh", "ten to twenty kilometers at five meters per second, three kilowatt hours."),
+        ("6 ft, 2 lbs, 1 m, 20 m²", "six feet, two pounds, one meter, twenty square meters."),
+        ("¥500 on example.com v1.2.3", "five hundred yen on example dot com v one point two point three."),
+        ("No. 7 Main St., Mt. Doom", "number seven Main street, mount Doom."),
+        ("1920x1080 > 0", "nineteen twenty by one thousand eighty greater than zero."),
     ],
 )
 def test_what_is_written_is_said(written: str, said: str) -> None:
@@ -78,4 +96,4 @@ def test_only_english_letters_without_digits_are_written_out(
     (tmp_path / "vocab.json").write_text(json.dumps({c: i for i, c in enumerate(["<pad>", *characters])}))
     settings = {"language": language, "phonemize": False, "add_blank": False}
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
-    assert Characters(tmp_path).readable("2 cats") == ("two cats." if written_out else "2 cats")
+    assert Characters(tmp_path).readable(Traced("2 cats")).text == ("two cats." if written_out else "2 cats")

@@ -25,6 +25,7 @@ from tessera.starters.optimize import generator
 from tessera.starters.recipe import Evaluation
 from tessera.wire.models import Measure
 from tessera_speech.characters import Characters
+from tessera_speech.rewriting import Traced
 from tessera_speech.sentences import split
 from tessera_speech.starter import sentences
 from tessera_speech.starter.synthesis.model import VOICES, adopt_decoder, untrained
@@ -59,7 +60,7 @@ class Speaker:
         random = RandomStream(0, self.synthesizer.device)
         pieces: list[Floats] = [
             self.synthesizer.speak(self._characters.encode(sentence), voice=voice, speed=1.0, random=random).numpy()
-            for sentence in split(self._characters.readable(text))
+            for sentence in split(self._characters.readable(Traced(text)).text)
         ]
         samples: Floats = np.concatenate(pieces)
         self.spent_s += self._clock() - began

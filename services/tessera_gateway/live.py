@@ -1,0 +1,216 @@
+"""Live sessions through the gateway: a WebSocket of a client, one to an upstream, and what is said between them.
+
+Who may not come in is told so by HTTP, before there is a WebSocket. A client that leaves ends its session upstream; an
+upstream that is cut ends it for the client, with an `error` event first. Does not read events.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import math
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import urlencode
+
+import aiohttp
+import msgspec
+from litestar import WebSocket, websocket
+from litestar.datastructures import State
+from litestar.exceptions import WebSocketDisconnect
+
+from tessera.errors import BadGatewayError, RateLimitError, TesseraError, UnavailableError
+from tessera.web.errors import envelope
+from tessera.web.middleware import request_id_from
+from tessera.web.origins import refuse_foreign_pages
+from tessera.web.tenant import TENANT_HEADER
+from tessera_gateway.keys import Keys
+from tessera_gateway.metrics import GatewayMetrics
+from tessera_gateway.upstreams import Upstream, Upstreams
+
+logger = logging.getLogger(__name__)
+
+PATH = "/v1/realtime"
+KEY_PROTOCOL = "openai-insecure-api-key."
+"""How a browser, which cannot set headers, sends its key: as a subprotocol. OpenAI's clients do so."""
+HEARTBEAT_S = 20.0
+MOST_FRAME_BYTES = 16 * 1024 * 1024
+UPSTREAM_CUT = 1011
+
+
+class LiveProxy:
+    """Carries live sessions.
+
+    Args:
+        upstreams: who may answer.
+        session: connections to them.
+        metrics: of the gateway.
+        keys: who may come in.
+        most: sessions of one key at once.
+        connect_timeout_s: to reach an upstream.
+    """
+
+    def __init__(
+        self,
+        upstreams: Upstreams,
+        session: aiohttp.ClientSession,
+        metrics: GatewayMetrics,
+        keys: Keys,
+        *,
+        most: int,
+        connect_timeout_s: float,
+    ) -> None:
+        self.upstreams = upstreams
+        self.keys = keys
+        self._session = session
+        self._metrics = metrics
+        self._most = most
+        self._timeout_s = connect_timeout_s
+        self._open: Counter[str] = Counter()
+
+    async def carry(self, socket: WebSocket[Any, Any, State]) -> None:
+        """A whole session."""
+        with contextlib.ExitStack() as held:
+            try:
+                owner = self._admitted(socket)
+                held.enter_context(self._seat(owner))
+                upstream, line = await self._connect(socket, owner)
+            except TesseraError as error:
+                await _deny(socket, error)
+                return
+            self._count_in_flight(upstream, 1)
+            try:
+                await socket.accept(subprotocols="realtime" if "realtime" in _protocols(socket) else None)
+                await self._relay(socket, line, upstream)
+            finally:
+                self._count_in_flight(upstream, -1)
+                await line.close()
+
+    def _admitted(self, socket: WebSocket[Any, Any, State]) -> str:
+        """Whose session it is.
+
+        Raises:
+            AuthenticationError: no key, or a wrong one.
+            PermissionDeniedError: a web page of another origin, where no key is asked for.
+        """
+        key = next(
+            (name.removeprefix(KEY_PROTOCOL) for name in _protocols(socket) if name.startswith(KEY_PROTOCOL)), ""
+        )
+        owner = self.keys.owner_of(socket.headers.get("authorization") or (f"Bearer {key}" if key else None))
+        if not self.keys.required:
+            refuse_foreign_pages(socket, advice="set gateway.api_keys and send one")
+        return owner
+
+    @contextlib.contextmanager
+    def _seat(self, owner: str) -> Iterator[None]:
+        if self._open[owner] >= self._most:
+            raise RateLimitError(
+                f"this key has {self._most} live sessions open, which is the limit; close one", retry_after=5
+            )
+        self._open[owner] += 1
+        try:
+            yield
+        finally:
+            self._open[owner] -= 1
+            if not self._open[owner]:
+                del self._open[owner]
+
+    async def _connect(
+        self, socket: WebSocket[Any, Any, State], owner: str
+    ) -> tuple[Upstream, aiohttp.ClientWebSocketResponse]:
+        query = dict(socket.query_params.items())
+        if query.get("intent") != "transcription" and query.get("model"):
+            await self.upstreams.candidates(query["model"], "chat")  # one that nobody has is refused here
+        card = await self.upstreams.card(None, "transcription")
+        for upstream in await self.upstreams.candidates(card.id, "transcription"):
+            if not upstream.ours:
+                continue
+            url = f"{upstream.url}{PATH}" + (f"?{urlencode(query)}" if query else "")
+            headers = {TENANT_HEADER: owner, "x-request-id": request_id_from(socket.scope), **upstream.headers}
+            try:
+                async with asyncio.timeout(self._timeout_s):
+                    line = await self._session.ws_connect(
+                        url, headers=headers, heartbeat=HEARTBEAT_S, max_msg_size=MOST_FRAME_BYTES, autoclose=True
+                    )
+            except (aiohttp.ClientError, TimeoutError, OSError) as error:
+                self._metrics.errors.labels(upstream.name, "unreachable").inc()
+                logger.warning("no live session with upstream %s: %s", upstream.name, error or type(error).__name__)
+                continue
+            upstream.sent += 1
+            return upstream, line
+        raise UnavailableError("no speech service can be reached for a live session now; try again", retry_after=2)
+
+    async def _relay(
+        self, socket: WebSocket[Any, Any, State], line: aiohttp.ClientWebSocketResponse, upstream: Upstream
+    ) -> None:
+        there = asyncio.create_task(_to_upstream(socket, line))
+        back = asyncio.create_task(_to_client(socket, line))
+        done, waiting = await asyncio.wait({there, back}, return_when=asyncio.FIRST_COMPLETED)
+        for task in waiting:
+            task.cancel()
+        await asyncio.gather(there, back, return_exceptions=True)
+        for task in done:
+            if not task.cancelled() and task.exception() is not None:
+                logger.warning("a live session with upstream %s broke: %r", upstream.name, task.exception())
+        if there in done:
+            return
+        with contextlib.suppress(WebSocketDisconnect, RuntimeError, OSError):
+            code = line.close_code or UPSTREAM_CUT
+            if code not in {1000, 1001, 1008, 1009, 1013}:
+                self._metrics.errors.labels(upstream.name, "cut").inc()
+                cut = BadGatewayError(f"the upstream {upstream.name} cut the session; connect again")
+                await socket.send_data(_event(cut).decode())
+                code = UPSTREAM_CUT
+            await socket.close(code)
+
+    def _count_in_flight(self, upstream: Upstream, change: int) -> None:
+        upstream.in_flight += change
+        self._metrics.in_flight.labels(upstream.name).set(upstream.in_flight)
+
+
+async def _to_upstream(socket: WebSocket[Any, Any, State], line: aiohttp.ClientWebSocketResponse) -> None:
+    while True:
+        message = await socket.receive()
+        if message["type"] == "websocket.disconnect":
+            return
+        text = message.get("text")
+        await (line.send_str(text) if text is not None else line.send_bytes(message.get("bytes") or b""))
+
+
+async def _to_client(socket: WebSocket[Any, Any, State], line: aiohttp.ClientWebSocketResponse) -> None:
+    async for message in line:
+        if message.type == aiohttp.WSMsgType.TEXT:
+            await socket.send_data(message.data)
+        elif message.type == aiohttp.WSMsgType.BINARY:
+            await socket.send_data(message.data, mode="binary")
+
+
+def _protocols(socket: WebSocket[Any, Any, State]) -> list[str]:
+    return [name.strip() for name in socket.headers.get("sec-websocket-protocol", "").split(",")]
+
+
+def _event(error: TesseraError) -> bytes:
+    body = error.body()
+    told = {"type": body.type, "code": body.code, "message": body.message, "param": body.param, "event_id": None}
+    return msgspec.json.encode({"type": "error", "event_id": "event_gateway", "error": told})
+
+
+async def _deny(socket: WebSocket[Any, Any, State], error: TesseraError) -> None:
+    """Answer the wish to connect with the error's status and envelope."""
+    headers = [(b"content-type", b"application/json")]
+    if error.retry_after is not None:
+        headers.append((b"retry-after", str(max(1, math.ceil(error.retry_after))).encode()))
+    start: Any = {"type": "websocket.http.response.start", "status": error.status, "headers": headers}
+    body: Any = {"type": "websocket.http.response.body", "body": envelope(error), "more_body": False}
+    await socket.receive()  # the wish to connect
+    await socket.send(start)
+    await socket.send(body)
+
+
+@websocket(PATH)
+async def realtime(socket: WebSocket[Any, Any, State], state: State) -> None:
+    """OpenAI's Realtime events, to and from the speech service."""
+    live: LiveProxy = state.live
+    await live.carry(socket)
