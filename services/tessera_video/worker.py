@@ -25,7 +25,7 @@ from celery.exceptions import CPendingDeprecationWarning, SecurityWarning
 from tessera.device import choose, yield_to_interactive
 from tessera.engine.diffusion import VideoModel
 from tessera.engine.diffusion_batching import StepBatcher
-from tessera.engine.diffusion_wan import WanModel
+from tessera.engine.diffusion_family import FamilyModel
 from tessera.errors import TesseraError
 from tessera.hub.store import check, ensure
 from tessera.jobs.artifacts import DirectoryArtifacts
@@ -74,7 +74,7 @@ def work(settings: Settings) -> int:
     check(found)
     loaded = load_model(found.path, device)
     model: VideoModel = loaded
-    if isinstance(loaded, WanModel):
+    if isinstance(loaded, FamilyModel):
         model = StepBatcher(loaded, together=settings.video.concurrent_jobs)
     logger.info("%s is loaded on %s in %.1f s", found.card.id, device.name, time.perf_counter() - started)
 

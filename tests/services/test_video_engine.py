@@ -31,7 +31,8 @@ from tessera.engine.diffusion import DiffusionRequest, Resume, ResumeError
 from tessera.engine.diffusion_batching import StepBatcher
 from tessera.engine.diffusion_checkpoint import freeze, restore
 from tessera.engine.diffusion_pipeline import PipelineModel
-from tessera.engine.diffusion_wan import PromptCache, WanModel
+from tessera.engine.diffusion_prompts import PromptCache
+from tessera.engine.diffusion_wan import WanModel
 from tessera.errors import InvalidRequestError, ModelLoadError
 from tessera.hub.cards import read_card
 from tessera.models.diffusion import load
@@ -254,9 +255,9 @@ def test_a_prompt_is_encoded_once(starter: Path) -> None:
 def test_the_prompt_cache_forgets_what_was_used_longest_ago() -> None:
     cache = PromptCache(capacity=2)
     for text in ("a", "b"):
-        cache.put(text, torch.zeros(1))
+        cache.put(text, (torch.zeros(1),))
     assert cache.get("a") is not None
-    cache.put("c", torch.zeros(1))
+    cache.put("c", (torch.zeros(1),))
     assert cache.get("b") is None
     assert cache.get("a") is not None
 
@@ -490,7 +491,7 @@ def test_a_first_frame_is_optional_where_timesteps_are_per_token(starter: Path, 
     assert read_card(masked).image_input == "optional"
     model = load(masked, CPU)
     assert isinstance(model, WanModel)
-    assert model.begin(_request(image=_picture())).mask_BCTHW is not None
+    assert "mask" in model.begin(_request(image=_picture())).inputs
 
 
 def _copy(source: Path, target: Path) -> Path:

@@ -51,8 +51,8 @@ class Counter:
             request=request,
             generator=torch.Generator().manual_seed(request.seed),
             timesteps=torch.arange(request.steps),
-            prompt_BLD=torch.zeros(1),
-            negative_BLD=None,
+            prompt=(torch.zeros(1),),
+            negative=None,
             latents_BCTHW=torch.zeros(1, 1, 1, 1, request.width),
             scheduler=SimpleNamespace(remembers=[]),
         )

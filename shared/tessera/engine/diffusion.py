@@ -1,13 +1,13 @@
 """What diffusion models have in common here: a request, its state as a value, and how a whole video is made of steps.
 
-Does not know any architecture (`diffusion_wan`, `diffusion_pipeline`), nor jobs: whoever calls gets a call back as
+Does not know any architecture (`diffusion_families`, `diffusion_pipeline`), nor jobs: whoever calls gets a call back as
 steps are done, and stops a request by raising there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
@@ -59,14 +59,20 @@ class DiffusionRequest:
     steps: int
     guidance_scale: float
     seed: int
+    fps: float | None = None
+    """Frames per second, for models that place frames in time by it; None: as the model was trained."""
     image: Image | None = None
+
+
+Prompt = tuple[torch.Tensor, ...]
+"""An encoded prompt: what a family's text encoders make of a text, its masks among it; each tensor is [1, …]."""
 
 
 @dataclass(kw_only=True)
 class DiffusionState:
     """A request between two steps: all that a step reads and writes, so that it can be batched, saved and resumed.
 
-    Shapes: B = 1, C channels, T latent frames, H and W latent sizes, L prompt tokens, D their width.
+    Shapes: B = 1, C channels, T latent frames, H and W latent sizes.
     """
 
     # set once
@@ -74,20 +80,18 @@ class DiffusionState:
     generator: torch.Generator
     timesteps: torch.Tensor
     """[steps], descending."""
-    prompt_BLD: torch.Tensor
-    negative_BLD: torch.Tensor | None
+    prompt: Prompt
+    negative: Prompt | None
     """None: no guidance, one forward pass a step."""
-    condition_BCTHW: torch.Tensor | None = None
-    """What a first frame says about the latents."""
-    mask_BCTHW: torch.Tensor | None = None
-    """0 where the first frame gives the latents, 1 where they are to be denoised (Wan 2.2's small model)."""
-    image_BLD: torch.Tensor | None = None
-    """Features of the first frame (Wan 2.1)."""
+    inputs: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    """What else the model reads, by a name that its family gives: first frames, masks, positions."""
     # changed by each step
     latents_BCTHW: torch.Tensor
     """float32."""
     scheduler: Any
     """A scheduler of its own: multistep ones remember."""
+    memory: dict[str, torch.Tensor | float] = field(default_factory=dict)
+    """What steps remember beside the scheduler. Values are replaced, never changed in place."""
     index: int = 0
 
     @property
