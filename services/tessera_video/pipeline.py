@@ -107,6 +107,7 @@ class VideoPipeline:
             steps=given.steps,
             guidance_scale=given.guidance_scale,
             seed=given.seed,
+            fps=given.fps,
             image=None if given.image is None else self._first_frame(given.image),
         )
         logger.info(

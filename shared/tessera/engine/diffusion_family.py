@@ -98,7 +98,7 @@ class FamilyModel(ABC):
         """The transformers that denoise: more than one where timesteps have experts."""
         return [self.pipe.transformer]
 
-    def expert(self, state: DiffusionState) -> Any:
+    def expert(self, state: DiffusionState) -> Any:  # noqa: ARG002 - of families with several
         """The transformer of a request's next step."""
         return self.pipe.transformer
 
@@ -161,7 +161,8 @@ class FamilyModel(ABC):
         with self._vae:
             video = self._decode(state)
         clip: npt.NDArray[np.float32] = self.pipe.video_processor.postprocess_video(video, output_type="np")[0]
-        return clip
+        # A VAE whose latent frames come in pairs may make more than asked for.
+        return clip[: state.request.frames]
 
     def shape(self, state: DiffusionState) -> tuple[object, ...]:
         """What has to be equal for requests to share a forward pass: their expert now, and the shapes of its inputs."""
