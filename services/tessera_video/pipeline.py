@@ -19,6 +19,7 @@ import msgspec
 import torch
 from PIL import Image, UnidentifiedImageError
 
+from tessera.cache.steps import DEFAULT_THRESHOLDS, StepCache
 from tessera.engine.diffusion import DiffusionRequest, Frames, Freeze, ResumeError, VideoModel
 from tessera.errors import EngineDiedError, InvalidRequestError, UnavailableError
 from tessera.jobs.artifacts import ArtifactStore
@@ -108,6 +109,7 @@ class VideoPipeline:
             guidance_scale=given.guidance_scale,
             seed=given.seed,
             fps=given.fps,
+            step_cache=_step_cache(given),
             image=None if given.image is None else self._first_frame(given.image),
         )
         logger.info(
@@ -158,6 +160,12 @@ class VideoPipeline:
             raise InvalidRequestError(
                 f"`input_reference` cannot be decoded: {error}", param="input_reference"
             ) from error
+
+
+def _step_cache(given: VideoInput) -> StepCache | None:
+    if given.step_cache == "off":
+        return None
+    return StepCache(given.step_cache, given.step_cache_threshold or DEFAULT_THRESHOLDS[given.step_cache])
 
 
 def write_mp4(frames: Frames, fps: int, path: Path) -> None:

@@ -23,6 +23,7 @@ from celery import signals
 from celery.exceptions import CPendingDeprecationWarning, SecurityWarning
 
 from tessera.device import choose, yield_to_interactive
+from tessera.engine import diffusion_calibration
 from tessera.engine.diffusion import VideoModel
 from tessera.engine.diffusion_batching import StepBatcher
 from tessera.engine.diffusion_family import FamilyModel
@@ -75,6 +76,7 @@ def work(settings: Settings) -> int:
     loaded = load_model(found.path, device)
     model: VideoModel = loaded
     if isinstance(loaded, FamilyModel):
+        loaded.step_calibration = diffusion_calibration.read(found.path)
         model = StepBatcher(loaded, together=settings.video.concurrent_jobs)
     logger.info("%s is loaded on %s in %.1f s", found.card.id, device.name, time.perf_counter() - started)
 
@@ -98,7 +100,7 @@ def work(settings: Settings) -> int:
         found.card.id,
         artifacts,
         settings.video,
-        identity=_identity(found.card),
+        identity=_identity(found.card, loaded),
         on_broken_device=end,
     )
     runner = Runner(store, artifacts, bell, {"video": pipeline}, worker=worker_id, queue=queue, slots=model.together)
@@ -148,9 +150,10 @@ def work(settings: Settings) -> int:
         store.close()
 
 
-def _identity(card: Card) -> str:
+def _identity(card: Card, model: VideoModel | FamilyModel) -> str:
     """What has to be equal for two workers to go on from each other's checkpoints."""
-    return f"{card.sha256} torch {torch.__version__} diffusers {diffusers.__version__}"
+    steps = model.step_calibration if isinstance(model, FamilyModel) else None
+    return f"{card.sha256} torch {torch.__version__} diffusers {diffusers.__version__} steps {steps}"
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ import msgspec
 from tessera.errors import SettingsError
 from tessera.settings_engine import (
     NonNegative,
+    NonNegativeFloat,
     Port,
     Positive,
     PositiveFloat,
@@ -150,6 +151,16 @@ class VideoSettings(Section, frozen=True, kw_only=True):
     steps: Annotated[
         NonNegative, says("Denoising steps when a request names none. 0: as many as the model's card says, or 30.")
     ] = 0
+    step_cache: Annotated[
+        Literal["off", "first_block", "polynomial", "magnitude"],
+        says(
+            "How denoising steps take what earlier ones have computed, when a request does not say: faster, and not "
+            "quite the same clip. `first_block` needs nothing; the others need `python -m tessera_video.calibrate`."
+        ),
+    ] = "off"
+    step_cache_threshold: Annotated[
+        NonNegativeFloat, says("Error that a step cache may bring; larger is faster. 0: as the way of caching has it.")
+    ] = 0.0
     max_steps: Annotated[Positive, says("Most denoising steps.")] = 100
     max_seconds: Annotated[Positive, says("Longest clip.")] = 20
     max_pixels: Annotated[Positive, says("Most pixels of a frame.")] = 1920 * 1088

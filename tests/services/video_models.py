@@ -9,7 +9,7 @@ import diffusers
 import numpy as np
 import torch
 from PIL import Image
-from transformers import ByT5Tokenizer, T5Config, T5EncoderModel
+from transformers import ByT5Tokenizer, T5Config, T5EncoderModel, UMT5Config, UMT5EncoderModel
 
 from tessera.engine.diffusion import DiffusionRequest
 
@@ -145,3 +145,33 @@ FAMILY_KINDS: dict[str, Callable[[], Any]] = {
     "CogVideoX 1.0 from an image": lambda: cogvideox(diffusers.CogVideoXImageToVideoPipeline),
     "CogVideoX 1.5 from an image": lambda: cogvideox(diffusers.CogVideoXImageToVideoPipeline, newer=True),
 }
+
+
+def wan(**values: Any) -> Any:
+    """A Wan pipeline; with `transformer_2=True` and a boundary, one of two experts."""
+    torch.manual_seed(3)
+    two = values.pop("transformer_2", False)
+    vae = diffusers.AutoencoderKLWan(
+        base_dim=4, z_dim=16, dim_mult=[1, 1, 1, 1], num_res_blocks=1, temperal_downsample=[False, True, True]
+    )
+    scheduler = diffusers.FlowMatchEulerDiscreteScheduler(shift=3.0)
+    text_encoder = UMT5EncoderModel(
+        UMT5Config(vocab_size=384, d_model=32, d_kv=8, d_ff=64, num_layers=2, num_heads=4)
+    ).eval()
+    experts = [
+        diffusers.WanTransformer3DModel(
+            patch_size=(1, 2, 2),
+            num_attention_heads=2,
+            attention_head_dim=12,
+            in_channels=16,
+            out_channels=16,
+            text_dim=32,
+            freq_dim=32,
+            ffn_dim=32,
+            num_layers=3,
+            rope_max_seq_len=32,
+        ).eval()
+        for _ in range(1 + two)
+    ]
+    parts = (ByT5Tokenizer(), text_encoder, vae.eval(), scheduler, experts[0])
+    return _quiet(diffusers.WanPipeline(*parts, transformer_2=experts[1] if two else None, **values))

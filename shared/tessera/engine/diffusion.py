@@ -15,6 +15,8 @@ import numpy.typing as npt
 import torch
 from PIL.Image import Image
 
+from tessera.cache.steps import StepCache
+
 Frames = npt.NDArray[np.uint8]
 """A clip: [frames, height, width, 3], RGB."""
 
@@ -62,6 +64,8 @@ class DiffusionRequest:
     fps: float | None = None
     """Frames per second, for models that place frames in time by it; None: as the model was trained."""
     image: Image | None = None
+    step_cache: StepCache | None = None
+    """None: every step is computed."""
 
 
 Prompt = tuple[torch.Tensor, ...]

@@ -149,7 +149,8 @@ class StepBatcher:
         shape, started = self.model.shape(batch[0].state), time.perf_counter()
         error = self._try(batch)
         if error is None:
-            self.costs.record(shape, len(batch), time.perf_counter() - started)
+            if not any(running.state.request.step_cache for running in batch):  # those skip, and are no measure
+                self.costs.record(shape, len(batch), time.perf_counter() - started)
             self._account(batch)
             return
         if len(batch) == 1 or isinstance(error, torch.AcceleratorError):

@@ -14,13 +14,15 @@ from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
+from tessera.cache.steps import PREFIX, RowMemory, StepCalibration, policy_of
 from tessera.engine.diffusion import DiffusionRequest, DiffusionState, Prompt
+from tessera.engine.diffusion_blocks import CachedRow, SkippingBlocks
 from tessera.engine.diffusion_prompts import PromptCache
 from tessera.errors import InvalidRequestError
 
@@ -33,6 +35,7 @@ class Row:
 
     state: DiffusionState
     prompt: Prompt
+    half: Literal["prompt", "negative"] = "prompt"
 
     @property
     def timestep(self) -> torch.Tensor:
@@ -60,11 +63,15 @@ class FamilyModel(ABC):
 
     max_prompt_tokens: ClassVar[int]
     """As many as the pipeline reads by default."""
+    block_list: ClassVar[str] = "transformer_blocks"
+    """What a transformer of the family calls its blocks."""
 
     def __init__(self, pipe: Any, device: torch.device) -> None:
         self.pipe = pipe
         self.device = device
         self.prompts = PromptCache()
+        self.step_calibration: StepCalibration | None = None
+        self.blocks = {id(expert): self._one_of(expert) for expert in self.expert_components()}
         self.dtype: torch.dtype = self.expert_components()[0].dtype
         # A VAE may keep a cache on itself while it works, and fills a device by itself.
         self._vae = threading.Lock()
@@ -124,6 +131,13 @@ class FamilyModel(ABC):
             raise InvalidRequestError("this model starts from an image, and none is given", param="input_reference")
         if self.image_input == "none" and request.image is not None:
             raise InvalidRequestError("this model takes no image", param="input_reference")
+        cache = request.step_cache
+        if cache is not None and cache.kind != "first_block" and self.step_calibration is None:
+            raise InvalidRequestError(
+                f"`step_cache` is {cache.kind!r}, for which this model was not measured yet: ask for 'first_block', or "
+                f"run `python -m tessera_video.calibrate` and start the worker again",
+                param="step_cache",
+            )
         scheduler = type(self.pipe.scheduler).from_config(self.pipe.scheduler.config)
         self._set_timesteps(scheduler, request)
         if hasattr(scheduler, "set_begin_index"):
@@ -179,8 +193,14 @@ class FamilyModel(ABC):
 
     def _guided(self, batch: Sequence[DiffusionState]) -> list[torch.Tensor]:
         """What is predicted for each request, guided, from one forward pass over all rows."""
-        rows = [Row(state, prompt) for state in batch for prompt in (state.prompt, state.negative) if prompt]
-        predicted = iter(self._forward(rows).split(1))
+        rows = []
+        for state in batch:
+            rows.append(Row(state, state.prompt))
+            if state.negative is not None:
+                rows.append(Row(state, state.negative, "negative"))
+        expert = self.expert(batch[0])
+        with self.blocks[id(expert)].running([self._cached(row, expert) for row in rows]):
+            predicted = iter(torch.split(self._forward(rows), 1))
         guided: list[torch.Tensor] = []
         for state in batch:
             noise = next(predicted)
@@ -189,6 +209,29 @@ class FamilyModel(ABC):
                 noise = unguided + state.request.guidance_scale * (noise - unguided)
             guided.append(noise)
         return guided
+
+    def _cached(self, row: Row, expert: Any) -> CachedRow | None:
+        """With the step cache that the row's request asks for."""
+        state = row.state
+        if state.request.step_cache is None:
+            return None
+        number, known = float(self.expert_components().index(expert)), PREFIX + "expert"
+        if state.memory.get(known) != number:
+            # What one expert has computed says nothing of another.
+            state.memory = {name: value for name, value in state.memory.items() if not name.startswith(PREFIX)}
+            state.memory[known] = number
+        policy = policy_of(
+            state.request.step_cache, self.step_calibration, step=state.index, steps=len(state.timesteps)
+        )
+        return CachedRow(RowMemory(state.memory, row.half), policy)
+
+    def _one_of(self, expert: Any) -> SkippingBlocks:
+        blocks = getattr(expert, self.block_list)
+        if isinstance(blocks[0], SkippingBlocks):
+            return blocks[0]
+        one = SkippingBlocks(blocks)
+        setattr(expert, self.block_list, torch.nn.ModuleList([one]))
+        return one
 
     def _encode(self, text: str) -> Prompt:
         known = self.prompts.get(text)

@@ -22,6 +22,7 @@ class WanModel(FamilyModel):
     """A Wan pipeline. See `FamilyModel`."""
 
     max_prompt_tokens = 512
+    block_list = "blocks"
 
     def __init__(self, pipe: Any, device: torch.device) -> None:
         super().__init__(pipe, device)

@@ -116,6 +116,9 @@ def make_input(
         scale for scale in (request.guidance_scale, card.guidance_scale, DEFAULT_GUIDANCE_SCALE) if scale is not None
     )
     fps = card.fps or DEFAULT_FPS
+    cache = request.step_cache or settings.step_cache
+    # The operator's threshold is for the operator's way of caching.
+    threshold = settings.step_cache_threshold if cache == settings.step_cache else None
     return VideoInput(
         model=card.id,
         prompt=request.prompt,
@@ -128,6 +131,8 @@ def make_input(
         steps=steps,
         guidance_scale=guidance_scale,
         seed=request.seed if request.seed is not None else secrets.randbelow(2**31),
+        step_cache=cache,
+        step_cache_threshold=request.step_cache_threshold or threshold or None,
         image=image,
         request_id=request_id,
     )

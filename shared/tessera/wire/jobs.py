@@ -77,5 +77,7 @@ class VideoInput(msgspec.Struct, frozen=True, kw_only=True):
     steps: int
     guidance_scale: float
     seed: int
+    step_cache: Literal["off", "first_block", "polynomial", "magnitude"] = "off"
+    step_cache_threshold: float | None = None
     image: str | None = None
     request_id: str | None = None

@@ -36,6 +36,10 @@ class VideoCreateRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     steps: Annotated[int, Meta(ge=1)] | None = None
     guidance_scale: Annotated[float, Meta(ge=0, le=100)] | None = None
     negative_prompt: Annotated[str, Meta(max_length=8192)] | None = None
+    step_cache: Literal["off", "first_block", "polynomial", "magnitude"] | None = None
+    """How denoising steps take what earlier ones have computed: faster, and not quite the same clip."""
+    step_cache_threshold: Annotated[float, Meta(gt=0, le=10)] | None = None
+    """How much error that may bring; larger is faster."""
     priority: Annotated[int, Meta(ge=0, le=100)] = 0
     """Among the jobs of one key: higher waits longer."""
     deadline_s: Annotated[float, Meta(gt=0, le=30 * 24 * 3600)] | None = None
