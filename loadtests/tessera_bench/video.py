@@ -2,7 +2,8 @@
 
 The peer is the pipeline of the same directory, loaded once, called for one prompt after the other on as many threads as
 it takes; it neither encodes MP4 nor keeps checkpoints. Behind it what each step cache saves, and its PSNR against the
-clip with every step computed: on the model, and on a larger one with random weights. Every number is of one run on one machine; read the ratios.
+clip with every step computed: on the model, and on a larger one with random weights. Every
+number is of one run on one machine; read the ratios.
 """
 
 from __future__ import annotations

@@ -28,6 +28,7 @@ from tessera.settings import VideoSettings
 from tessera.telemetry import request_id_var
 from tessera.wire.jobs import Artifact, Job, VideoInput
 from tessera_video.checkpoints import Checkpoints
+from tessera_video.previews import sender
 
 logger = logging.getLogger(__name__)
 
@@ -110,6 +111,8 @@ class VideoPipeline:
             seed=given.seed,
             fps=given.fps,
             step_cache=_step_cache(given),
+            preview_steps=self.settings.preview_steps,
+            on_preview=sender(context, self._writer),
             image=None if given.image is None else self._first_frame(given.image),
         )
         logger.info(

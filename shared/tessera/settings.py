@@ -148,6 +148,9 @@ class VideoSettings(Section, frozen=True, kw_only=True):
     checkpoint_steps: Annotated[
         NonNegative, says("Steps between two checkpoints, from which a killed job goes on. 0: none.")
     ] = 5
+    preview_steps: Annotated[
+        NonNegative, says("Steps between two previews, small pictures among a job's events. 0: none.")
+    ] = 5
     steps: Annotated[
         NonNegative, says("Denoising steps when a request names none. 0: as many as the model's card says, or 30.")
     ] = 0

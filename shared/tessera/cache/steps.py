@@ -153,7 +153,7 @@ class Polynomial(StepPolicy):
 
 @dataclass
 class Magnitude(StepPolicy):
-    """Skips while the residual's size, by the calibrated ratios, has drifted little; `MOST_SKIPPED` in a row at most."""
+    """Skips while the residual's size, by the calibrated ratios, drifts little; `MOST_SKIPPED` in a row at most."""
 
     threshold: float
     calibration: StepCalibration

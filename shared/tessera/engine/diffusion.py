@@ -21,6 +21,10 @@ Frames = npt.NDArray[np.uint8]
 """A clip: [frames, height, width, 3], RGB."""
 
 
+Picture = npt.NDArray[np.uint8]
+"""[height, width, 3], RGB."""
+
+
 class Frozen(Protocol):
     """A request as it was between two steps."""
 
@@ -66,6 +70,10 @@ class DiffusionRequest:
     image: Image | None = None
     step_cache: StepCache | None = None
     """None: every step is computed."""
+    preview_steps: int = 0
+    """Steps between two previews; 0: none."""
+    on_preview: Callable[[Picture], None] = lambda _: None
+    """Given a frame from the middle of the clip. Called between steps, so it does not block."""
 
 
 Prompt = tuple[torch.Tensor, ...]
@@ -97,6 +105,9 @@ class DiffusionState:
     memory: dict[str, torch.Tensor | float] = field(default_factory=dict)
     """What steps remember beside the scheduler. Values are replaced, never changed in place."""
     index: int = 0
+    # made by each step and read by none
+    clean_BCTHW: torch.Tensor | None = None
+    """What the last step took the latents of the finished clip for."""
 
     @property
     def done(self) -> bool:

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from tessera.engine.diffusion import DiffusionRequest, DiffusionState, Frames, OnStep, Resume, to_frames
+from tessera.engine.diffusion import DiffusionRequest, DiffusionState, Frames, OnStep, Picture, Resume, to_frames
 from tessera.engine.diffusion_checkpoint import freeze, restore
 from tessera.engine.diffusion_costs import BatchCosts
 from tessera.errors import UnavailableError
@@ -43,6 +43,10 @@ class SteppedModel(Protocol):
 
     def decode(self, state: DiffusionState) -> npt.NDArray[np.float32]:
         """The clip of one that is done."""
+        ...
+
+    def preview(self, state: DiffusionState) -> Picture:
+        """A frame of one that is not done yet."""
         ...
 
     def shape(self, state: DiffusionState) -> Hashable:
@@ -96,6 +100,7 @@ class StepBatcher:
 
             def report() -> None:
                 on_step(state.index, len(state.timesteps), lambda: freeze(state))
+                self._preview(state)
 
             report()
             if not state.done:
@@ -108,6 +113,15 @@ class StepBatcher:
             self._closing = True
             self._changed.notify_all()
         self._thread.join()
+
+    def _preview(self, state: DiffusionState) -> None:
+        every = state.request.preview_steps
+        if not every or state.done or not state.index or state.index % every:
+            return
+        try:
+            state.request.on_preview(self.model.preview(state))
+        except Exception:  # a preview is never worth a clip
+            logger.exception("%s has no preview of step %d", state.request.id, state.index)
 
     def _enter(self, running: _Running) -> Future[None]:
         with self._changed:

@@ -89,7 +89,7 @@ class CogVideoXModel(FamilyModel):
         timestep = state.timesteps[state.index]
         if isinstance(state.scheduler, diffusers.CogVideoXDPMScheduler):
             before = state.timesteps[state.index - 1] if state.index else None
-            stepped, state.memory["denoised"] = state.scheduler.step(
+            stepped, clean = state.scheduler.step(
                 predicted,
                 state.memory.get("denoised"),
                 timestep,
@@ -98,16 +98,28 @@ class CogVideoXModel(FamilyModel):
                 generator=state.generator,
                 return_dict=False,
             )
+            state.memory["denoised"] = clean
         else:
             known = inspect.signature(state.scheduler.step).parameters
             optional = {"generator": state.generator} if "generator" in known else {}
-            stepped = state.scheduler.step(predicted, timestep, latents, return_dict=False, **optional)[0]
-        state.latents_BCTHW = _turned(stepped)
+            stepped, clean, *_ = state.scheduler.step(predicted, timestep, latents, return_dict=False, **optional)
+        state.latents_BCTHW, state.clean_BCTHW = _turned(stepped), _turned(clean)
 
-    def _decode(self, state: DiffusionState) -> torch.Tensor:
-        latents_BCTHW = state.latents_BCTHW[:, :, self._added_frames(state.request) :].to(self.pipe.vae.dtype)
-        decoded: torch.Tensor = self.pipe.decode_latents(_turned(latents_BCTHW))
+    @property
+    def latent_channels(self) -> int:
+        """See `FamilyModel.latent_channels`."""
+        return int(self.pipe.vae.config.latent_channels)
+
+    def _shown(self, state: DiffusionState, latents_BCTHW: torch.Tensor) -> torch.Tensor:
+        return latents_BCTHW[:, :, self._added_frames(state.request) :]
+
+    def _paint(self, latents_BCTHW: torch.Tensor) -> torch.Tensor:
+        decoded: torch.Tensor = self.pipe.decode_latents(_turned(latents_BCTHW.to(self.pipe.vae.dtype)))
         return decoded
+
+    def _read(self, video_BCTHW: torch.Tensor) -> torch.Tensor:
+        encoded: torch.Tensor = self.pipe.vae.encode(video_BCTHW.to(self.pipe.vae.dtype)).latent_dist.mode()
+        return encoded.float() * float(self.pipe.vae_scaling_factor_image)
 
     def _added_frames(self, request: DiffusionRequest) -> int:
         """Latent frames that CogVideoX 1.5 is given in front, to fill its patches."""

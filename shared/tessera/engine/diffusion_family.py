@@ -21,8 +21,9 @@ import numpy.typing as npt
 import torch
 
 from tessera.cache.steps import PREFIX, RowMemory, StepCalibration, policy_of
-from tessera.engine.diffusion import DiffusionRequest, DiffusionState, Prompt
+from tessera.engine.diffusion import DiffusionRequest, DiffusionState, Picture, Prompt
 from tessera.engine.diffusion_blocks import CachedRow, SkippingBlocks
+from tessera.engine.diffusion_preview import LatentColours
 from tessera.engine.diffusion_prompts import PromptCache
 from tessera.errors import InvalidRequestError
 
@@ -73,6 +74,7 @@ class FamilyModel(ABC):
         self.step_calibration: StepCalibration | None = None
         self.blocks = {id(expert): self._one_of(expert) for expert in self.expert_components()}
         self.dtype: torch.dtype = self.expert_components()[0].dtype
+        self._colours: LatentColours | None = None
         # A VAE may keep a cache on itself while it works, and fills a device by itself.
         self._vae = threading.Lock()
         # A tokenizer sets its padding while it works.
@@ -98,8 +100,21 @@ class FamilyModel(ABC):
         """[N, C, T, H, W]: what the model predicts, from one forward pass over rows of equal shapes."""
 
     @abstractmethod
-    def _decode(self, state: DiffusionState) -> torch.Tensor:
-        """[1, 3, frames, height, width] in -1..1."""
+    def _paint(self, latents_BCTHW: torch.Tensor) -> torch.Tensor:
+        """The decoder: [1, 3, frames, height, width] in -1..1, of normalized latents."""
+
+    @abstractmethod
+    def _read(self, video_BCTHW: torch.Tensor) -> torch.Tensor:
+        """The encoder: normalized latents of a clip in -1..1."""
+
+    @property
+    @abstractmethod
+    def latent_channels(self) -> int:
+        """C."""
+
+    def _shown(self, state: DiffusionState, latents_BCTHW: torch.Tensor) -> torch.Tensor:  # noqa: ARG002
+        """Which latents of a request are painted."""
+        return latents_BCTHW
 
     def expert_components(self) -> list[Any]:
         """The transformers that denoise: more than one where timesteps have experts."""
@@ -116,6 +131,7 @@ class FamilyModel(ABC):
         """The latents after a step; `index` is counted elsewhere."""
         timestep = state.timesteps[state.index]
         stepped = state.scheduler.step(predicted_BCTHW, timestep, state.latents_BCTHW, return_dict=False)
+        state.clean_BCTHW = _clean(state, predicted_BCTHW)
         state.latents_BCTHW = stepped[0]
 
     # what all share
@@ -173,10 +189,19 @@ class FamilyModel(ABC):
         """The clip of a finished request: float32 [frames, height, width, 3] in 0..1. One at a time."""
         assert state.done
         with self._vae:
-            video = self._decode(state)
+            video = self._paint(self._shown(state, state.latents_BCTHW))
         clip: npt.NDArray[np.float32] = self.pipe.video_processor.postprocess_video(video, output_type="np")[0]
         # A VAE whose latent frames come in pairs may make more than asked for.
         return clip[: state.request.frames]
+
+    @torch.inference_mode()
+    def preview(self, state: DiffusionState) -> Picture:
+        """A frame from the middle of the clip as the last step took it to be, a pixel for each latent."""
+        if self._colours is None:
+            with self._vae:
+                self._colours = LatentColours.fit(self._paint, self._read, self.latent_channels, self.device)
+        latents = self._shown(state, state.latents_BCTHW if state.clean_BCTHW is None else state.clean_BCTHW)
+        return self._colours.paint(latents[0, :, latents.shape[2] // 2])
 
     def shape(self, state: DiffusionState) -> tuple[object, ...]:
         """What has to be equal for requests to share a forward pass: their expert now, and the shapes of its inputs."""
@@ -245,6 +270,15 @@ class FamilyModel(ABC):
                 known = self._encode_text(text)
             self.prompts.put(text, known)
         return known
+
+
+def _clean(state: DiffusionState, predicted_BCTHW: torch.Tensor) -> torch.Tensor | None:
+    """The clip that a prediction points to, where the model predicts a flow: x - sigma * v (Lipman et al. 2022)."""
+    scheduler = state.scheduler
+    flow = "FlowMatch" in type(scheduler).__name__ or scheduler.config.get("prediction_type") == "flow_prediction"
+    if not flow:
+        return None
+    return state.latents_BCTHW - float(scheduler.sigmas[state.index]) * predicted_BCTHW
 
 
 def parts_of(rows: Sequence[Row], index: int) -> torch.Tensor:

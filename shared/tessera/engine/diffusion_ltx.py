@@ -13,7 +13,6 @@ from typing import Any
 import diffusers
 import numpy as np
 import torch
-from diffusers.utils.torch_utils import randn_tensor
 
 from tessera.engine.diffusion import DiffusionRequest, DiffusionState, Prompt
 from tessera.engine.diffusion_family import Beginning, FamilyModel, Row, inputs_of, parts_of
@@ -21,6 +20,7 @@ from tessera.engine.diffusion_family import Beginning, FamilyModel, Row, inputs_
 FRAMES_PER_SECOND = 25.0
 """Where a request names none: what Diffusers takes."""
 DECODED_AT = 0.0
+"""The timestep that a decoder is told, which then gets no noise."""
 
 
 class LTXModel(FamilyModel):
@@ -109,21 +109,36 @@ class LTXModel(FamilyModel):
             return
         latents, timestep = state.latents_BCTHW, state.timesteps[state.index]
         stepped = state.scheduler.step(predicted_BCTHW[:, :, 1:], timestep, latents[:, :, 1:], return_dict=False)[0]
-        state.latents_BCTHW = torch.cat([latents[:, :, :1], stepped], dim=2)
+        sigma = float(state.scheduler.sigmas[state.index])
+        clean = latents[:, :, 1:] - sigma * predicted_BCTHW[:, :, 1:]
+        state.latents_BCTHW, state.clean_BCTHW = (
+            torch.cat([latents[:, :, :1], rest], dim=2) for rest in (stepped, clean)
+        )
 
-    def _decode(self, state: DiffusionState) -> torch.Tensor:
+    @property
+    def latent_channels(self) -> int:
+        """See `FamilyModel.latent_channels`."""
+        return int(self.pipe.transformer.config.in_channels)
+
+    def _paint(self, latents_BCTHW: torch.Tensor) -> torch.Tensor:
         vae = self.pipe.vae
         mean, deviation = (
             values.view(1, -1, 1, 1, 1).to(self.device, torch.float32) for values in (vae.latents_mean, vae.latents_std)
         )
-        latents = state.latents_BCTHW * deviation / vae.config.scaling_factor + mean
+        latents = latents_BCTHW * deviation / vae.config.scaling_factor + mean
         timestep = None
         if vae.config.timestep_conditioning:
-            noise = randn_tensor(latents.shape, generator=state.generator, device=self.device, dtype=latents.dtype)
-            latents = (1 - DECODED_AT) * latents + DECODED_AT * noise
             timestep = torch.tensor([DECODED_AT], device=self.device, dtype=vae.dtype)
         decoded: torch.Tensor = vae.decode(latents.to(vae.dtype), timestep, return_dict=False)[0]
         return decoded
+
+    def _read(self, video_BCTHW: torch.Tensor) -> torch.Tensor:
+        vae = self.pipe.vae
+        encoded = vae.encode(video_BCTHW.to(vae.dtype)).latent_dist.mode().float()
+        latents: torch.Tensor = self.image_pipe._normalize_latents(
+            encoded, vae.latents_mean, vae.latents_std, vae.config.scaling_factor
+        )
+        return latents
 
     def _grid(self, request: DiffusionRequest) -> tuple[int, int, int]:
         """Latent frames, height and width."""

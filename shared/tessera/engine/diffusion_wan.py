@@ -96,17 +96,36 @@ class WanModel(FamilyModel):
         )[0]
         return predicted
 
-    def _decode(self, state: DiffusionState) -> torch.Tensor:
+    @property
+    def latent_channels(self) -> int:
+        """See `FamilyModel.latent_channels`."""
+        return int(self.pipe.vae.config.z_dim)
+
+    def _shown(self, state: DiffusionState, latents_BCTHW: torch.Tensor) -> torch.Tensor:
+        mask = state.inputs.get("mask")
+        return latents_BCTHW if mask is None else _masked(mask, state.inputs["condition"], latents_BCTHW)
+
+    def _paint(self, latents_BCTHW: torch.Tensor) -> torch.Tensor:
         vae = self.pipe.vae
-        latents = _input(state) if "mask" in state.inputs else state.latents_BCTHW
-        latents = latents.to(vae.dtype)
-        mean, deviation = (
-            torch.tensor(values, device=latents.device, dtype=latents.dtype).view(1, vae.config.z_dim, 1, 1, 1)
-            for values in (vae.config.latents_mean, vae.config.latents_std)
-        )
+        latents = latents_BCTHW.to(vae.dtype)
+        mean, deviation = self._statistics()
         # Diffusers divides by the reciprocal; the same operations give the same bits.
         decoded: torch.Tensor = vae.decode(latents / (1.0 / deviation) + mean, return_dict=False)[0]
         return decoded
+
+    def _read(self, video_BCTHW: torch.Tensor) -> torch.Tensor:
+        mean, deviation = self._statistics()
+        encoded: torch.Tensor = self.pipe.vae.encode(video_BCTHW.to(self.pipe.vae.dtype)).latent_dist.mode()
+        return (encoded - mean) / deviation
+
+    def _statistics(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Mean and deviation of the VAE's latents, [1, C, 1, 1, 1]."""
+        vae = self.pipe.vae
+        mean, deviation = (
+            torch.tensor(values, device=self.device, dtype=vae.dtype).view(1, vae.config.z_dim, 1, 1, 1)
+            for values in (vae.config.latents_mean, vae.config.latents_std)
+        )
+        return mean, deviation
 
 
 def _input(state: DiffusionState) -> torch.Tensor:
@@ -114,8 +133,12 @@ def _input(state: DiffusionState) -> torch.Tensor:
     if condition is None:
         return latents
     if mask is not None:
-        return (1 - mask) * condition + mask * latents
+        return _masked(mask, condition, latents)
     return torch.cat([latents, condition], dim=1)
+
+
+def _masked(mask: torch.Tensor, condition: torch.Tensor, latents: torch.Tensor) -> torch.Tensor:
+    return (1 - mask) * condition + mask * latents
 
 
 def _timestep(row: Row) -> torch.Tensor:

@@ -76,6 +76,16 @@ class Video(msgspec.Struct, frozen=True, kw_only=True):
     remixed_from_video_id: str | None = None
 
 
+class VideoPreview(msgspec.Struct, frozen=True, kw_only=True):
+    """What a video that is being made looks like now: the event `video.preview`, beyond OpenAI."""
+
+    id: str
+    object: Literal["video.preview"] = "video.preview"
+    progress: int
+    image_url: str
+    """A small JPEG as a data URL: a frame from the middle, at about the resolution of the latents."""
+
+
 class VideoList(msgspec.Struct, frozen=True, kw_only=True):
     """A page of videos."""
 
