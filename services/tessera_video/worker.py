@@ -22,11 +22,12 @@ import torch
 from celery import signals
 from celery.exceptions import CPendingDeprecationWarning, SecurityWarning
 
-from tessera.device import choose, yield_to_interactive
+from tessera.device import choose, free_bytes, yield_to_interactive
 from tessera.engine import diffusion_calibration
 from tessera.engine.diffusion import VideoModel
 from tessera.engine.diffusion_batching import StepBatcher
 from tessera.engine.diffusion_family import FamilyModel
+from tessera.engine.diffusion_memory import MemoryRoom
 from tessera.errors import TesseraError
 from tessera.hub.store import check, ensure
 from tessera.jobs.artifacts import DirectoryArtifacts
@@ -48,6 +49,8 @@ logger = logging.getLogger(__name__)
 
 DEAF_AFTER_S = 90.0
 DEAF_STATUS = 3
+MEMORY_SHARE = 0.9
+"""Of what is free when the model is loaded."""
 BROKEN_STATUS = 4
 
 
@@ -77,7 +80,8 @@ def work(settings: Settings) -> int:
     model: VideoModel = loaded
     if isinstance(loaded, FamilyModel):
         loaded.step_calibration = diffusion_calibration.read(found.path)
-        model = StepBatcher(loaded, together=settings.video.concurrent_jobs)
+        room = MemoryRoom(settings.video.memory_bytes or int(MEMORY_SHARE * free_bytes(device.place)))
+        model = StepBatcher(loaded, together=settings.video.concurrent_jobs, memory=room)
     logger.info("%s is loaded on %s in %.1f s", found.card.id, device.name, time.perf_counter() - started)
 
     store = WorkerStore(settings.redis_url, timeout_s=settings.redis.timeout_s, settings=settings.jobs)

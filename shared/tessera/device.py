@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 import torch
@@ -14,6 +15,7 @@ import torch
 from tessera.errors import StartError
 
 BACKGROUND_NICENESS = 10
+CONTROL_GROUP = Path("/sys/fs/cgroup")
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,23 @@ def choose(
     kind = getattr(torch, dtype) if dtype != "auto" else torch.bfloat16 if chosen.type == "cuda" else torch.float32
     name = torch.cuda.get_device_name(chosen) if chosen.type == "cuda" else f"cpu ({torch.get_num_threads()} threads)"
     return Device(chosen, kind, name)
+
+
+def free_bytes(device: torch.device) -> int:
+    """Memory that is free now: a GPU's, or the host's within the limit of its control group (a container's)."""
+    if device.type == "cuda":
+        cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return int(torch.cuda.mem_get_info(device)[0] + cached)
+    lines = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines())
+    free = int(lines["MemAvailable"].split()[0]) * 1024
+    limit, used = (_group_bytes(name) for name in ("memory.max", "memory.current"))
+    return free if limit is None or used is None else max(0, min(free, limit - used))
+
+
+def _group_bytes(name: str) -> int | None:
+    path = CONTROL_GROUP / name
+    said = path.read_text(encoding="ascii").strip() if path.is_file() else ""
+    return int(said) if said.isdigit() else None
 
 
 def yield_to_interactive() -> None:

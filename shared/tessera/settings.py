@@ -148,6 +148,10 @@ class VideoSettings(Section, frozen=True, kw_only=True):
     checkpoint_steps: Annotated[
         NonNegative, says("Steps between two checkpoints, from which a killed job goes on. 0: none.")
     ] = 5
+    memory_bytes: Annotated[
+        NonNegative,
+        says("Memory that all videos of a worker may take beside the model. 0: nine tenths of what is free then."),
+    ] = 0
     preview_steps: Annotated[
         NonNegative, says("Steps between two previews, small pictures among a job's events. 0: none.")
     ] = 5

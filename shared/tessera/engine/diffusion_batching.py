@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Future
+from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol
 
 import numpy as np
@@ -22,6 +23,7 @@ import torch
 from tessera.engine.diffusion import DiffusionRequest, DiffusionState, Frames, OnStep, Picture, Resume, to_frames
 from tessera.engine.diffusion_checkpoint import freeze, restore
 from tessera.engine.diffusion_costs import BatchCosts
+from tessera.engine.diffusion_memory import MemoryRoom, Shapes, memory_faults
 from tessera.errors import UnavailableError
 
 logger = logging.getLogger(__name__)
@@ -43,6 +45,11 @@ class SteppedModel(Protocol):
 
     def decode(self, state: DiffusionState) -> npt.NDArray[np.float32]:
         """The clip of one that is done."""
+        ...
+
+    @property
+    def shapes(self) -> Shapes:
+        """What tells how much memory a clip takes."""
         ...
 
     def preview(self, state: DiffusionState) -> Picture:
@@ -78,11 +85,13 @@ class StepBatcher:
     Args:
         model: is stepped by nobody else.
         together: requests under way at once; more wait.
+        memory: that they have; None: they are begun whatever they take.
     """
 
-    def __init__(self, model: SteppedModel, *, together: int) -> None:
+    def __init__(self, model: SteppedModel, *, together: int, memory: MemoryRoom | None = None) -> None:
         self.model = model
         self.together = together
+        self.memory = memory
         self.costs = BatchCosts()
         self._room = threading.BoundedSemaphore(together)
         self._changed = threading.Condition()
@@ -92,8 +101,17 @@ class StepBatcher:
         self._thread.start()
 
     def generate(self, request: DiffusionRequest, on_step: OnStep, resume: Resume | None = None) -> Frames:
-        """See `VideoModel.generate`."""
-        with self._room:
+        """See `VideoModel.generate`.
+
+        Raises:
+            InvalidRequestError: also where the memory would never do.
+            torch.OutOfMemoryError: the estimate was too low; only this request ends.
+        """
+
+        def look() -> None:
+            on_step(0, request.steps, None)
+
+        with self._room, memory_faults(), self._held(request, look):
             state = self.model.begin(request)
             if resume is not None:
                 restore(state, resume.data, resume.identity)
@@ -106,6 +124,9 @@ class StepBatcher:
             if not state.done:
                 self._enter(_Running(state, report)).result()
             return to_frames(self.model.decode(state))
+
+    def _held(self, request: DiffusionRequest, look: Callable[[], None]) -> AbstractContextManager[None]:
+        return nullcontext() if self.memory is None else self.memory.of(request, self.model.shapes, look)
 
     def close(self) -> None:
         """See `VideoModel.close`."""
@@ -183,7 +204,8 @@ class StepBatcher:
 
     def _try(self, batch: list[_Running]) -> Exception | None:
         try:
-            self.model.step([running.state for running in batch])
+            with memory_faults():
+                self.model.step([running.state for running in batch])
             if torch.cuda.is_available():
                 torch.cuda.synchronize()  # so that times are those of this step
         except Exception as error:  # noqa: BLE001 - told to whose request it is

@@ -15,6 +15,7 @@ import torch
 
 from tessera.engine.diffusion import DiffusionRequest, DiffusionState, Prompt
 from tessera.engine.diffusion_family import Beginning, FamilyModel, Row, inputs_of, parts_of
+from tessera.engine.diffusion_memory import Shapes
 
 OFFSET = 2.0
 """What CogVideoX 1.5's image to video model reads as its offset."""
@@ -104,6 +105,25 @@ class CogVideoXModel(FamilyModel):
             optional = {"generator": state.generator} if "generator" in known else {}
             stepped, clean, *_ = state.scheduler.step(predicted, timestep, latents, return_dict=False, **optional)
         state.latents_BCTHW, state.clean_BCTHW = _turned(stepped), _turned(clean)
+
+    @property
+    def shapes(self) -> Shapes:
+        """See `FamilyModel.shapes`. Frames are decoded two latent frames after the other, the first time three."""
+        pipe, config = self.pipe, self.pipe.transformer.config
+        width = config.num_attention_heads * config.attention_head_dim
+        return Shapes(
+            frames_multiple=pipe.vae_scale_factor_temporal,
+            spatial=pipe.vae_scale_factor_spatial,
+            patch=config.patch_size**2 * (config.patch_size_t or 1),
+            size_multiple=pipe.vae_scale_factor_spatial * config.patch_size,
+            channels=config.in_channels,
+            width=width,
+            hidden=4 * width,
+            decoder_width=min(pipe.vae.config.block_out_channels),
+            decoded_at_once=3,
+            bytes_each=self.dtype.itemsize,
+            lengths=2 * pipe.vae_scale_factor_temporal,
+        )
 
     @property
     def latent_channels(self) -> int:

@@ -23,6 +23,7 @@ import torch
 from tessera.cache.steps import PREFIX, RowMemory, StepCalibration, policy_of
 from tessera.engine.diffusion import DiffusionRequest, DiffusionState, Picture, Prompt
 from tessera.engine.diffusion_blocks import CachedRow, SkippingBlocks
+from tessera.engine.diffusion_memory import Shapes
 from tessera.engine.diffusion_preview import LatentColours
 from tessera.engine.diffusion_prompts import PromptCache
 from tessera.errors import InvalidRequestError
@@ -106,6 +107,11 @@ class FamilyModel(ABC):
     @abstractmethod
     def _read(self, video_BCTHW: torch.Tensor) -> torch.Tensor:
         """The encoder: normalized latents of a clip in -1..1."""
+
+    @property
+    @abstractmethod
+    def shapes(self) -> Shapes:
+        """What tells how much memory a clip takes."""
 
     @property
     @abstractmethod

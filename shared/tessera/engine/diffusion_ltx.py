@@ -16,6 +16,7 @@ import torch
 
 from tessera.engine.diffusion import DiffusionRequest, DiffusionState, Prompt
 from tessera.engine.diffusion_family import Beginning, FamilyModel, Row, inputs_of, parts_of
+from tessera.engine.diffusion_memory import Shapes
 
 FRAMES_PER_SECOND = 25.0
 """Where a request names none: what Diffusers takes."""
@@ -113,6 +114,24 @@ class LTXModel(FamilyModel):
         clean = latents[:, :, 1:] - sigma * predicted_BCTHW[:, :, 1:]
         state.latents_BCTHW, state.clean_BCTHW = (
             torch.cat([latents[:, :, :1], rest], dim=2) for rest in (stepped, clean)
+        )
+
+    @property
+    def shapes(self) -> Shapes:
+        """See `FamilyModel.shapes`. The whole clip is decoded at once."""
+        pipe, config = self.pipe, self.pipe.transformer.config
+        width = config.num_attention_heads * config.attention_head_dim
+        return Shapes(
+            frames_multiple=pipe.vae_temporal_compression_ratio,
+            spatial=pipe.vae_spatial_compression_ratio,
+            patch=config.patch_size**2 * config.patch_size_t,
+            size_multiple=pipe.vae_spatial_compression_ratio * config.patch_size,
+            channels=config.in_channels,
+            width=width,
+            hidden=4 * width,
+            decoder_width=min(pipe.vae.config.decoder_block_out_channels) / pipe.vae.config.patch_size**2,
+            decoded_at_once=2**31,
+            bytes_each=self.dtype.itemsize,
         )
 
     @property

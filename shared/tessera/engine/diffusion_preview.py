@@ -27,6 +27,7 @@ PURE_SHARE = 0.5
 SAMPLES_FOR_A_CHANNEL = 128
 BELONG = 0.5
 """Correlation of what is decoded with what was encoded from which on the two belong together."""
+MOST_CLIPS = 24
 SHRINKAGE = 1e-4
 """Of the least squares (ridge), so that channels that say nothing get no weight."""
 SEED = 1
@@ -56,7 +57,8 @@ class LatentColours:
             device: of both.
         """
         generator = torch.Generator("cpu").manual_seed(SEED)
-        clips = max(len(PATCHES), math.ceil(SAMPLES_FOR_A_CHANNEL * channels / (SIDE**2 * (FRAMES - 1))))
+        clips = math.ceil(SAMPLES_FOR_A_CHANNEL * channels / (SIDE**2 * (FRAMES - 1)))
+        clips = min(max(len(PATCHES), clips), MOST_CLIPS)
         noises = [torch.randn(1, channels, FRAMES, SIDE, SIDE, generator=generator).to(device) for _ in range(clips)]
         plain = paint(noises[0])
         pictures = [_patches(number, plain.shape, generator).to(device) for number in range(clips)]

@@ -16,6 +16,7 @@ import torch
 
 from tessera.engine.diffusion import DiffusionRequest, DiffusionState, Prompt
 from tessera.engine.diffusion_family import Beginning, FamilyModel, Row, inputs_of, parts_of
+from tessera.engine.diffusion_memory import Shapes
 
 
 class WanModel(FamilyModel):
@@ -95,6 +96,24 @@ class WanModel(FamilyModel):
             return_dict=False,
         )[0]
         return predicted
+
+    @property
+    def shapes(self) -> Shapes:
+        """See `FamilyModel.shapes`. Frames are decoded one latent frame after the other."""
+        pipe, vae, config = self.pipe, self.pipe.vae.config, self.expert_components()[0].config
+        frames, height, width = config.patch_size
+        return Shapes(
+            frames_multiple=pipe.vae_scale_factor_temporal,
+            spatial=pipe.vae_scale_factor_spatial,
+            patch=frames * height * width,
+            size_multiple=pipe.vae_scale_factor_spatial * width,
+            channels=config.in_channels,
+            width=config.num_attention_heads * config.attention_head_dim,
+            hidden=config.ffn_dim,
+            decoder_width=(vae.get("decoder_base_dim") or vae.base_dim) / (vae.get("patch_size") or 1) ** 2,
+            decoded_at_once=1,
+            bytes_each=self.dtype.itemsize,
+        )
 
     @property
     def latent_channels(self) -> int:
