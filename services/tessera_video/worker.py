@@ -80,6 +80,8 @@ def work(settings: Settings) -> int:
     model: VideoModel = loaded
     if isinstance(loaded, FamilyModel):
         loaded.step_calibration = diffusion_calibration.read(found.path)
+        if settings.video.preview_steps:
+            loaded.fit_colours()
         room = MemoryRoom(settings.video.memory_bytes or int(MEMORY_SHARE * free_bytes(device.place)))
         model = StepBatcher(loaded, together=settings.video.concurrent_jobs, memory=room)
     logger.info("%s is loaded on %s in %.1f s", found.card.id, device.name, time.perf_counter() - started)

@@ -65,14 +65,18 @@ def free_bytes(device: torch.device) -> int:
         return int(torch.cuda.mem_get_info(device)[0] + cached)
     lines = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines())
     free = int(lines["MemAvailable"].split()[0]) * 1024
-    limit, used = (_group_bytes(name) for name in ("memory.max", "memory.current"))
-    return free if limit is None or used is None else max(0, min(free, limit - used))
+    limit, used = _group_file("memory.max").strip(), _group_file("memory.current").strip()
+    if not (limit.isdigit() and used.isdigit()):
+        return free
+    # Files that were read (weights, for one) count as used, and are given back when memory is wanted.
+    counts = dict(line.split() for line in _group_file("memory.stat").splitlines())
+    files = sum(int(counts.get(name, 0)) for name in ("active_file", "inactive_file"))
+    return max(0, min(free, int(limit) - int(used) + files))
 
 
-def _group_bytes(name: str) -> int | None:
+def _group_file(name: str) -> str:
     path = CONTROL_GROUP / name
-    said = path.read_text(encoding="ascii").strip() if path.is_file() else ""
-    return int(said) if said.isdigit() else None
+    return path.read_text(encoding="ascii") if path.is_file() else ""
 
 
 def yield_to_interactive() -> None:

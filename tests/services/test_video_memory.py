@@ -169,5 +169,7 @@ def test_free_memory_is_that_of_the_container(tmp_path: Path, monkeypatch: pytes
     (tmp_path / "memory.max").write_text("3000000\n")
     (tmp_path / "memory.current").write_text("1000000\n")
     assert device.free_bytes(cpu) == 2_000_000
+    (tmp_path / "memory.stat").write_text("anon 500000\ninactive_file 300000\nactive_file 50000\n")
+    assert device.free_bytes(cpu) == 2_350_000
     (tmp_path / "memory.max").write_text("max\n")
     assert device.free_bytes(cpu) > 2**20

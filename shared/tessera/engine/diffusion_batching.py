@@ -195,6 +195,8 @@ class StepBatcher:
         logger.warning("a step of %d requests failed and is made again one by one: %s", len(batch), error)
         if isinstance(error, torch.OutOfMemoryError):
             self.costs.record(shape, len(batch), float("inf"))
+            if torch.cuda.is_available():
+                torch.cuda.empty_cache()  # pieces of another size are of no use to those who come next
         for running, snapshot in zip(batch, before, strict=True):
             if running.state.index == snapshot.index:
                 snapshot.put_back(running.state)  # its scheduler may have begun to step

@@ -201,13 +201,18 @@ class FamilyModel(ABC):
         return clip[: state.request.frames]
 
     @torch.inference_mode()
-    def preview(self, state: DiffusionState) -> Picture:
-        """A frame from the middle of the clip as the last step took it to be, a pixel for each latent."""
+    def fit_colours(self) -> LatentColours:
+        """Learn what latents look like, from the VAE: before the first preview, which waits for it otherwise."""
         if self._colours is None:
             with self._vae:
                 self._colours = LatentColours.fit(self._paint, self._read, self.latent_channels, self.device)
+        return self._colours
+
+    @torch.inference_mode()
+    def preview(self, state: DiffusionState) -> Picture:
+        """A frame from the middle of the clip as the last step took it to be, a pixel for each latent."""
         latents = self._shown(state, state.latents_BCTHW if state.clean_BCTHW is None else state.clean_BCTHW)
-        return self._colours.paint(latents[0, :, latents.shape[2] // 2])
+        return self.fit_colours().paint(latents[0, :, latents.shape[2] // 2])
 
     def shape(self, state: DiffusionState) -> tuple[object, ...]:
         """What has to be equal for requests to share a forward pass: their expert now, and the shapes of its inputs."""

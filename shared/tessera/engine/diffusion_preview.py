@@ -24,7 +24,7 @@ PATCHES = (1, 1, 2, 4)
 """Of a side, from clip to clip: most pictures are plain in most places."""
 PURE_SHARE = 0.5
 """Of the clips: black, white and the six colours between them, which an encoder has seen if any."""
-SAMPLES_FOR_A_CHANNEL = 128
+SAMPLES_FOR_A_CHANNEL = 40
 BELONG = 0.5
 """Correlation of what is decoded with what was encoded from which on the two belong together."""
 MOST_CLIPS = 24
