@@ -1,7 +1,9 @@
 """Video jobs over HTTP against Diffusers' own pipeline: one and several at once, from first request to last file.
 
 The peer is the pipeline of the same directory, loaded once, called for one prompt after the other on as many threads as
-it takes; it neither encodes MP4 nor keeps checkpoints. Every number is of one run on one machine; read the ratios.
+it takes; it neither encodes MP4 nor keeps checkpoints. Behind it what each step cache saves, and its PSNR against the
+clip with every step computed: on the model, and on a larger one with random weights. Every
+number is of one run on one machine; read the ratios.
 """
 
 from __future__ import annotations
@@ -78,6 +80,23 @@ async def run(suite: Suite, *, model: str, jobs: int, steps: int, guidance: floa
     print(f"  1 job ÷ Diffusers, once:                {one / peer['one']:6.2f}")
     print(f"  {jobs} jobs ÷ Diffusers, {jobs} times:            {several / peer['all']:6.2f}")
     print(f"  {jobs} jobs ÷ 1 job:                        {several / one:6.2f}")
+    for what in (["--model", str(suite.models / model), "--steps", str(steps)], ["--dummy", "--size", "64x64"]):
+        print_step_caches(what)
+
+
+def print_step_caches(what: list[str]) -> None:
+    """What each step cache saves and costs, measured in a process of its own while the suite is idle."""
+    command = [sys.executable, "-m", "tessera_video.calibrate", "--repeat", "3", "--json", *what]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise SystemExit(f"step caches cannot be measured:\n{done.stderr[-2000:]}")
+    said = json.loads(done.stdout.strip().splitlines()[-1])
+    print(f"step caches: {said['model']}, {said['seconds']:.2f} s with all steps computed")
+    for line in said["caches"]:
+        print(
+            f"  {line['kind']:<12} threshold {line['threshold']:<5g} {line['faster']:5.2f} x as fast, "
+            f"{100 * line['computed']:3.0f} % computed, PSNR {line['psnr_db']:4.1f} dB"
+        )
 
 
 async def _card(session: aiohttp.ClientSession, suite: Suite, model: str) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 import msgspec
 from PIL import Image, UnidentifiedImageError
 
+from tessera.cache.steps import DEFAULT_THRESHOLDS, StepCache
 from tessera.engine.diffusion import DiffusionRequest, Frames, Freeze, ResumeError, VideoModel
 from tessera.errors import InvalidRequestError
 from tessera.jobs.artifacts import ArtifactStore
@@ -24,6 +25,7 @@ from tessera.wire.jobs import Artifact, Job, VideoInput
 from tessera_video.checkpoints import Checkpoints
 from tessera_video.faults import named_faults
 from tessera_video.muxing import CONTAINERS
+from tessera_video.previews import sender
 from tessera_video.provenance import comment_of
 from tessera_video.stills import spritesheet_jpeg, thumbnail_jpeg
 
@@ -96,6 +98,10 @@ class VideoPipeline:
             steps=given.steps,
             guidance_scale=given.guidance_scale,
             seed=given.seed,
+            fps=given.fps,
+            step_cache=_step_cache(given),
+            preview_steps=self.settings.preview_steps,
+            on_preview=sender(context, self._writer),
             image=None if given.image is None else self._first_frame(given.image),
         )
         logger.info(
@@ -150,3 +156,9 @@ class VideoPipeline:
             raise InvalidRequestError(
                 f"`input_reference` cannot be decoded: {error}", param="input_reference"
             ) from error
+
+
+def _step_cache(given: VideoInput) -> StepCache | None:
+    if given.step_cache == "off":
+        return None
+    return StepCache(given.step_cache, given.step_cache_threshold or DEFAULT_THRESHOLDS[given.step_cache])

@@ -8,7 +8,7 @@ from tessera.wire.jobs import ImageInput, VideoInput
 
 
 def comment_of(given: VideoInput | ImageInput, *, seed: int) -> str:
-    """JSON in ASCII, which every container keeps as it is: model, prompts, seed, steps, guidance scale.
+    """JSON in ASCII, which every container keeps as it is: model, prompts, seed, steps, guidance scale, step cache.
 
     Args:
         given: the job's input.
@@ -23,4 +23,6 @@ def comment_of(given: VideoInput | ImageInput, *, seed: int) -> str:
         "steps": given.steps,
         "guidance_scale": given.guidance_scale,
     }
+    if isinstance(given, VideoInput) and given.step_cache != "off":
+        made |= {"step_cache": given.step_cache, "step_cache_threshold": given.step_cache_threshold}
     return json.dumps(made)

@@ -22,10 +22,12 @@ import torch
 from celery import signals
 from celery.exceptions import CPendingDeprecationWarning, SecurityWarning
 
-from tessera.device import choose, yield_to_interactive
+from tessera.device import choose, free_bytes, yield_to_interactive
+from tessera.engine import diffusion_calibration
 from tessera.engine.diffusion import VideoModel
 from tessera.engine.diffusion_batching import StepBatcher
-from tessera.engine.diffusion_wan import WanModel
+from tessera.engine.diffusion_family import FamilyModel
+from tessera.engine.diffusion_memory import MemoryRoom
 from tessera.errors import TesseraError
 from tessera.hub.store import check, ensure
 from tessera.jobs.artifact_places import make_artifacts
@@ -48,6 +50,8 @@ logger = logging.getLogger(__name__)
 
 DEAF_AFTER_S = 90.0
 DEAF_STATUS = 3
+MEMORY_SHARE = 0.9
+"""Of what is free when the model is loaded."""
 BROKEN_STATUS = 4
 
 
@@ -75,8 +79,12 @@ def work(settings: Settings) -> int:
     check(found)
     loaded = load_model(found.path, device)
     model: VideoModel = loaded
-    if isinstance(loaded, WanModel):
-        model = StepBatcher(loaded, together=settings.video.concurrent_jobs)
+    if isinstance(loaded, FamilyModel):
+        loaded.step_calibration = diffusion_calibration.read(found.path)
+        if settings.video.preview_steps:
+            loaded.fit_colours()
+        room = MemoryRoom(settings.video.memory_bytes or int(MEMORY_SHARE * free_bytes(device.place)))
+        model = StepBatcher(loaded, together=settings.video.concurrent_jobs, memory=room)
     logger.info("%s is loaded on %s in %.1f s", found.card.id, device.name, time.perf_counter() - started)
 
     store = WorkerStore(settings.redis_url, timeout_s=settings.redis.timeout_s, settings=settings.jobs)
@@ -99,7 +107,7 @@ def work(settings: Settings) -> int:
         found.card.id,
         artifacts,
         settings.video,
-        identity=_identity(found.card),
+        identity=_identity(found.card, loaded),
         on_broken_device=end,
     )
     images = ImagePipeline(model, found.card.id, artifacts, on_broken_device=end)
@@ -151,9 +159,10 @@ def work(settings: Settings) -> int:
         store.close()
 
 
-def _identity(card: Card) -> str:
+def _identity(card: Card, model: VideoModel | FamilyModel) -> str:
     """What has to be equal for two workers to go on from each other's checkpoints."""
-    return f"{card.sha256} torch {torch.__version__} diffusers {diffusers.__version__}"
+    steps = model.step_calibration if isinstance(model, FamilyModel) else None
+    return f"{card.sha256} torch {torch.__version__} diffusers {diffusers.__version__} steps {steps}"
 
 
 if __name__ == "__main__":

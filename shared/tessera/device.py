@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 import torch
@@ -14,6 +15,7 @@ import torch
 from tessera.errors import StartError
 
 BACKGROUND_NICENESS = 10
+CONTROL_GROUP = Path("/sys/fs/cgroup")
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,27 @@ def choose(
     kind = getattr(torch, dtype) if dtype != "auto" else torch.bfloat16 if chosen.type == "cuda" else torch.float32
     name = torch.cuda.get_device_name(chosen) if chosen.type == "cuda" else f"cpu ({torch.get_num_threads()} threads)"
     return Device(chosen, kind, name)
+
+
+def free_bytes(device: torch.device) -> int:
+    """Memory that is free now: a GPU's, or the host's within the limit of its control group (a container's)."""
+    if device.type == "cuda":
+        cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return int(torch.cuda.mem_get_info(device)[0] + cached)
+    lines = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines())
+    free = int(lines["MemAvailable"].split()[0]) * 1024
+    limit, used = _group_file("memory.max").strip(), _group_file("memory.current").strip()
+    if not (limit.isdigit() and used.isdigit()):
+        return free
+    # Files that were read (weights, for one) count as used, and are given back when memory is wanted.
+    counts = dict(line.split() for line in _group_file("memory.stat").splitlines())
+    files = sum(int(counts.get(name, 0)) for name in ("active_file", "inactive_file"))
+    return max(0, min(free, int(limit) - int(used) + files))
+
+
+def _group_file(name: str) -> str:
+    path = CONTROL_GROUP / name
+    return path.read_text(encoding="ascii") if path.is_file() else ""
 
 
 def yield_to_interactive() -> None:

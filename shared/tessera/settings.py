@@ -19,7 +19,6 @@ import msgspec
 
 from tessera.errors import SettingsError
 from tessera.settings_engine import (
-    NonNegative,
     Port,
     Positive,
     PositiveFloat,
@@ -31,6 +30,7 @@ from tessera.settings_engine import (
     says,
 )
 from tessera.settings_jobs import ArtifactSettings, JobSettings, WebhookSettings
+from tessera.settings_media import SpeechSettings, VideoSettings
 
 
 class SuiteSettings(Section, frozen=True, kw_only=True):
@@ -130,64 +130,6 @@ class VisionSettings(Section, frozen=True, kw_only=True):
     engine: SequenceEngineSettings = SequenceEngineSettings(
         kv_cache_bytes=64 * 1024 * 1024, max_batch_tokens=1024, max_running=8, max_waiting=64
     )
-
-
-class VideoSettings(Section, frozen=True, kw_only=True):
-    """Video diffusion: a service that takes jobs and workers that do them."""
-
-    host: Annotated[str, says("Address to listen on.")] = "127.0.0.1"
-    port: Annotated[Port, says("TCP port.")] = 8003
-    url: Annotated[str, says("Where the gateway reaches it. Empty: http://host:port.")] = ""
-    model: Annotated[str, says("Name of a starter, path of a Diffusers pipeline directory, or hf:owner/name.")] = (
-        "tiny-random-video"
-    )
-    device: Annotated[Literal["auto", "cpu", "cuda"], says("`auto` takes CUDA when there is any.")] = "auto"
-    threads: Annotated[NonNegative, says("CPU threads of a worker. 0: all cores of the machine.")] = 0
-    workers: Annotated[Positive, says("Worker processes that `tessera up` starts.")] = 1
-    concurrent_jobs: Annotated[Positive, says("Videos that a worker makes at once, their steps in shared batches.")] = 4
-    checkpoint_steps: Annotated[
-        NonNegative, says("Steps between two checkpoints, from which a killed job goes on. 0: none.")
-    ] = 5
-    steps: Annotated[
-        NonNegative, says("Denoising steps when a request names none. 0: as many as the model's card says, or 30.")
-    ] = 0
-    max_steps: Annotated[Positive, says("Most denoising steps.")] = 100
-    max_seconds: Annotated[Positive, says("Longest clip.")] = 20
-    max_pixels: Annotated[Positive, says("Most pixels of a frame.")] = 1920 * 1088
-    max_image_bytes: Annotated[Positive, says("Largest input reference image.")] = 20 * 1024 * 1024
-    max_images: Annotated[Positive, says("Most images of one `/v1/images/generations`.")] = 8
-    image_wait_s: Annotated[
-        PositiveFloat, says("Seconds that `/v1/images/generations` waits; then the images are given up with a 504.")
-    ] = 300.0
-
-
-class SpeechSettings(Section, frozen=True, kw_only=True):
-    """Speech synthesis and transcription."""
-
-    host: Annotated[str, says("Address to listen on.")] = "127.0.0.1"
-    port: Annotated[Port, says("TCP port.")] = 8004
-    url: Annotated[str, says("Where the gateway reaches it. Empty: http://host:port.")] = ""
-    synthesis_model: Annotated[
-        str, says("Name of a starter, path of a model directory, or hf:owner/name of a model hub.")
-    ] = "english-voices"
-    transcription_model: Annotated[
-        str, says("Name of a starter, path of a model directory, or hf:owner/name of a model hub.")
-    ] = "english-transcription"
-    device: Annotated[Literal["auto", "cpu", "cuda"], says("`auto` takes CUDA when there is any.")] = "auto"
-    threads: Annotated[NonNegative, says("CPU threads of the engine. 0: all cores of the machine.")] = 0
-    max_input_characters: Annotated[Positive, says("Longest text to speak.")] = 4096
-    max_audio_bytes: Annotated[Positive, says("Largest audio file to transcribe.")] = 25 * 1024 * 1024
-    max_audio_seconds: Annotated[Positive, says("Longest audio to transcribe in one request.")] = 1800
-    max_waiting: Annotated[Positive, says("Requests that may queue; more are answered 429 with Retry-After.")] = 64
-    voice_detection: Annotated[
-        bool, says("Find speech first (silero) and hear nothing else. `chunking_strategy` decides for one request.")
-    ] = True
-    max_windows: Annotated[Positive, says("Windows of recordings that are transcribed together.")] = 16
-    max_live_sessions: Annotated[Positive, says("Live sessions (WebSockets) at once.")] = 32
-    conversation_url: Annotated[
-        str, says("Server whose chat completions answer in live conversations, without `/v1`. Empty: the text service.")
-    ] = ""
-    conversation_key: Annotated[str, says("Sent to it as a bearer token when not empty.")] = ""
 
 
 class Settings(Section, frozen=True, kw_only=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from types import SimpleNamespace
@@ -39,6 +40,8 @@ class Counter:
 
     def __init__(self) -> None:
         self.batches: list[list[str]] = []
+        self.previewed: list[int] = []
+        self.no_preview = False
         self.fault: Callable[[list[str]], Exception | None] = lambda _: None
         self.gate = threading.Semaphore(10**6)
         self.at_gate = threading.Semaphore(0)
@@ -51,8 +54,8 @@ class Counter:
             request=request,
             generator=torch.Generator().manual_seed(request.seed),
             timesteps=torch.arange(request.steps),
-            prompt_BLD=torch.zeros(1),
-            negative_BLD=None,
+            prompt=(torch.zeros(1),),
+            negative=None,
             latents_BCTHW=torch.zeros(1, 1, 1, 1, request.width),
             scheduler=SimpleNamespace(remembers=[]),
         )
@@ -71,6 +74,12 @@ class Counter:
 
     def decode(self, state: DiffusionState) -> npt.NDArray[np.float32]:
         return np.full((1, 8, state.request.width, 3), state.latents_BCTHW.mean() / 255, np.float32)
+
+    def preview(self, state: DiffusionState) -> Any:
+        self.previewed.append(state.index)
+        if self.no_preview:
+            raise RuntimeError("it cannot be painted")
+        return np.full((2, 2, 3), state.index, np.uint8)
 
     def shape(self, state: DiffusionState) -> Hashable:
         return state.request.width
@@ -302,6 +311,23 @@ def test_a_frozen_request_goes_on_where_it_was(callers: Callers) -> None:
     assert (resumed == whole).all()
     with pytest.raises(ResumeError, match="another request"):
         callers.batcher.generate(request("a", steps=5), lambda *_: None, Resume(kept[0], "you"))
+
+
+def test_previews_come_every_few_steps_and_one_that_fails_costs_nothing(
+    callers: Callers, caplog: pytest.LogCaptureFixture
+) -> None:
+    seen: list[int] = []
+    asked = dataclasses.replace(
+        request("a", steps=7), preview_steps=2, on_preview=lambda picture: seen.append(int(picture[0, 0, 0]))
+    )
+    callers.batcher.generate(asked, lambda *_: None)
+    assert seen == [2, 4, 6]
+    callers.model.no_preview = True
+    assert callers.batcher.generate(asked, lambda *_: None)[0, 0, 0, 0] == 7
+    assert seen == [2, 4, 6]
+    assert "a has no preview of step 6" in caplog.text
+    callers.batcher.generate(request("b", steps=7), lambda *_: None)
+    assert len(callers.model.previewed) == 6
 
 
 def test_batch_sizes_are_tried_and_the_best_is_kept() -> None:

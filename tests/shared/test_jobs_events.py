@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import json
 from collections.abc import AsyncIterator, Callable
@@ -216,6 +217,23 @@ def test_server_sent_events_show_the_video_as_it_was(redis_server: Any, client: 
     rest = client.get(f"/v1/videos/{video_id}/events", headers={"Last-Event-ID": events[1][0]})
     assert parsed(rest.text) == events[2:]
     assert client.get(f"/v1/videos/{video_id}/events", headers={"Last-Event-ID": events[-1][0]}).text == ": ping\n\n"
+
+
+def test_a_preview_is_an_event_with_a_picture_that_is_told_once(redis_server: Any, client: Any) -> None:
+    worker = WorkerStore(redis_server.url, timeout_s=2, settings=SETTINGS)
+    video_id = client.post("/v1/videos", json={"prompt": "a cat"}).json()["id"]
+    lease = worker.claim(video_id, worker="w")
+    assert isinstance(lease, Lease)
+    worker.renew(lease, progress=40, preview=b"\xff\xd8\xff\x00jpeg")
+    worker.renew(lease, progress=40)
+    worker.complete(lease, {})
+    assert worker.renew(lease, progress=50, preview=b"too late") == "lost"
+    events = parsed(client.get(f"/v1/videos/{video_id}/events").text)
+    names = ["queued", "in_progress", "progress", "preview", "completed"]
+    assert [name for _, name, _ in events] == [f"video.{name}" for name in names]
+    shown = events[3][2]
+    assert (shown["id"], shown["object"], shown["progress"]) == (video_id, "video.preview", 40)
+    assert base64.b64decode(shown["image_url"].removeprefix("data:image/jpeg;base64,")) == b"\xff\xd8\xff\x00jpeg"
 
 
 @pytest.mark.parametrize(

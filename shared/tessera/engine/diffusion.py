@@ -1,13 +1,13 @@
 """What diffusion models have in common here: a request, its state as a value, and how a whole video is made of steps.
 
-Does not know any architecture (`diffusion_wan`, `diffusion_pipeline`), nor jobs: whoever calls gets a call back as
+Does not know any architecture (`diffusion_families`, `diffusion_pipeline`), nor jobs: whoever calls gets a call back as
 steps are done, and stops a request by raising there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
@@ -15,8 +15,14 @@ import numpy.typing as npt
 import torch
 from PIL.Image import Image
 
+from tessera.cache.steps import StepCache
+
 Frames = npt.NDArray[np.uint8]
 """A clip: [frames, height, width, 3], RGB."""
+
+
+Picture = npt.NDArray[np.uint8]
+"""[height, width, 3], RGB."""
 
 
 class Frozen(Protocol):
@@ -59,14 +65,26 @@ class DiffusionRequest:
     steps: int
     guidance_scale: float
     seed: int
+    fps: float | None = None
+    """Frames per second, for models that place frames in time by it; None: as the model was trained."""
     image: Image | None = None
+    step_cache: StepCache | None = None
+    """None: every step is computed."""
+    preview_steps: int = 0
+    """Steps between two previews; 0: none."""
+    on_preview: Callable[[Picture], None] = lambda _: None
+    """Given a frame from the middle of the clip. Called between steps, so it does not block."""
+
+
+Prompt = tuple[torch.Tensor, ...]
+"""An encoded prompt: what a family's text encoders make of a text, its masks among it; each tensor is [1, …]."""
 
 
 @dataclass(kw_only=True)
 class DiffusionState:
     """A request between two steps: all that a step reads and writes, so that it can be batched, saved and resumed.
 
-    Shapes: B = 1, C channels, T latent frames, H and W latent sizes, L prompt tokens, D their width.
+    Shapes: B = 1, C channels, T latent frames, H and W latent sizes.
     """
 
     # set once
@@ -74,21 +92,22 @@ class DiffusionState:
     generator: torch.Generator
     timesteps: torch.Tensor
     """[steps], descending."""
-    prompt_BLD: torch.Tensor
-    negative_BLD: torch.Tensor | None
+    prompt: Prompt
+    negative: Prompt | None
     """None: no guidance, one forward pass a step."""
-    condition_BCTHW: torch.Tensor | None = None
-    """What a first frame says about the latents."""
-    mask_BCTHW: torch.Tensor | None = None
-    """0 where the first frame gives the latents, 1 where they are to be denoised (Wan 2.2's small model)."""
-    image_BLD: torch.Tensor | None = None
-    """Features of the first frame (Wan 2.1)."""
+    inputs: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    """What else the model reads, by a name that its family gives: first frames, masks, positions."""
     # changed by each step
     latents_BCTHW: torch.Tensor
     """float32."""
     scheduler: Any
     """A scheduler of its own: multistep ones remember."""
+    memory: dict[str, torch.Tensor | float] = field(default_factory=dict)
+    """What steps remember beside the scheduler. Values are replaced, never changed in place."""
     index: int = 0
+    # made by each step and read by none
+    clean_BCTHW: torch.Tensor | None = None
+    """What the last step took the latents of the finished clip for."""
 
     @property
     def done(self) -> bool:

@@ -13,15 +13,17 @@ import threading
 import time
 from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Future
+from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from tessera.engine.diffusion import DiffusionRequest, DiffusionState, Frames, OnStep, Resume, to_frames
+from tessera.engine.diffusion import DiffusionRequest, DiffusionState, Frames, OnStep, Picture, Resume, to_frames
 from tessera.engine.diffusion_checkpoint import freeze, restore
 from tessera.engine.diffusion_costs import BatchCosts
+from tessera.engine.diffusion_memory import MemoryRoom, Shapes, memory_faults
 from tessera.errors import UnavailableError
 
 logger = logging.getLogger(__name__)
@@ -43,6 +45,15 @@ class SteppedModel(Protocol):
 
     def decode(self, state: DiffusionState) -> npt.NDArray[np.float32]:
         """The clip of one that is done."""
+        ...
+
+    @property
+    def shapes(self) -> Shapes:
+        """What tells how much memory a clip takes."""
+        ...
+
+    def preview(self, state: DiffusionState) -> Picture:
+        """A frame of one that is not done yet."""
         ...
 
     def shape(self, state: DiffusionState) -> Hashable:
@@ -74,11 +85,13 @@ class StepBatcher:
     Args:
         model: is stepped by nobody else.
         together: requests under way at once; more wait.
+        memory: that they have; None: they are begun whatever they take.
     """
 
-    def __init__(self, model: SteppedModel, *, together: int) -> None:
+    def __init__(self, model: SteppedModel, *, together: int, memory: MemoryRoom | None = None) -> None:
         self.model = model
         self.together = together
+        self.memory = memory
         self.costs = BatchCosts()
         self._room = threading.BoundedSemaphore(together)
         self._changed = threading.Condition()
@@ -88,19 +101,32 @@ class StepBatcher:
         self._thread.start()
 
     def generate(self, request: DiffusionRequest, on_step: OnStep, resume: Resume | None = None) -> Frames:
-        """See `VideoModel.generate`."""
-        with self._room:
+        """See `VideoModel.generate`.
+
+        Raises:
+            InvalidRequestError: also where the memory would never do.
+            torch.OutOfMemoryError: the estimate was too low; only this request ends.
+        """
+
+        def look() -> None:
+            on_step(0, request.steps, None)
+
+        with self._room, memory_faults(), self._held(request, look):
             state = self.model.begin(request)
             if resume is not None:
                 restore(state, resume.data, resume.identity)
 
             def report() -> None:
                 on_step(state.index, len(state.timesteps), lambda: freeze(state))
+                self._preview(state)
 
             report()
             if not state.done:
                 self._enter(_Running(state, report)).result()
             return to_frames(self.model.decode(state))
+
+    def _held(self, request: DiffusionRequest, look: Callable[[], None]) -> AbstractContextManager[None]:
+        return nullcontext() if self.memory is None else self.memory.of(request, self.model.shapes, look)
 
     def close(self) -> None:
         """See `VideoModel.close`."""
@@ -108,6 +134,15 @@ class StepBatcher:
             self._closing = True
             self._changed.notify_all()
         self._thread.join()
+
+    def _preview(self, state: DiffusionState) -> None:
+        every = state.request.preview_steps
+        if not every or state.done or not state.index or state.index % every:
+            return
+        try:
+            state.request.on_preview(self.model.preview(state))
+        except Exception:  # a preview is never worth a clip
+            logger.exception("%s has no preview of step %d", state.request.id, state.index)
 
     def _enter(self, running: _Running) -> Future[None]:
         with self._changed:
@@ -149,7 +184,8 @@ class StepBatcher:
         shape, started = self.model.shape(batch[0].state), time.perf_counter()
         error = self._try(batch)
         if error is None:
-            self.costs.record(shape, len(batch), time.perf_counter() - started)
+            if not any(running.state.request.step_cache for running in batch):  # those skip, and are no measure
+                self.costs.record(shape, len(batch), time.perf_counter() - started)
             self._account(batch)
             return
         if len(batch) == 1 or isinstance(error, torch.AcceleratorError):
@@ -159,6 +195,8 @@ class StepBatcher:
         logger.warning("a step of %d requests failed and is made again one by one: %s", len(batch), error)
         if isinstance(error, torch.OutOfMemoryError):
             self.costs.record(shape, len(batch), float("inf"))
+            if torch.cuda.is_available():
+                torch.cuda.empty_cache()  # pieces of another size are of no use to those who come next
         for running, snapshot in zip(batch, before, strict=True):
             if running.state.index == snapshot.index:
                 snapshot.put_back(running.state)  # its scheduler may have begun to step
@@ -168,7 +206,8 @@ class StepBatcher:
 
     def _try(self, batch: list[_Running]) -> Exception | None:
         try:
-            self.model.step([running.state for running in batch])
+            with memory_faults():
+                self.model.step([running.state for running in batch])
             if torch.cuda.is_available():
                 torch.cuda.synchronize()  # so that times are those of this step
         except Exception as error:  # noqa: BLE001 - told to whose request it is

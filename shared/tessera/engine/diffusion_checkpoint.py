@@ -1,4 +1,5 @@
-"""A request between two steps as bytes, and back: latents, the random generator, all that the scheduler remembers.
+"""A request between two steps as bytes, and back: latents, the random generator, all that the scheduler and
+the steps remember.
 
 What follows from the request itself (prompts, first frame, timesteps) is made again, not kept. A safetensors file, so
 nothing in it is ever run; its values are tensors and plain JSON. A scheduler is any of Diffusers': its attributes are
@@ -21,7 +22,7 @@ from safetensors.torch import save as save_tensors
 
 from tessera.engine.diffusion import DiffusionState, ResumeError
 
-FORM = "tessera.video.1"
+FORM = "tessera.video.2"
 HEADER = "tessera"
 LENGTH_BYTES = 8
 NOT_KEPT = frozenset({"_internal_dict", "config"})
@@ -37,6 +38,7 @@ class Snapshot:
     latents_BCTHW: torch.Tensor
     generator: torch.Tensor
     scheduler: Mapping[str, Any]
+    memory: Mapping[str, Any]
 
     def encode(self, identity: str) -> bytes:
         """See `Frozen.encode`.
@@ -46,7 +48,9 @@ class Snapshot:
         """
         tensors = {"latents": self.latents_BCTHW.cpu().contiguous(), "generator": self.generator}
         scheduler = {name: _plain(value, f"scheduler.{name}", tensors) for name, value in self.scheduler.items()}
-        said = {"form": FORM, "identity": identity, "index": self.index, "scheduler": scheduler}
+        memory = {name: _plain(value, f"memory.{name}", tensors) for name, value in self.memory.items()}
+        said: dict[str, Any] = {"form": FORM, "identity": identity, "index": self.index}
+        said |= {"scheduler": scheduler, "memory": memory}
         said["digest"] = _digest(tensors)
         data: bytes = save_tensors(tensors, {HEADER: json.dumps(said)})
         return data
@@ -55,14 +59,14 @@ class Snapshot:
         """Make the request that this was taken of as it was, where a step of it has failed half way."""
         for name, value in self.scheduler.items():
             setattr(state.scheduler, name, _own(value))
-        state.latents_BCTHW, state.index = self.latents_BCTHW, self.index
+        state.latents_BCTHW, state.index, state.memory = self.latents_BCTHW, self.index, dict(self.memory)
         state.generator.set_state(self.generator)
 
 
 def freeze(state: DiffusionState) -> Snapshot:
     """What a request is like now. Not while it is stepped."""
     remembered = {name: _own(value) for name, value in vars(state.scheduler).items() if name not in NOT_KEPT}
-    return Snapshot(state.index, state.latents_BCTHW, state.generator.get_state(), remembered)
+    return Snapshot(state.index, state.latents_BCTHW, state.generator.get_state(), remembered, dict(state.memory))
 
 
 def restore(state: DiffusionState, data: bytes, identity: str) -> None:
@@ -85,6 +89,7 @@ def restore(state: DiffusionState, data: bytes, identity: str) -> None:
     place = state.latents_BCTHW.device
     for name, value in remembered.items():
         setattr(state.scheduler, name, _real(value, tensors, place, getattr(state.scheduler, name, None)))
+    state.memory = {name: _real(value, tensors, place, None) for name, value in said["memory"].items()}
     state.latents_BCTHW = latents.to(place)
     state.generator.set_state(tensors["generator"])
     state.index = said["index"]

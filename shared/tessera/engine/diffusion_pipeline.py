@@ -43,6 +43,11 @@ class PipelineModel:
         """See `VideoModel.generate`. What `on_step` raises passes through Diffusers' loop and ends it."""
         if resume is not None:
             raise ResumeError("a pipeline that steps itself begins anew")
+        if request.step_cache is not None:
+            raise InvalidRequestError(
+                f"{type(self.pipe).__name__} steps itself, so it has no step cache: set `step_cache` to 'off'",
+                param="step_cache",
+            )
         known = _parameters(self.pipe)
         optional: dict[str, Any] = {"guidance_scale": request.guidance_scale}
         if request.negative_prompt:

@@ -20,6 +20,8 @@ VAE_FACTORS = {
     "AutoencoderKLMochi": (6, 8),
 }
 """Temporal and spatial factor by class of the VAE."""
+PAIRED = frozenset({"AutoencoderKLCogVideoX"})
+"""VAEs that decode latent frames in pairs behind the first: other lengths are cut from a longer clip."""
 FRAMES_PER_SECOND = {"Wan": 16, "LTX": 24, "CogVideoX": 8, "Hunyuan": 24, "Mochi": 30}
 """What a family was trained at, by how its pipeline's name begins."""
 FALLBACK_FACTORS = (1, 8)
@@ -51,6 +53,8 @@ def video_geometry(directory: Path, family: str) -> VideoGeometry:
     spatial = _number(vae, ("scale_factor_spatial", "spatial_compression_ratio"), spatial)
     patch = transformer.get("patch_size", 1)
     patch = max(patch) if isinstance(patch, list) else int(patch)
+    if str(vae.get("_class_name")) in PAIRED:
+        temporal *= 2
     fps = [value for name, value in FRAMES_PER_SECOND.items() if family.startswith(name)]
     return VideoGeometry(
         fps=fps[0] if fps else FALLBACK_FRAMES_PER_SECOND,
@@ -63,9 +67,9 @@ def video_geometry(directory: Path, family: str) -> VideoGeometry:
 def _image_input(directory: Path, family: str) -> Literal["none", "optional", "required"]:
     if "ImageToVideo" in family:
         return "required"
-    # Wan 2.2's small model: a timestep for each token, so that a first frame can be there from the start.
+    # LTX and Wan 2.2's small model: a timestep for each token, so that a first frame can be there from the start.
     masked = family == "WanPipeline" and _config(directory, "model_index.json").get("expand_timesteps") is True
-    return "optional" if masked else "none"
+    return "optional" if masked or family == "LTXPipeline" else "none"
 
 
 def _config(directory: Path, name: str = "config.json") -> dict[str, Any]:

@@ -45,7 +45,7 @@ class NotClaimed(msgspec.Struct, frozen=True):
     reason: Literal["gone", "busy", "ended"]
 
 
-EventName = Literal["queued", "in_progress", "progress", "completed", "failed", "cancelled"]
+EventName = Literal["queued", "in_progress", "progress", "preview", "completed", "failed", "cancelled"]
 
 
 class JobEvent(msgspec.Struct, frozen=True):
@@ -58,6 +58,8 @@ class JobEvent(msgspec.Struct, frozen=True):
     progress: int
     attempts: int
     error: JobError | None
+    picture: bytes = b""
+    """JPEG, of a preview."""
 
     @property
     def last(self) -> bool:
@@ -176,6 +178,7 @@ def events_from(reply: Sequence[Any]) -> list[JobEvent]:
                 progress=int(fields["progress"]),
                 attempts=int(fields["attempt"]),
                 error=msgspec.json.decode(error, type=JobError) if error else None,
+                picture=fields.get("picture", b""),
             )
         )
     return found

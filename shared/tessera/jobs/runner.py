@@ -51,6 +51,7 @@ class JobContext:
         self._stop: StopReason | None = None
         self._progress = 0
         self._checkpoint: str | None = None
+        self._preview = b""
         self._stepped = threading.Event()
 
     @property
@@ -61,6 +62,11 @@ class JobContext:
     def checkpointed(self, key: str) -> None:
         """Say that another attempt can go on from an artifact. It is removed when the job has ended."""
         self._checkpoint = key
+        self._stepped.set()
+
+    def previewed(self, jpeg: bytes) -> None:
+        """Show those who watch the job what it looks like. Never blocks; an older one that was not sent yet is lost."""
+        self._preview = jpeg
         self._stepped.set()
 
     def step(self, progress: int) -> None:
@@ -89,6 +95,11 @@ class JobContext:
         self._stepped.wait(timeout_s)
         self._stepped.clear()
         return self._progress
+
+    def take_preview(self) -> bytes:
+        """For the keeper of the lease: the picture that was not sent yet, if there is one."""
+        jpeg, self._preview = self._preview, b""
+        return jpeg
 
     def wake(self) -> None:
         """For the runner: end a `wait_for_step` now."""
@@ -296,7 +307,9 @@ class Runner:
             if closing.is_set():
                 return
             try:
-                held = self.store.renew(lease, progress=progress, checkpoint=context.checkpoint)
+                held = self.store.renew(
+                    lease, progress=progress, checkpoint=context.checkpoint, preview=context.take_preview()
+                )
             except UnavailableError:
                 closing.wait(RETRY_EVERY_S)
                 continue

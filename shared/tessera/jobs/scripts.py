@@ -43,10 +43,11 @@ local function problem(code, message) return cjson.encode({code = code, message 
 """
 _STATES = """
 -- What happened to a job, for those who watch it; a repeated status is an event too (another attempt).
-local function tell(id, event)
+-- `picture`, a JPEG, comes with a preview alone.
+local function tell(id, event, picture)
   local known = redis.call('HMGET', job(id), 'status', 'progress', 'attempts', 'error')
   redis.call('XADD', events(id), 'MAXLEN', '~', MOST_EVENTS, '*', 'event', event, 'status', known[1],
-    'progress', known[2], 'attempt', known[3], 'error', known[4] or '')
+    'progress', known[2], 'attempt', known[3], 'error', known[4] or '', 'picture', picture or '')
   redis.call('PUBLISH', P .. 'events', id)
 end
 

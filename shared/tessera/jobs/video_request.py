@@ -129,6 +129,9 @@ def make_input(
     """
     width, height = size_of(request.size, card, settings)
     seconds, frames, fps = _length(request, card, settings)
+    cache = request.step_cache or settings.step_cache
+    # The operator's threshold is for the operator's way of caching.
+    threshold = settings.step_cache_threshold if cache == settings.step_cache else None
     return VideoInput(
         model=card.id,
         prompt=request.prompt,
@@ -141,6 +144,8 @@ def make_input(
         steps=steps_of(request.steps, card, settings),
         guidance_scale=guidance_of(request.guidance_scale, card),
         seed=seed_of(request.seed),
+        step_cache=cache,
+        step_cache_threshold=request.step_cache_threshold or threshold or None,
         image=image,
         output_format=request.output_format,
         request_id=request_id,

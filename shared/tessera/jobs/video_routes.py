@@ -31,6 +31,7 @@ from tessera.jobs.records import Created, JobEvent
 from tessera.jobs.serving import Cards, VideoJobs, owner_of, remove_files
 from tessera.jobs.store import AsyncJobStore, Idempotency
 from tessera.jobs.submission import Submission, submit
+from tessera.jobs.video_previews import preview_of
 from tessera.jobs.video_request import (
     body_hash,
     check_limits,
@@ -196,8 +197,9 @@ class VideosController(Controller):
     async def events(self, request: Request[Any, Any, Any], state: State, video_id: VideoId) -> Stream:
         """Beyond OpenAI. Server-sent events from the job's beginning to its end, each with the video as it was then.
 
-        `video.queued` (again after a lost worker), `video.in_progress`, `video.progress`, and at the end
-        `video.completed` or `video.failed`. With the header `Last-Event-ID` they go on behind that event.
+        `video.queued` (again after a lost worker), `video.in_progress`, `video.progress`, `video.preview` (a small
+        JPEG of what it looks like now, as `image_url`; every `video.preview_steps`), and at the end `video.completed`
+        or `video.failed`. With the header `Last-Event-ID` they go on behind that event.
         """
         jobs: VideoJobs = state.videos
         after = request.headers.get("last-event-id", "")
@@ -281,6 +283,9 @@ async def _shown(events: AsyncGenerator[tuple[JobEvent, Job]]) -> AsyncIterator[
             then = msgspec.structs.replace(
                 job, status=happened.status, progress=happened.progress, error=happened.error or job.error
             )
+            if happened.name == "preview":
+                yield event(preview_of(happened, job.id), "video.preview", identity=happened.id)
+                continue
             name = "failed" if happened.name == "cancelled" else happened.name
             yield event(video_of(then), f"video.{name}", identity=happened.id)
 

@@ -32,7 +32,7 @@ while true do
 end
 """
 
-# id, token, lease, progress, key of a checkpoint or ''
+# id, token, lease, progress, key of a checkpoint or '', a preview or ''
 RENEW = """
 local id, progress = ARGV[1], tonumber(ARGV[4])
 if not holds(id, ARGV[2]) then return 'lost' end
@@ -42,6 +42,7 @@ if progress > tonumber(get(id, 'progress')) then
   redis.call('HSET', job(id), 'progress', text(progress))
   tell(id, 'progress')
 end
+if ARGV[6] ~= '' then tell(id, 'preview', ARGV[6]) end
 if get(id, 'cancel') == '1' then return 'cancel' end
 return late(id) and 'late' or 'held'
 """

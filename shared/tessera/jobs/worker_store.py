@@ -58,16 +58,17 @@ class WorkerStore:
         lease, keep = microseconds(settings.lease_s), microseconds(settings.keep_s)
         return records.lease_from(self._run("CLAIM_NEXT", queue, worker, lease, keep, int(short_only)))
 
-    def renew(self, lease: Lease, *, progress: int, checkpoint: str | None = None) -> Held:
+    def renew(self, lease: Lease, *, progress: int, checkpoint: str | None = None, preview: bytes = b"") -> Held:
         """Hold the lease for another `lease_s`, and raise the job's progress (it never falls within an attempt).
 
         Args:
             lease: the holder's.
             progress: 0 to 100.
             checkpoint: key of the artifact from which another attempt can go on; None leaves what is known.
+            preview: a small JPEG that those who watch the job are told.
         """
         seconds = microseconds(self.settings.lease_s)
-        reply = self._run("RENEW", lease.job.id, lease.token, seconds, progress, checkpoint or "")
+        reply = self._run("RENEW", lease.job.id, lease.token, seconds, progress, checkpoint or "", preview)
         return records.held_from(reply)
 
     def complete(self, lease: Lease, artifacts: Mapping[str, Artifact]) -> Ending:

@@ -1,7 +1,7 @@
 """Loads any Diffusers video pipeline from a directory: safetensors only, nothing remote, no code from the directory.
 
-Wan-class pipelines get our own step loop; every other one that Diffusers knows runs through its own `__call__`, and the
-log says so. Does not know jobs or files of results.
+Pipelines of a family in `tessera.engine.diffusion_families` get our own step loop; every other one of Diffusers that
+makes videos runs through its own `__call__`, and the log says so. Does not know jobs or files of results.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ import torch
 import transformers
 
 from tessera.device import Device
+from tessera.engine.diffusion_families import FAMILIES, family_of
+from tessera.engine.diffusion_family import FamilyModel
 from tessera.engine.diffusion_pipeline import PipelineModel, unsupported
-from tessera.engine.diffusion_wan import WanModel
 from tessera.errors import ModelLoadError
 
 logger = logging.getLogger(__name__)
 
 PICKLE_SUFFIXES = frozenset({".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle", ".msgpack"})
 LIBRARIES = frozenset({"diffusers", "transformers"})
-STEP_LOOP_CLASSES = frozenset({"WanPipeline", "WanImageToVideoPipeline"})
 
 
-def load(directory: Path, device: Device) -> WanModel | PipelineModel:
+def load(directory: Path, device: Device) -> FamilyModel | PipelineModel:
     """Load a pipeline and choose how it is stepped.
 
     Args:
@@ -59,10 +59,14 @@ def load(directory: Path, device: Device) -> WanModel | PipelineModel:
             component.eval().requires_grad_(requires_grad=False)
     pipe.to(device.place)
     pipe.set_progress_bar_config(disable=True)
-    if name in STEP_LOOP_CLASSES:
-        return WanModel(pipe, device.place)
+    family = family_of(name)
+    if family is not None:
+        return family(pipe, device.place)
     if reason := unsupported(pipe):
-        raise ModelLoadError(f"{directory} is a {name}, which cannot make videos here: {reason}")
+        raise ModelLoadError(
+            f"{directory} is a {name}, which cannot make videos here: {reason}; known are {', '.join(FAMILIES)}, and "
+            f"Diffusers' other pipelines from text to video"
+        )
     logger.warning("%s has no step loop of ours: it runs whole, one request at a time, through Diffusers' own", name)
     return PipelineModel(pipe, device.place)
 
@@ -87,7 +91,8 @@ def _checked_class(directory: Path, index: dict[str, Any]) -> str:
     if not (isinstance(known, type) and issubclass(known, diffusers.DiffusionPipeline)):
         raise ModelLoadError(
             f"{directory} names the pipeline class {name!r}, which diffusers {diffusers.__version__} does not have; "
-            f"code from model directories is never run"
+            f"known are {', '.join(FAMILIES)}, and its other pipelines from text to video; code from model directories "
+            f"is never run"
         )
     for component, library in _components(index).items():
         if library not in LIBRARIES:

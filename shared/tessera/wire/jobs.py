@@ -80,6 +80,8 @@ class VideoInput(msgspec.Struct, frozen=True, kw_only=True):
     steps: int
     guidance_scale: float
     seed: int
+    step_cache: Literal["off", "first_block", "polynomial", "magnitude"] = "off"
+    step_cache_threshold: float | None = None
     image: str | None = None
     output_format: VideoFormat = "mp4"
     remixed_from: str | None = None

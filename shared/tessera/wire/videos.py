@@ -43,6 +43,10 @@ class VideoCreateRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     """How many frames exactly, instead of `seconds`."""
     output_format: VideoFormat = "mp4"
     """The container: MP4 with H.264, WebM with VP9, or an animated GIF."""
+    step_cache: Literal["off", "first_block", "polynomial", "magnitude"] | None = None
+    """How denoising steps take what earlier ones have computed: faster, and not quite the same clip."""
+    step_cache_threshold: Annotated[float, Meta(gt=0, le=10)] | None = None
+    """How much error that may bring; larger is faster."""
     priority: Annotated[int, Meta(ge=0, le=100)] = 0
     """Among the jobs of one key: higher waits longer."""
     deadline_s: Annotated[float, Meta(gt=0, le=30 * 24 * 3600)] | None = None
@@ -87,6 +91,16 @@ class Video(msgspec.Struct, frozen=True, kw_only=True):
     estimated_completion_at: int | None = None
     error: VideoError | None = None
     remixed_from_video_id: str | None = None
+
+
+class VideoPreview(msgspec.Struct, frozen=True, kw_only=True):
+    """What a video that is being made looks like now: the event `video.preview`, beyond OpenAI."""
+
+    id: str
+    object: Literal["video.preview"] = "video.preview"
+    progress: int
+    image_url: str
+    """A small JPEG as a data URL: a frame from the middle, at about the resolution of the latents."""
 
 
 class VideoList(msgspec.Struct, frozen=True, kw_only=True):

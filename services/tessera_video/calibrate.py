@@ -1,0 +1,171 @@
+"""`python -m tessera_video.calibrate`: measures how a model's steps change, keeps that beside the model, and says what
+each step cache saves and costs on it.
+
+What a cache saves is the time of all steps of one clip; what it costs is the clip's PSNR against the one with every
+step computed. Without a measured model the caches `polynomial` and `magnitude` are refused. Does not know jobs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import logging
+import sys
+import time
+from typing import Any, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+from tessera.cache.steps import DEFAULT_THRESHOLDS, StepCache, StepCacheKind
+from tessera.device import Device, choose, synchronize
+from tessera.engine import diffusion_calibration
+from tessera.engine.diffusion import DiffusionRequest
+from tessera.engine.diffusion_families import family_of
+from tessera.engine.diffusion_family import FamilyModel
+from tessera.errors import TesseraError
+from tessera.hub.store import check, ensure
+from tessera.models.diffusion import load as load_model
+from tessera.settings import load
+from tessera.telemetry import configure_logging
+from tessera_video.dummy import build
+
+logger = logging.getLogger(__name__)
+
+PROMPT = "a red circle moves right on a white background"
+FEWEST_STEPS = 4
+IDENTICAL_DB = 99.0
+"""What is said of a clip that is the same."""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Measure, write, print. Returns the exit status."""
+    given = _arguments(arguments)
+    settings = load()
+    configure_logging("calibrate", level="warning", form=settings.suite.log_format)
+    try:
+        device = choose(settings.video.device, threads=settings.video.threads)
+        if given.dummy:
+            return _report(given, _stepped(build(), device), device, "a dummy of 16 layers, width 256")
+        found = ensure(given.model or settings.video.model, settings.models_dir, logger.info)
+        check(found)
+        model = load_model(found.path, device)
+        if not isinstance(model, FamilyModel):
+            print(f"{found.card.id} steps itself (Diffusers' own loop), so it has no step caches", file=sys.stderr)
+            return 1
+        size = given.size or (found.card.sizes[0] if found.card.sizes else None)
+        given.size, given.steps = size or "832x480", given.steps or found.card.steps or 30
+        if found.card.guidance_scale is not None and given.guidance is None:
+            given.guidance = found.card.guidance_scale
+        written = _calibrated(given, model)
+        path = diffusion_calibration.write(found.path, written)
+        if not given.json:
+            print(f"measured over {given.steps} steps; kept in {path}")
+        return _report(given, model, device, found.card.id)
+    except (TesseraError, OSError) as error:
+        print(getattr(error, "message", error), file=sys.stderr)
+        return 1
+
+
+def measure(model: FamilyModel, request: DiffusionRequest, device: Device) -> tuple[float, npt.NDArray[np.float32]]:
+    """Seconds that all steps took, and the clip."""
+    state = model.begin(request)
+    synchronize(device.place)
+    started = time.perf_counter()
+    while not state.done:
+        model.step([state])
+    synchronize(device.place)
+    return time.perf_counter() - started, model.decode(state)
+
+
+def psnr(one: npt.NDArray[np.float32], other: npt.NDArray[np.float32]) -> float:
+    """Peak signal-to-noise ratio in decibels of clips in 0..1; `IDENTICAL_DB` when they are the same."""
+    error = float(np.square(one - other).mean())
+    return IDENTICAL_DB if error == 0 else min(IDENTICAL_DB, -10 * float(np.log10(error)))
+
+
+def _report(given: argparse.Namespace, model: FamilyModel, device: Device, name: str) -> int:
+    """The table: a line for every kind of step cache."""
+    given.size, given.steps = given.size or "128x128", given.steps or 20
+    request = _request(given)
+    if model.step_calibration is None:
+        model.step_calibration = _calibrated(given, model)
+    measure(model, dataclasses.replace(request, steps=FEWEST_STEPS), device)  # warms up
+    plain_s, plain = min((measure(model, request, device) for _ in range(given.repeat)), key=lambda made: made[0])
+    lines: list[dict[str, Any]] = []
+    for kind in get_args(StepCacheKind):
+        cache = StepCache(kind, given.threshold or DEFAULT_THRESHOLDS[kind])
+        asked = dataclasses.replace(request, step_cache=cache)
+        before = sum(blocks.computed for blocks in model.blocks.values())
+        made = [measure(model, asked, device) for _ in range(given.repeat)]
+        rows = (sum(blocks.computed for blocks in model.blocks.values()) - before) // given.repeat
+        seconds, clip = min(made, key=lambda made: made[0])
+        lines.append(
+            {
+                "kind": kind,
+                "threshold": cache.threshold,
+                "faster": plain_s / seconds,
+                "computed": rows / (request.steps * (2 if request.guidance_scale > 1 else 1)),
+                "psnr_db": psnr(clip, plain),
+            }
+        )
+    if given.json:
+        print(json.dumps({"model": name, "seconds": plain_s, "caches": lines}))
+        return 0
+    print(
+        f"{name}, {given.frames} frames of {given.size}, {given.steps} steps: {plain_s:.2f} s with all steps computed"
+    )
+    for line in lines:
+        print(
+            f"  {line['kind']:<12} threshold {line['threshold']:<5g} {line['faster']:5.2f} x as fast, "
+            f"{100 * line['computed']:3.0f} % computed, PSNR {line['psnr_db']:4.1f} dB"
+        )
+    return 0
+
+
+def _calibrated(given: argparse.Namespace, model: FamilyModel) -> Any:
+    request = _request(given)
+    request = dataclasses.replace(request, steps=max(request.steps, FEWEST_STEPS))
+    model.step_calibration = diffusion_calibration.calibrate(model, request)
+    return model.step_calibration
+
+
+def _request(given: argparse.Namespace) -> DiffusionRequest:
+    width, height = (int(side) for side in (given.size or "128x128").split("x"))
+    return DiffusionRequest(
+        id="calibration",
+        prompt=given.prompt,
+        negative_prompt="",
+        width=width,
+        height=height,
+        frames=given.frames,
+        steps=given.steps or 20,
+        guidance_scale=5.0 if given.guidance is None else given.guidance,
+        seed=1,
+    )
+
+
+def _stepped(pipe: Any, device: Device) -> FamilyModel:
+    family = family_of(type(pipe).__name__)
+    assert family is not None
+    return family(pipe.to(device.place), device.place)
+
+
+def _arguments(arguments: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tessera_video.calibrate", description=__doc__)
+    parser.add_argument("--model", help="name of a starter or path; the video service's when left out")
+    parser.add_argument("--dummy", action="store_true", help="random weights of a middle size; nothing is kept")
+    parser.add_argument("--prompt", default=PROMPT, help="what to make (%(default)r)")
+    parser.add_argument("--size", help="WxH; the first of the model's card when left out")
+    parser.add_argument("--frames", type=int, default=17, help="how many (%(default)s)")
+    parser.add_argument("--steps", type=int, help="denoising steps; as many as the model's card says when left out")
+    parser.add_argument("--guidance", type=float, help="its scale; two passes a step when over 1")
+    parser.add_argument("--threshold", type=float, help="of every cache; each has its own when left out")
+    parser.add_argument("--repeat", type=int, default=1, help="the fastest of so many counts (%(default)s)")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    return parser.parse_args(arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
