@@ -7,7 +7,7 @@ from pathlib import Path
 from prometheus_client import Histogram
 
 from tessera.engine.client import EngineClient
-from tessera.settings import SpeechSettings
+from tessera.settings_media import SpeechSettings
 from tessera.wire.engine import Ready
 from tessera_speech.synthesis import Synthesis
 from tessera_speech.transcription import Transcription

@@ -19,7 +19,7 @@ import numpy as np
 
 from tessera.engine.client import EngineClient
 from tessera.errors import InvalidRequestError, ModelNotFoundError, OverloadedError, PayloadTooLargeError
-from tessera.settings import SpeechSettings
+from tessera.settings_media import SpeechSettings
 from tessera.wire.audio import Segment, ServerVAD, TranscriptionRequest, TranscriptTextSegment, Word
 from tessera.wire.engine import Array, Transcribe, Transcript, TranscriptSegment, TranscriptWord
 from tessera.wire.models import Card

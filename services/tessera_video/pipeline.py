@@ -19,7 +19,7 @@ from tessera.engine.diffusion import DiffusionRequest, Frames, Freeze, ResumeErr
 from tessera.errors import InvalidRequestError
 from tessera.jobs.artifacts import ArtifactStore
 from tessera.jobs.runner import JobContext
-from tessera.settings import VideoSettings
+from tessera.settings_media import VideoSettings
 from tessera.telemetry import request_id_var
 from tessera.wire.jobs import Artifact, Job, VideoInput
 from tessera_video.checkpoints import Checkpoints

@@ -10,7 +10,7 @@ import secrets
 from collections.abc import Iterable
 
 from tessera.errors import InvalidRequestError
-from tessera.settings import VideoSettings
+from tessera.settings_media import VideoSettings
 from tessera.wire.models import Card
 
 DEFAULT_SIZE = "832x480"

@@ -8,7 +8,7 @@ from typing import Literal
 
 from tessera.errors import InvalidRequestError
 from tessera.jobs.frame_request import cost_of_frames, guidance_of, seed_of, size_of, steps_of
-from tessera.settings import VideoSettings
+from tessera.settings_media import VideoSettings
 from tessera.wire.images import ImageGenerationRequest
 from tessera.wire.jobs import ImageInput
 from tessera.wire.models import Card

@@ -15,7 +15,7 @@ import msgspec
 from tessera.errors import InvalidRequestError, PayloadTooLargeError, UnsupportedMediaError
 from tessera.jobs.artifacts import ArtifactStore
 from tessera.jobs.frame_request import cost_of_frames, guidance_of, seed_of, size_of, steps_of
-from tessera.settings import VideoSettings
+from tessera.settings_media import VideoSettings
 from tessera.web.forms import Form
 from tessera.wire.decoding import convert_form, decode_json
 from tessera.wire.jobs import VideoInput
