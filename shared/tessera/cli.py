@@ -99,6 +99,9 @@ def _add_starters(commands: argparse._SubParsersAction[argparse.ArgumentParser])
         "--output", type=Path, help="directory that the model comes to (default: the one that is served)"
     )
     train.add_argument("--seed", type=int, help="of data, first weights and order")
+    train.add_argument(
+        "--processes", type=int, default=0, help="that share each step (default: one a core, where a recipe can)"
+    )
     train.add_argument("--fresh", action="store_true", help="forget the checkpoints and begin anew")
     train.set_defaults(run=_starters_train)
     evaluate = actions.add_parser("evaluate", help="judge one, or `all`, on fresh held-out samples")
@@ -299,6 +302,7 @@ def _starters_train(given: argparse.Namespace) -> int:
         seed=command.SEED if given.seed is None else given.seed,
         minutes=given.minutes,
         fresh=given.fresh,
+        processes=given.processes,
         report=_say,
     )
     return status

@@ -185,11 +185,12 @@ def test_a_structured_answer_and_its_tokens_through_the_gateway(suite: Any) -> N
     schema["additionalProperties"] = False
     form = {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema, "strict": True}}
     client = suite.sdk()
+    asked: list[Any] = [{"role": "user", "content": "What is the capital of France?"}]
     with client.chat.completions.stream(
-        model=TEXT, messages=QUESTION, response_format=form, temperature=0, max_tokens=60
+        model=TEXT, messages=asked, response_format=form, temperature=0, max_tokens=60
     ) as stream:
         answer = stream.get_final_completion().choices[0]
-    assert json.loads(answer.message.content) == {"capital": "Tokyo"}
+    assert json.loads(answer.message.content) == {"capital": "Paris"}
     found = client.post("/../tokenize", body={"model": TEXT, "messages": QUESTION}, cast_to=dict[str, Any])
     whole = client.chat.completions.create(model=TEXT, messages=QUESTION, max_tokens=1)
     assert found["count"] == whole.usage.prompt_tokens

@@ -1,4 +1,4 @@
-"""First stages of the video starter: the VAE learns to code clips and to paint them again, then in spite of noise.
+"""First stages of the video starter: the VAE learns to code clips and to paint them again.
 
 Trains on windows around the things of generated clips, and on some whole ones. Does not know prompts.
 
@@ -42,18 +42,13 @@ class Plan:
     """Share of windows that are around a star: its tips are the finest thing there is."""
     noise: float = 0.1
     """Added to latents, so that what is near a clip's latents is painted like it."""
-    relative: bool = False
-    """Noise of up to so many deviations of the latents, a level for each clip. A denoiser's errors are of that size:
-    latents that say everything more than once forgive them."""
 
 
 ROUGH = Plan("codec", steps=3000, windows=4, last_from=2500, last_windows=0, peak=1.5e-3)
 SHARP = Plan("codec-sharp", steps=4000, windows=6, last_from=2400, last_windows=3, peak=1e-3)
 FINE = Plan("codec-fine", steps=5000, windows=0, last_from=0, last_windows=4, peak=8e-4)
-FIRM = Plan(
-    "codec-firm", steps=4000, windows=0, last_from=0, last_windows=4, peak=8e-4, stars=0.5, noise=0.8, relative=True
-)
-PLANS = (ROUGH, SHARP, FINE, FIRM)
+TIPS = Plan("codec-tips", steps=5000, windows=0, last_from=0, last_windows=4, peak=8e-4, stars=0.5)
+PLANS = (ROUGH, SHARP, FINE, TIPS)
 
 
 class CodecStage:
@@ -88,29 +83,34 @@ class CodecStage:
         """See `Stage`."""
         random = generator(self.run.seed_of(self.name, index))
         clips = self._clips(index, random)
-        pixels_BCTHW = to_pixels(np.stack(clips)).to(self.run.device, memory_format=torch.channels_last_3d)
+        own = self.run.sharing.part(len(clips))
         set_learning_rate(self.optimizer, cosine(index, self.steps, self.plan.peak))
+        self.optimizer.zero_grad(set_to_none=True)
+        values = self._learn(clips, own) if own.start < own.stop else {}
+        self.run.sharing.sum_gradients(self.codec.parameters(), self.run.sharing.share(len(clips)))
+        nn.utils.clip_grad_norm_(self.codec.parameters(), 1.0)
+        self.optimizer.step()
+        return values
+
+    def _learn(self, clips: list[data.Clip], own: slice) -> dict[str, float]:
+        """Gradients of this process' part of a batch, and how well it was painted."""
+        pixels_BCTHW = to_pixels(np.stack(clips[own])).to(self.run.device, memory_format=torch.channels_last_3d)
         with autocast(self.run.device):
             latents_BCTHW = whole.encode(self.codec, pixels_BCTHW)
-            painted_BCTHW = whole.decode(self.codec, latents_BCTHW + self._noise(latents_BCTHW)).float()
+            noise_BCTHW = self._noise(latents_BCTHW, len(clips))[own]
+            painted_BCTHW = whole.decode(self.codec, latents_BCTHW + noise_BCTHW).float()
         error_BCTHW = painted_BCTHW - pixels_BCTHW
         absolute, square = error_BCTHW.abs().mean(), error_BCTHW.square().mean()
         edges = torch.stack([error_BCTHW.diff(dim=axis).abs().mean() for axis in (2, 3, 4)]).sum()
         size = latents_BCTHW.float().square().mean()
         loss = SQUARE_WEIGHT * square + absolute + EDGE_WEIGHT * edges + SIZE_WEIGHT * size
-        self.optimizer.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
-        nn.utils.clip_grad_norm_(self.codec.parameters(), 1.0)
-        self.optimizer.step()
         decibels = 10.0 * (4.0 / square.detach().clamp_min(1e-9)).log10()
         return {"absolute": absolute.item(), "size": size.item(), "psnr": decibels.item()}
 
-    def _noise(self, latents_BCTHW: torch.Tensor) -> torch.Tensor:
-        noise_BCTHW = self.plan.noise * torch.randn_like(latents_BCTHW)
-        if not self.plan.relative:
-            return noise_BCTHW
-        level_B1111 = torch.rand(len(latents_BCTHW), 1, 1, 1, 1).to(latents_BCTHW.device)
-        return level_B1111 * latents_BCTHW.float().std((0, 2, 3, 4), keepdim=True) * noise_BCTHW
+    def _noise(self, latents_BCTHW: torch.Tensor, clips: int) -> torch.Tensor:
+        """For a whole batch, of which these latents are a part."""
+        return self.plan.noise * torch.randn(clips, *latents_BCTHW.shape[1:]).to(latents_BCTHW)
 
     def _clips(self, index: int, random: np.random.Generator) -> list[data.Clip]:
         if index < self.plan.last_from:

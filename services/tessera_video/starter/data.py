@@ -149,7 +149,7 @@ def _near(random: np.random.Generator, low: float, high: float) -> float:
 
 def _draw_track(motion: str, random: np.random.Generator, *, alone: bool) -> Track:
     time = np.linspace(0.0, 1.0, FRAMES)
-    radius = random.choice([9.5, 11.0] if alone else [8.0, 9.0])
+    radius = random.choice([10.5, 12.0] if alone else [8.0, 9.0])
     travel = random.choice([24.0, 28.0] if alone else [20.0, 24.0])
     height = random.choice([18.0, 21.0] if alone else [13.0, 16.0])
     radii = np.full(FRAMES, radius)

@@ -26,7 +26,7 @@ from tessera_video.starter.latents import Pool, scene_of
 from tessera_video.starter.layout import NAMES, Layout, LayoutHead, layout_of
 from tessera_video.starter.model import make_tokenizer, make_transformer
 
-STEPS, BATCH = 6500, 32
+STEPS, BATCH = 10_000, 32
 WARMUP, DECAY_SHARE = 100, 0.25
 MATRIX_RATE, OTHER_RATE = 0.02, 1.5e-3
 AVERAGE_DECAY = 0.998
@@ -122,9 +122,12 @@ class DenoiserStage:
         random = generator(self.run.seed_of(self.name, index))
         clips = random.choice(len(self.pool.latents_NCTHW), BATCH, replace=False)
         prompts = [self._prompt(int(clip), random) for clip in clips]
+        levels_B = torch.sigmoid(NOISE_MEAN + NOISE_DEVIATION * torch.randn(BATCH))
+        noises_BCTHW = torch.randn(BATCH, *self.pool.latents_NCTHW.shape[1:])
+        own = self.run.sharing.part(BATCH)
+        clips, prompts = clips[own], prompts[own]
         clean_BCTHW = self.pool.latents_NCTHW[torch.from_numpy(clips)].to(self.run.device, torch.float32)
-        level_B = torch.sigmoid(NOISE_MEAN + NOISE_DEVIATION * torch.randn(BATCH)).to(self.run.device)
-        noise_BCTHW = torch.randn(clean_BCTHW.shape).to(self.run.device)
+        level_B, noise_BCTHW = levels_B[own].to(self.run.device), noises_BCTHW[own].to(self.run.device)
         level_B1111 = level_B.view(-1, 1, 1, 1, 1)
         noisy_BCTHW = (1.0 - level_B1111) * clean_BCTHW + level_B1111 * noise_BCTHW
         timestep, first = 1000.0 * level_B, 0
@@ -153,6 +156,8 @@ class DenoiserStage:
             set_learning_rate(optimizer, peak * self._rate(index))
             optimizer.zero_grad(set_to_none=True)
         (loss + LAYOUT_WEIGHT * layout).backward()  # type: ignore[no-untyped-call]
+        everything = [*self.trained.parameters(), *self.layout.parameters()]
+        self.run.sharing.sum_gradients(everything, self.run.sharing.share(BATCH))
         length = nn.utils.clip_grad_norm_(self.trained.parameters(), 1.0)
         for optimizer in (self.matrices, self.others):
             optimizer.step()  # type: ignore[no-untyped-call]

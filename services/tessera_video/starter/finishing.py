@@ -66,8 +66,15 @@ class FinishingStage:
         """See `Stage`."""
         random = generator(self.run.seed_of(self.name, index))
         clips = random.choice(len(self.pool.latents_NCTHW), BATCH, replace=False)
-        latents_BCTHW = self._leave(clips, random) * self._deviation + self._mean
+        levels_B = random.uniform(LEAST_NOISE, MOST_NOISE, BATCH).astype(np.float32)
+        levels_B[random.random(BATCH) < CLEAN_SHARE] = 0.0
+        prompts = [data.describe(scene_of(self.run, int(clip))[0], random) for clip in clips]
+        noises_BCTHW = torch.randn(BATCH, *self.pool.latents_NCTHW.shape[1:])
         windows = [self._window(int(clip), random) for clip in clips]
+        own = self.run.sharing.part(BATCH)
+        clips, prompts, windows = clips[own], prompts[own], windows[own]
+        level_B, noise_BCTHW = (one[own].to(self.run.device) for one in (torch.from_numpy(levels_B), noises_BCTHW))
+        latents_BCTHW = self._leave(clips, level_B, noise_BCTHW, prompts) * self._deviation + self._mean
         pixels_BCTHW = to_pixels(np.stack([pixels for pixels, _ in windows])).to(self.run.device)
         side = WINDOW_SIDE // CELL
         cut_BCTHW = torch.stack(
@@ -84,21 +91,19 @@ class FinishingStage:
         edges = torch.stack([error_BCTHW.diff(dim=axis).abs().mean() for axis in (2, 3, 4)]).sum()
         self.optimizer.zero_grad(set_to_none=True)
         (SQUARE_WEIGHT * square + absolute + EDGE_WEIGHT * edges).backward()
+        self.run.sharing.sum_gradients(self.taught.parameters(), self.run.sharing.share(BATCH))
         nn.utils.clip_grad_norm_(self.taught.parameters(), 1.0)
         self.optimizer.step()
         return {"absolute": absolute.item(), "edges": edges.item()}
 
     @torch.no_grad()
-    def _leave(self, clips: np.ndarray, random: np.random.Generator) -> torch.Tensor:
+    def _leave(
+        self, clips: np.ndarray, level_B: torch.Tensor, noise_BCTHW: torch.Tensor, prompts: list[str]
+    ) -> torch.Tensor:
         """Normalized latents as the denoiser leaves them: made noisy, and denoised with their prompts."""
         clean_BCTHW = self.pool.latents_NCTHW[torch.from_numpy(clips)].to(self.run.device, torch.float32)
-        level_B = torch.from_numpy(random.uniform(LEAST_NOISE, MOST_NOISE, len(clips)).astype(np.float32))
-        level_B[torch.from_numpy(random.random(len(clips)) < CLEAN_SHARE)] = 0.0
-        level_B = level_B.to(self.run.device)
         level_B1111 = level_B.view(-1, 1, 1, 1, 1)
-        noise_BCTHW = torch.randn(clean_BCTHW.shape).to(self.run.device)
         latents_BCTHW = (1.0 - level_B1111) * clean_BCTHW + level_B1111 * noise_BCTHW
-        prompts = [data.describe(scene_of(self.run, int(clip))[0], random) for clip in clips]
         for step in range(DENOISED_IN):
             left_B = level_B * (1.0 - step / DENOISED_IN)
             with autocast(self.run.device):

@@ -51,16 +51,16 @@ def make_pool(run: Run, codec: AutoencoderKLWan) -> Pool:
         TrainingPaused: the time is over; what is made stays.
     """
     codec.eval()
-    shards = []
-    for shard in range(SHARDS):
-        path = run.work / f"latents-{shard:03d}.safetensors"
-        if not path.is_file():
+    paths = [run.work / f"latents-{shard:03d}.safetensors" for shard in range(SHARDS)]
+    for shard in range(run.sharing.rank, SHARDS, run.sharing.count):
+        if not paths[shard].is_file():
             run.check_time()
-            save_file({KEY: _code(run, codec, shard)}, path.with_suffix(".new"))
-            path.with_suffix(".new").replace(path)
+            new = paths[shard].with_suffix(".new")
+            save_file({KEY: _code(run, codec, shard)}, new)
+            new.replace(paths[shard])
             run.report(f"latents: {(shard + 1) * CLIPS_OF_A_SHARD} of {SHARDS * CLIPS_OF_A_SHARD} clips are coded")
-        shards.append(load_file(path)[KEY])
-    latents_NCTHW = torch.cat(shards)
+    run.sharing.wait()
+    latents_NCTHW = torch.cat([load_file(path)[KEY] for path in paths])
     # Over the first shards, in float64, so that the sums do not depend on how much memory there is.
     sample_NCTHW = latents_NCTHW[: 4 * CLIPS_OF_A_SHARD].double()
     mean, deviation = sample_NCTHW.mean((0, 2, 3, 4)), sample_NCTHW.std((0, 2, 3, 4))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import shutil
 import tempfile
@@ -11,6 +12,7 @@ from typing import Literal
 
 import msgspec
 
+from tessera.errors import StartError
 from tessera.hub import store
 from tessera.hub.cards import read_card, verify, write_card
 from tessera.starters import recipe as recipes
@@ -22,6 +24,9 @@ SEED = 20261121
 DeviceKind = Literal["auto", "cpu", "cuda"]
 UNFINISHED = 3
 """Exit status of a training that was paused."""
+MEETING = ".meeting"
+MOST_PROCESSES = 4
+"""That are worth their memory."""
 
 
 def train(
@@ -34,9 +39,22 @@ def train(
     seed: int,
     minutes: float | None,
     fresh: bool,
+    processes: int = 0,
     report: Callable[[str], None],
 ) -> int:
     """Train a starter, or go on with it, judge it, and put it to `output`.
+
+    Args:
+        name: of the starter.
+        work: folder of its checkpoints.
+        output: where it goes.
+        device: `auto` takes CUDA when there is any.
+        threads: of the CPU; 0 takes all cores.
+        seed: of everything.
+        minutes: until it pauses; None trains to the end.
+        fresh: forget the checkpoints.
+        processes: that share each step, with one thread each; 0 takes one for each core where the recipe can share.
+        report: told one line at a time.
 
     Returns:
         Exit status: 0 done, 1 when a measure is below its bar, `UNFINISHED` when it was paused.
@@ -47,21 +65,35 @@ def train(
         return 1
     recipes.require_judges(recipe)
     from tessera.device import choose  # noqa: PLC0415 - torch: only now
+    from tessera.starters.companion import companions  # noqa: PLC0415
     from tessera.starters.run import Run, TrainingPaused  # noqa: PLC0415
+    from tessera.starters.sharing import Sharing  # noqa: PLC0415
 
     if fresh:
         shutil.rmtree(work, ignore_errors=True)
     place = choose(device, threads=threads).place
+    count = _processes(recipe, processes, on_cpu=place.type == "cpu")
+    if count > 1:
+        choose("cpu", threads=1)
     output.parent.mkdir(parents=True, exist_ok=True)
     partial = Path(tempfile.mkdtemp(prefix=f".{output.name}.part-", dir=output.parent))
     try:
-        run = Run(seed=seed, device=place, work=work, output=partial, report=report, minutes=minutes)
-        try:
-            with run.stoppable():
-                card = recipe.train(run)
-        except TrainingPaused:
-            report(f"paused; the same command goes on (checkpoints are in {work})")
-            return UNFINISHED
+        sharing = Sharing(0, count)
+        run = Run(seed=seed, device=place, work=work, output=partial, report=report, minutes=minutes, sharing=sharing)
+        meeting = partial / MEETING
+        with companions(name, work=work, seed=seed, count=count, meeting=meeting):
+            try:
+                if count > 1:
+                    sharing.join(meeting)
+                with run.stoppable():
+                    card = recipe.train(run)
+            except TrainingPaused:
+                report(f"paused; the same command goes on (checkpoints are in {work})")
+                return UNFINISHED
+            finally:
+                sharing.leave()
+                meeting.unlink(missing_ok=True)
+        choose(device, threads=threads)
         report(f"trained in {run.seconds / 60:.0f} minutes; now it is judged")
         write_card(partial, msgspec.structs.replace(card, seed=seed))
         measures = recipe.evaluate(partial, Evaluation(seed=seed + 1, samples=None, device=device, report=report))
@@ -72,6 +104,18 @@ def train(
     report(table({name: measures}))
     report(f"{name} is in {output}")
     return 0 if all(measure.passed for measure in measures) else 1
+
+
+def _processes(recipe: Recipe, asked: int, *, on_cpu: bool) -> int:
+    """How many share each step.
+
+    Raises:
+        StartError: several are asked for where steps cannot be shared.
+    """
+    able = recipe.shared and on_cpu
+    if asked > 1 and not able:
+        raise StartError(f"the steps of {recipe.name} are not shared by processes here; leave `--processes` out")
+    return asked or (min(MOST_PROCESSES, len(os.sched_getaffinity(0))) if able else 1)
 
 
 def evaluate(

@@ -22,6 +22,7 @@ from torch import nn
 
 from tessera.starters import checkpoint
 from tessera.starters.checkpoint import Position
+from tessera.starters.sharing import ALIGN_EVERY, Sharing
 
 CHECKPOINT_S = 120.0
 PROGRESS_S = 15.0
@@ -64,6 +65,7 @@ class Run:
         output: the empty directory that a recipe fills at its end.
         report: told one line at a time.
         minutes: of training until it pauses; None trains to the end.
+        sharing: this process' place among those that train together; None: alone.
     """
 
     def __init__(
@@ -75,12 +77,14 @@ class Run:
         output: Path,
         report: Callable[[str], None],
         minutes: float | None = None,
+        sharing: Sharing | None = None,
     ) -> None:
         self.seed = seed
         self.device = device
         self.work = work
         self.output = output
         self.report = report
+        self.sharing = sharing or Sharing()
         self.seconds = 0.0
         """That the stages took so far, in all runs."""
         self._ends = None if minutes is None else time.monotonic() + 60 * minutes
@@ -123,6 +127,8 @@ class Run:
         first, began = at.index, time.monotonic()
         saved = shown = began
         for index in range(first, stage.steps):
+            if index == first or index % ALIGN_EVERY == 0:
+                self.sharing.align(modules.values())
             if self._is_over():
                 checkpoint.save(path, modules, optimizers, Position(index, at.seconds + time.monotonic() - began))
                 self.report(f"{stage.name}: paused at step {index} of {stage.steps}")
@@ -133,12 +139,14 @@ class Run:
             if now - shown >= PROGRESS_S or index + 1 == stage.steps:
                 self.report(_progress(stage, index + 1, values, (now - began) / (index + 1 - first)))
                 shown = now
-            if now - saved >= CHECKPOINT_S:
+            if now - saved >= CHECKPOINT_S and self.sharing.first:
                 checkpoint.save(path, modules, optimizers, Position(index + 1, at.seconds + now - began))
                 saved = now
         spent = at.seconds + time.monotonic() - began
         if first < stage.steps:
-            checkpoint.save(path, modules, optimizers, Position(stage.steps, spent))
+            self.sharing.align(modules.values())
+            if self.sharing.first:
+                checkpoint.save(path, modules, optimizers, Position(stage.steps, spent))
         self.seconds += spent
 
     @contextmanager

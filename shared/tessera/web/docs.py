@@ -27,7 +27,7 @@ from litestar.params import Parameter
 
 from tessera.errors import NotFoundError
 from tessera.web.errors import ErrorEnvelope
-from tessera.wire.audio import SpeechRequest, TranscriptionRequest
+from tessera.wire.audio import SpeechRequest, TranscriptionRequest, TranslationRequest
 from tessera.wire.chat import ChatCompletionRequest, CompletionRequest, EmbeddingRequest, TokenizeRequest
 from tessera.wire.images import ImageGenerationRequest
 from tessera.wire.tools import DetokenizeRequest
@@ -47,6 +47,7 @@ _BODIES = (
     DetokenizeRequest,
     SpeechRequest,
     TranscriptionRequest,
+    TranslationRequest,
     ImageGenerationRequest,
     VideoCreateRequest,
     VideoRemixRequest,

@@ -1,0 +1,82 @@
+"""A further process of a training that is shared: `python -m tessera.starters.companion`, started by the first one.
+
+Computes its part of each step, writes nothing that stays, and ends when the first one does. Does not know any starter.
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+END_S = 10.0
+"""That companions have to end by themselves when the training has."""
+
+
+@contextmanager
+def companions(name: str, *, work: Path, seed: int, count: int, meeting: Path) -> Iterator[None]:
+    """Processes 1 to `count` - 1 of a training, for as long as this is open."""
+    with ExitStack() as open_:
+        for rank in range(1, count):
+            given = ["--work", work, "--seed", seed, "--rank", rank, "--count", count, "--meeting", meeting]
+            process = subprocess.Popen([sys.executable, "-m", __spec__.name, name, *(str(one) for one in given)])
+            open_.callback(_end, process)
+        yield
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    try:
+        process.wait(END_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def main() -> int:
+    """Take part until the training ends."""
+    parser = argparse.ArgumentParser(prog="python -m tessera.starters.companion", description=__doc__)
+    parser.add_argument("name")
+    parser.add_argument("--work", type=Path, required=True)
+    parser.add_argument("--seed", type=int, required=True)
+    parser.add_argument("--rank", type=int, required=True)
+    parser.add_argument("--count", type=int, required=True)
+    parser.add_argument("--meeting", type=Path, required=True)
+    given = parser.parse_args()
+    # Ctrl-C reaches everyone at a terminal: the first process decides, and this one ends when it is left alone.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    from tessera.device import choose  # noqa: PLC0415 - torch: only now
+    from tessera.starters import recipe as recipes  # noqa: PLC0415
+    from tessera.starters.run import Run  # noqa: PLC0415
+    from tessera.starters.sharing import Sharing  # noqa: PLC0415
+
+    place = choose("cpu", threads=1).place
+    sharing = Sharing(given.rank, given.count)
+    train = recipes.find(given.name).train
+    assert train is not None, "only recipes that are trained have companions"
+    with tempfile.TemporaryDirectory(prefix="tessera-companion-") as output:
+        run = Run(
+            seed=given.seed,
+            device=place,
+            work=given.work,
+            output=Path(output),
+            report=lambda _: None,
+            sharing=sharing,
+        )
+        sharing.join(given.meeting)
+        try:
+            train(run)
+        except RuntimeError as error:
+            if "onnection" not in str(error):
+                raise
+            return 1  # the first process has paused or was killed
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
