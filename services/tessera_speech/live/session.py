@@ -144,8 +144,6 @@ class LiveSession:
             case _:
                 await self._change_conversation(event)
 
-    # ---- settings
-
     async def _update(self, fields: dict[str, Any]) -> None:
         session = updated(self.session, fields)
         model = None if session.audio.input.transcription is None else session.audio.input.transcription.model
@@ -172,8 +170,6 @@ class LiveSession:
 
     def _settings(self) -> dict[str, Any]:
         return {"id": self.id, "object": "realtime.session", **msgspec.to_builtins(self.session)}
-
-    # ---- what is heard
 
     async def _turn(self, turn: Turn) -> None:
         vad = self.session.audio.input.turn_detection
@@ -247,8 +243,6 @@ class LiveSession:
         if self._pending:
             await asyncio.wait(set(self._pending.values()))
 
-    # ---- answers and messages
-
     async def _respond(self, asked: wire.ResponseParameters) -> None:
         if not isinstance(self.session, wire.ConversationSession):
             raise InvalidRequestError("a transcription session does not answer", param="type")
@@ -307,8 +301,6 @@ class LiveSession:
                 conversation.truncate(event.item_id, event.audio_end_ms)
                 place = {"item_id": event.item_id, "content_index": 0, "audio_end_ms": event.audio_end_ms}
                 await self._emit("conversation.item.truncated", **place)
-
-    # ---- events
 
     async def _refuse(self, error: Exception, event_id: str | None) -> None:
         body = translate(error).body()
