@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from tessera.processes import die_with_parent
+
 END_S = 10.0
 """That companions have to end by themselves when the training has."""
 
@@ -24,7 +26,8 @@ def companions(name: str, *, work: Path, seed: int, count: int, meeting: Path) -
     with ExitStack() as open_:
         for rank in range(1, count):
             given = ["--work", work, "--seed", seed, "--rank", rank, "--count", count, "--meeting", meeting]
-            process = subprocess.Popen([sys.executable, "-m", __spec__.name, name, *(str(one) for one in given)])
+            command = [sys.executable, "-m", __spec__.name, name, *(str(one) for one in given)]
+            process = subprocess.Popen(command, preexec_fn=die_with_parent())  # noqa: PLW1509 - started from the main thread
             open_.callback(_end, process)
         yield
 
