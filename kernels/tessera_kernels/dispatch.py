@@ -31,12 +31,23 @@ def no(reason: str) -> Answer:
 
 
 _off = ""
+_interpreted = False
 
 
 def without_triton(reason: str) -> None:
     """From now on `triton_on` answers no, with `reason`; empty turns Triton on again."""
     global _off  # noqa: PLW0603 (one switch for the process)
     _off = reason
+
+
+def interpret_on_cpu(on: bool) -> None:
+    """From now on tensors on a CPU are for Triton too: for tests of whole models in its interpreter.
+
+    Args:
+        on: whether; the kernels must have been imported under `TRITON_INTERPRET=1`.
+    """
+    global _interpreted  # noqa: PLW0603 (one switch for the process)
+    _interpreted = on
 
 
 def triton_on(*tensors: torch.Tensor | None) -> Answer:
@@ -46,7 +57,7 @@ def triton_on(*tensors: torch.Tensor | None) -> Answer:
     if not HAS_TRITON:
         return no("Triton is not installed")
     devices = {tensor.device for tensor in tensors if tensor is not None}
-    if any(device.type != "cuda" for device in devices):
+    if any(device.type != "cuda" for device in devices) and not _interpreted:
         return no(f"not on a GPU: {', '.join(sorted(map(str, devices)))}")
     if len(devices) > 1:
         return no(f"on several devices: {', '.join(sorted(map(str, devices)))}")

@@ -1,9 +1,9 @@
 """The compile gate: every kernel, with every configuration that it may be launched with, is compiled for every chip.
 
-`python -m tessera_kernels.gate [--ops a,b] [--targets sm_90] [--tuned] [--sample] [--jobs N] [--table FILE]` needs
-no GPU: Triton's wheel brings the assemblers. A launch fails when it does not compile, takes more shared memory than the
-chip has, has no matrix instructions where it multiplies (on Hopper the warp group's, unless the launch says why not),
-or is tuned and spills registers. Does not run anything.
+`python -m tessera_kernels.gate [--ops a,b] [--targets sm_90] [--tuned] [--sample] [--jobs N] [--keep FILE] [--table
+FILE]` needs no GPU: Triton's wheel brings the assemblers. A launch fails when it does not compile, takes more shared
+memory than the chip has, has no matrix instructions where it multiplies (on Hopper the warp group's, unless the launch
+says why not), or is tuned and spills registers. Does not run anything.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+from tessera_kernels.bench_parts import code_key
 from tessera_kernels.chips import CHIPS, Chip
+from tessera_kernels.gate_kept import Kept
 from tessera_kernels.gate_table import MATRIX, Built, table
 from tessera_kernels.launches import Launch
 
@@ -207,6 +209,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--only", default="", help="only launches with this in their name")
     parser.add_argument("--sample", action="store_true", help="only the first launch of each kernel on each chip")
     parser.add_argument("--jobs", type=int, default=1, help="processes that compile")
+    parser.add_argument("--keep", type=Path, help="go on from what this file has of the same code, and add to it")
     parser.add_argument("--table", type=Path, help="write a Markdown table here")
     parser.add_argument("--json", action="store_true", help="print a JSON object for each launch and chip")
     options = parser.parse_args(arguments)
@@ -220,14 +223,15 @@ def main(arguments: list[str] | None = None) -> int:
         work = tasks(chosen, targets, tuned=options.tuned, sample=options.sample, only=options.only)
     except ValueError as error:
         parser.error(str(error))
-    results = []
-    for built in _all(work, options.jobs):
-        results.append(built)
+    kept = Kept(options.keep, code_key)
+    for built in _all([task for task in work if task not in kept], options.jobs):
+        kept.add(built)
         if options.json:
             sys.stdout.write(json.dumps(asdict(built)) + "\n")
         elif built.faults:
             sys.stdout.write(f"{built.op} / {built.name} / {built.target}: {'; '.join(built.faults)}\n")
         sys.stdout.flush()
+    results = [kept[task] for task in work]
     failed = sum(bool(built.faults) for built in results)
     if options.table:
         options.table.parent.mkdir(parents=True, exist_ok=True)

@@ -11,13 +11,14 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tessera_bench import quality, speech_synthesis, start, text, transcription, video
+from tessera_bench import codec_synthesis, quality, speech_synthesis, start, text, transcription, video
 from tessera_bench.peers import PEERS
 from tessera_bench.suite import Suite
 
 VIDEO_MODEL = "tiny-random-video"
 TRANSCRIPTION_MODEL = "english-transcription"
 SPEECH_MODEL = "english-voices"
+CODEC_MODEL = "random-csm-100m"
 TOKENS, WORDS = 128, 150
 """Of a stream: generated, and in its prompt (with the template some 190 tokens)."""
 
@@ -54,7 +55,9 @@ def main() -> int:
     clips.add_argument("--transcription-model", default=TRANSCRIPTION_MODEL, help="to measure (%(default)s)")
     spoken = commands.add_parser("speech_synthesis", help="time to first audio against the whole, and Transformers")
     spoken.add_argument("--rounds", type=int, default=3, help="of each text (%(default)s)")
-    spoken.add_argument("--model", default=SPEECH_MODEL, help="starter to measure (%(default)s)")
+    spoken.add_argument("--model", default=SPEECH_MODEL, help="starter to measure, or none (%(default)s)")
+    spoken.add_argument("--codec-model", default=CODEC_MODEL, help="of CSM's class, or none (%(default)s)")
+    spoken.add_argument("--streams", type=int, default=8, help="texts at once of the codec model (%(default)s)")
     judged = commands.add_parser("quality", help="perplexity of one text, each fast way of computing against none")
     judged.add_argument("--tokens", type=int, default=20_000, help="of the text (%(default)s)")
     judged.add_argument("--model", default="smollm2-135m-instruct", help="starter to measure (%(default)s)")
@@ -108,14 +111,31 @@ def main() -> int:
                 clips_folder.mkdir()
                 asyncio.run(transcription.run(suite, clips_folder, model=model, clips=count, rounds=rounds))
         if command in {"speech_synthesis", "all"}:
-            rounds, model = (given.rounds, given.model) if command == "speech_synthesis" else (3, SPEECH_MODEL)
-            with Suite(
-                Path(folder) / "speech_synthesis",
-                only="speech,gateway",
-                models=given.models,
-                settings={"speech.synthesis_model": model, **settings},
-            ) as suite:
-                asyncio.run(speech_synthesis.run(suite, model=model, rounds=rounds))
+            rounds, model, codec, count = (
+                (given.rounds, given.model, given.codec_model, given.streams)
+                if command == "speech_synthesis"
+                else (3, SPEECH_MODEL, CODEC_MODEL, 8)
+            )
+            if model != "none":
+                with Suite(
+                    Path(folder) / "speech_synthesis",
+                    only="speech,gateway",
+                    models=given.models,
+                    settings={"speech.synthesis_model": model, **settings},
+                ) as suite:
+                    asyncio.run(speech_synthesis.run(suite, model=model, rounds=rounds))
+            if codec != "none":
+                with Suite(
+                    Path(folder) / "codec_synthesis",
+                    only="speech,gateway",
+                    models=given.models,
+                    settings={
+                        "speech.synthesis_model": codec,
+                        "speech.max_speech_seconds": str(codec_synthesis.SECONDS),
+                        **settings,
+                    },
+                ) as suite:
+                    asyncio.run(codec_synthesis.run(suite, model=codec, streams=count))
         if command == "quality":
             quality.run(Path(folder), models=given.models, model=given.model, tokens=given.tokens)
     return 0

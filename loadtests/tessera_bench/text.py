@@ -1,58 +1,19 @@
 """Text generation over HTTP: streams at once against one, the gateway against the service, ours against peers.
 
-Every number is of one run on one machine with one model; read the ratios. TTFT and TPOT as DESIGN defines them: first
-non-empty content, and (end to end − TTFT) / (tokens − 1).
+Every number is of one run on one machine with one model; read the ratios.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
-import random
 import statistics
-import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-import aiohttp
-
-from tessera_bench.peers import PEERS, Speeds, Work
+from tessera_bench import streaming
+from tessera_bench.peers import PEERS
+from tessera_bench.streaming import Round
 from tessera_bench.suite import Suite
-
-_WORDS = (
-    "the sea a mountain fresh bread an old clock heavy rain the market of our town bees a stone bridge and then people "
-    "walked slowly home while children told each other stories about ships winter apples music lamps and long roads"
-)
-WORDS = _WORDS.split()
-LONG_WORDS = 940
-"""About 980 tokens."""
-
-
-@dataclass(frozen=True)
-class Stream:
-    """What one streamed answer took, in seconds."""
-
-    ttft: float
-    total: float
-    tokens: int
-
-    @property
-    def tpot(self) -> float:
-        """Seconds per token after the first."""
-        return (self.total - self.ttft) / max(1, self.tokens - 1)
-
-
-@dataclass(frozen=True)
-class Round:
-    """Streams that ran at once, and the seconds from the first request to the last byte."""
-
-    streams: list[Stream]
-    seconds: float
-
-    @property
-    def rate(self) -> float:
-        """Tokens per second over all streams."""
-        return sum(stream.tokens for stream in self.streams) / self.seconds
+from tessera_bench.work import Speeds, more_questions, work_of
 
 
 async def run(suite: Suite, *, model: str, streams: int, tokens: int, words: int, peers: Sequence[str]) -> None:
@@ -66,16 +27,18 @@ async def run(suite: Suite, *, model: str, streams: int, tokens: int, words: int
         words: of each prompt.
         peers: of `PEERS`, to measure after the suite, which idles then.
     """
-    prompts = [_prompt(words, index) for index in range(streams)]
-    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=600)) as session:
-        await _round(session, suite.url("text"), model, [_prompt(words, -1)], 4)  # warm
-        one = await _round(session, suite.url("gateway"), model, [_prompt(words, -2)], tokens)
-        many = await _round(session, suite.url("gateway"), model, prompts, tokens)
-        direct = await _round(
-            session, suite.url("text"), model, [_prompt(words, -3 - n) for n in range(streams)], tokens
-        )
-        cold = await _round(session, suite.url("gateway"), model, [_prompt(LONG_WORDS, 0)], 2)
-        warm = await _round(session, suite.url("gateway"), model, [_prompt(LONG_WORDS, 0)], 2)
+    work = work_of(suite.models / model, streams=streams, words=words, tokens=tokens)
+    async with streaming.client() as session:
+
+        async def ask(part: str, questions: Sequence[str], count: int) -> Round:
+            return await streaming.at_once(session, suite.url(part), model, questions, count, {"ignore_eos": True})
+
+        await ask("text", [work.first], 4)
+        one = await ask("gateway", [work.single], tokens)
+        many = await ask("gateway", work.questions, tokens)
+        direct = await ask("text", more_questions(work), tokens)
+        cold = await ask("gateway", [work.long_question], 2)
+        warm = await ask("gateway", [work.long_question], 2)
     ours = Speeds(one.rate, many.rate, cold.streams[0].ttft, warm.streams[0].ttft)
     print(f"text: {model}, prompts of {words} words, {tokens} tokens each, greedy")
     print(f"  {'':44} {'1 stream':>10} {f'{streams} streams':>12} {'TTFT cold':>10} {'warm':>8}   (long prompt)")
@@ -83,10 +46,9 @@ async def run(suite: Suite, *, model: str, streams: int, tokens: int, words: int
     print(f"    1 stream: {_detail(one)}; {streams} streams: {_detail(many)}")
     print(f"    {streams} streams, gateway ÷ service: {many.rate / direct.rate:.2f}")
     print(f"    {streams} streams ÷ 1 stream: {many.rate / one.rate:.2f}")
-    work = Work(suite.models / model, [_chat(prompt) for prompt in prompts], tokens, _chat(_prompt(LONG_WORDS, 0)))
     for name in peers:
         label, measure = PEERS[name]
-        theirs = measure(work)
+        theirs = await asyncio.to_thread(measure, work)
         _line(label, theirs)
         for what, ratio in (
             ("1 stream", ours.one / theirs.one),
@@ -97,54 +59,10 @@ async def run(suite: Suite, *, model: str, streams: int, tokens: int, words: int
             print(f"    ours ÷ {name}, {what}: {ratio:.2f}")
 
 
-def _prompt(words: int, number: int) -> str:
-    """So many words in an order of their own: no two prompts share a prefix."""
-    chosen = random.Random(number).choices(WORDS, k=words)  # noqa: S311 (no secret)
-    return " ".join(["Go on:", *chosen])
-
-
-def _chat(prompt: str) -> str:
-    """ChatML with SmolLM2's own system message, as its template makes it."""
-    system = "You are a helpful AI assistant named SmolLM, trained by Hugging Face"
-    return f"<|im_start|>system\n{system}<|im_end|>\n<|im_start|>user\n{prompt}<|im_end|>\n<|im_start|>assistant\n"
-
-
 def _line(name: str, speeds: Speeds) -> None:
     print(
         f"  {name:<44} {speeds.one:6.1f} t/s {speeds.many:8.1f} t/s {speeds.ttft_cold:8.2f} s {speeds.ttft_warm:6.2f} s"
     )
-
-
-async def _round(session: aiohttp.ClientSession, url: str, model: str, prompts: list[str], tokens: int) -> Round:
-    started = time.perf_counter()
-    streams = await asyncio.gather(*(_stream(session, url, model, prompt, tokens) for prompt in prompts))
-    return Round(list(streams), time.perf_counter() - started)
-
-
-async def _stream(session: aiohttp.ClientSession, url: str, model: str, prompt: str, tokens: int) -> Stream:
-    body = {
-        "model": model,
-        "messages": [{"role": "user", "content": prompt}],
-        "max_tokens": tokens,
-        "temperature": 0,
-        "ignore_eos": True,
-        "stream": True,
-        "stream_options": {"include_usage": True},
-    }
-    started, first, counted = time.perf_counter(), 0.0, 0
-    async with session.post(f"{url}/v1/chat/completions", json=body) as response:
-        response.raise_for_status()
-        async for line in response.content:
-            if not line.startswith(b"data: {"):
-                continue
-            chunk = json.loads(line[6:])
-            if chunk.get("error"):
-                raise SystemExit(f"the server failed: {chunk['error']['message']}")
-            if not first and any(choice["delta"].get("content") for choice in chunk["choices"]):
-                first = time.perf_counter() - started
-            if chunk.get("usage"):
-                counted = chunk["usage"]["completion_tokens"]
-    return Stream(first, time.perf_counter() - started, counted)
 
 
 def _detail(measured: Round) -> str:

@@ -15,6 +15,8 @@ from litestar.openapi.spec import SecurityScheme
 from litestar.types import ControllerRouterHandler
 from prometheus_client import CollectorRegistry
 
+from tessera.jobs.transcription_routes import mount_transcriptions
+from tessera.jobs.transcription_submission import FORM_BYTES
 from tessera.jobs.video_routes import mount
 from tessera.settings import Settings
 from tessera.web.app import build_app
@@ -73,8 +75,15 @@ def create_app(settings: Settings) -> Litestar:
 
     videos = mount(settings, video_card) if "video" in settings.gateway.services else None
 
+    async def transcription_card(name: str | None) -> Card:
+        return await upstreams.card(name, "transcription")
+
+    heard = mount_transcriptions(settings, transcription_card) if "speech" in settings.gateway.services else None
+    jobs = [each for each in (videos, heard) if each is not None]
+    recordings = settings.speech.max_job_bytes + FORM_BYTES if heard else 0
+
     async def ready() -> Mapping[str, str]:
-        return {**(await videos.ready() if videos else {}), **upstreams.states()}
+        return {**(await jobs[0].ready() if jobs else {}), **upstreams.states()}
 
     def behind_keys(handlers: list[ControllerRouterHandler], max_body_bytes: int) -> Router:
         security: list[dict[str, list[str]]] = [{"key": []}] if keys.required else []
@@ -95,14 +104,22 @@ def create_app(settings: Settings) -> Litestar:
                 [list_models, retrieve_model, chat_completions, completions, embeddings, tokenize, detokenize, speech],
                 settings.gateway.max_json_bytes,
             ),
-            behind_keys([transcriptions, translations], settings.gateway.max_body_bytes),
+            behind_keys(
+                [transcriptions, *(heard.route_handlers if heard else [])],
+                max(recordings, settings.gateway.max_body_bytes),
+            ),
+            behind_keys([translations], settings.gateway.max_body_bytes),
             *([behind_keys(videos.route_handlers, settings.gateway.max_json_bytes)] if videos else []),
         ],
         ready=ready,
         registry=registry,
         description=DESCRIPTION,
-        lifespan=[serving, *(videos.lifespan if videos else [])],
-        state={"upstreams": upstreams, **(videos.state if videos else {})},
+        lifespan=[serving, *(each for one in jobs for each in one.lifespan)],
+        state={
+            "upstreams": upstreams,
+            "max_body_bytes": settings.gateway.max_body_bytes,
+            **{name: value for one in jobs for name, value in one.state.items()},
+        },
         max_body_bytes=settings.gateway.max_json_bytes,
         security_schemes=_SCHEMES if keys.required else None,
     )

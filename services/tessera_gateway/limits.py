@@ -14,7 +14,8 @@ from litestar import Request
 from msgspec import Meta
 
 from tessera.errors import InvalidRequestError, UnsupportedMediaError
-from tessera.web.forms import parse_multipart
+from tessera.web.forms import Form, parse_multipart
+from tessera.web.uploads import read_to_memory
 from tessera.wire.decoding import convert_form, decode_json
 
 PARSE_INLINE_BYTES = 256 * 1024
@@ -52,23 +53,23 @@ async def read_json(request: Request[Any, Any, Any]) -> Body:
     return Body(decode_json(data, Routed).model, data, content_type)
 
 
-async def read_multipart(request: Request[Any, Any, Any]) -> Body:
-    """The body of a form with a file.
+async def read_multipart(request: Request[Any, Any, Any], most_bytes: int) -> tuple[Body, Form]:
+    """The body of a form with a file, and what is in it.
 
     Raises:
         UnsupportedMediaError: another content type.
         InvalidRequestError: a damaged form, or one without a model.
-        PayloadTooLargeError: over the route's limit.
+        PayloadTooLargeError: over `most_bytes`.
     """
     content_type = request.headers.get("content-type", "")
     if content_type.partition(";")[0].strip().lower() != "multipart/form-data":
         given = content_type or "(none)"
         raise UnsupportedMediaError(f"content-type {given!r} is not supported here; send multipart/form-data")
-    data = await request.body()
+    data = await read_to_memory(request, most_bytes)
     if len(data) > PARSE_INLINE_BYTES:
         form = await asyncio.to_thread(parse_multipart, data, content_type)
     else:
         form = parse_multipart(data, content_type)
     if "model" in form.files:
         raise InvalidRequestError("`model` is a name, not a file", param="model")
-    return Body(convert_form(form.fields, Routed).model, data, content_type)
+    return Body(convert_form(form.fields, Routed).model, data, content_type), form

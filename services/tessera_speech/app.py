@@ -6,17 +6,23 @@ import contextlib
 from collections.abc import AsyncIterator
 
 import aiohttp
-from litestar import Litestar
+from litestar import Litestar, Router
 from prometheus_client import CollectorRegistry, Histogram
 
+from tessera.errors import UnavailableError
+from tessera.jobs.keeping import keeping
+from tessera.jobs.transcription_routes import mount_transcriptions
+from tessera.jobs.transcription_submission import FORM_BYTES as JOB_FORM_BYTES
 from tessera.language.service import EngineHost
 from tessera.settings import Settings
 from tessera.web.app import build_app
 from tessera.web.metrics import SECONDS
+from tessera.web.models import find_model
+from tessera.wire.models import Card, ModelList
 from tessera_speech.live.routes import LiveSeats
 from tessera_speech.live.thinking import Thinker
 from tessera_speech.pipeline import SpeechTools
-from tessera_speech.routes import ROUTES
+from tessera_speech.routes import RECORDING_ROUTES, ROUTES
 
 FORM_BYTES = 1024 * 1024
 """What a form may have beside its file."""
@@ -46,13 +52,35 @@ def create_app(settings: Settings) -> Litestar:
             app.state.thinker = Thinker(session, url, settings.speech.conversation_key)
             yield
 
+    async def card_of(name: str | None) -> Card:
+        """Of the transcription model: what a job is heard by."""
+        models = host.models()
+        able = [model for model in models.data if model.card is not None and "transcription" in model.card.tasks]
+        if not able:
+            raise UnavailableError("the speech engine is still loading its model", retry_after=2)
+        found = find_model(ModelList(data=able), name or able[0].id)
+        assert found.card is not None
+        return found.card
+
+    heard = mount_transcriptions(settings, card_of)
+    waited_for = settings.speech.max_audio_bytes + FORM_BYTES
+    most_bytes = max(settings.speech.max_job_bytes + JOB_FORM_BYTES, waited_for)
+    recordings = Router(
+        "/", route_handlers=[*RECORDING_ROUTES, *heard.route_handlers], request_max_body_size=most_bytes
+    )
     return build_app(
         "speech",
-        ROUTES,
+        [*ROUTES, recordings],
         ready=host.states,
         registry=registry,
         description="Speech synthesis and transcription with OpenAI's shapes.",
-        lifespan=[host.lifespan, thinking],
-        state={"host": host, "models": host.models, "live_seats": LiveSeats(settings.speech.max_live_sessions)},
-        max_body_bytes=settings.speech.max_audio_bytes + FORM_BYTES,
+        lifespan=[host.lifespan, thinking, *heard.lifespan, keeping(settings)],
+        state={
+            "host": host,
+            "models": host.models,
+            "live_seats": LiveSeats(settings.speech.max_live_sessions),
+            "max_body_bytes": waited_for,
+            **heard.state,
+        },
+        max_body_bytes=waited_for,
     )

@@ -8,7 +8,8 @@ limit of seconds. Does not know models or HTTP.
 from __future__ import annotations
 
 import io
-from typing import Any
+from collections.abc import Callable
+from typing import Any, BinaryIO
 
 import av
 import numpy as np
@@ -39,10 +40,40 @@ def decode(data: bytes, *, rate: int, max_seconds: float) -> np.ndarray[Any, Any
         UnsupportedMediaError: not a file of a known format, or of a codec that cannot be decoded.
         InvalidRequestError: damaged, without sound, too short or too long.
     """
+    parts: list[np.ndarray[Any, Any]] = []
+    _read(io.BytesIO(data), _Samples(rate, max_seconds, "max_audio_seconds", parts.append))
+    return np.concatenate(parts)
+
+
+def decode_to(file: BinaryIO, into: BinaryIO, *, rate: int, max_seconds: float, look: Callable[[], None]) -> int:
+    """As `decode`, for what is too long for memory.
+
+    Args:
+        file: of the recording; can be sought.
+        into: gets the samples, little-endian float32.
+        rate: samples a second of the result.
+        max_seconds: longest recording that is taken.
+        look: called now and then; what it raises ends the work.
+
+    Returns:
+        How many samples there are.
+    """
+
+    def keep(part: np.ndarray[Any, Any]) -> None:
+        look()
+        into.write(part.tobytes())
+
+    samples = _Samples(rate, max_seconds, "max_job_seconds", keep)
+    _read(file, samples)
+    into.flush()
+    return samples.count
+
+
+def _read(file: BinaryIO, samples: _Samples) -> None:
     try:
         # `format_whitelist` binds the probing itself; no protocol may be opened from inside a file.
         options = {"format_whitelist": ",".join(FORMATS), "protocol_whitelist": ""}
-        container = av.open(io.BytesIO(data), "r", options=options, metadata_errors="replace")
+        container = av.open(file, "r", options=options, metadata_errors="replace")
     except (FFmpegError, OSError, ValueError) as error:
         raise UnsupportedMediaError(
             f"`file` is not a recording that can be read ({_reason(error)}); known formats are {READABLE}", param="file"
@@ -50,14 +81,13 @@ def decode(data: bytes, *, rate: int, max_seconds: float) -> np.ndarray[Any, Any
     with container:
         if not container.streams.audio:
             raise InvalidRequestError("`file` has no audio track", param="file", code="invalid_audio")
-        samples = _Samples(rate, max_seconds)
         try:
             _decode(container, samples)
         except (FFmpegError, ValueError) as error:
             raise InvalidRequestError(
                 f"`file` is damaged: {_reason(error)}", param="file", code="invalid_audio"
             ) from error
-    return samples.result()
+    samples.check()
 
 
 def _decode(container: Any, samples: _Samples) -> None:
@@ -100,50 +130,49 @@ def _check(context: Any) -> None:
 
 
 class _Samples:
-    """What has been decoded so far, resampled."""
+    """What has been decoded so far, resampled; `keep` is given its parts, float32 of shape [samples]."""
 
-    def __init__(self, rate: int, max_seconds: float) -> None:
+    def __init__(self, rate: int, max_seconds: float, limit: str, keep: Callable[[np.ndarray[Any, Any]], None]) -> None:
         self._rate = rate
         self._max_seconds = max_seconds
+        self._limit = limit
+        self._sink = keep
         self._resampler = av.AudioResampler(format="flt", layout="mono", rate=rate)
-        self._parts: list[np.ndarray[Any, Any]] = []
-        self._count = 0
+        self.count = 0
 
     @property
     def full(self) -> bool:
         """Whether there is more than may be."""
-        return self._count > self._max_seconds * self._rate
+        return self.count > self._max_seconds * self._rate
 
     def add(self, frame: Any) -> None:
         frame.pts = None  # gaps and jumps of a file's own clock must not become silence
         self._keep(self._resampler.resample(frame))
 
     def finish(self) -> None:
-        if self._count:
+        if self.count:
             self._keep(self._resampler.resample(None))
 
     def _keep(self, frames: list[Any]) -> None:
         for frame in frames:
             part = frame.to_ndarray()[0]
-            self._parts.append(part)
-            self._count += part.size
+            self.count += part.size
+            # A float file may carry NaN or infinity; features must not.
+            self._sink(np.clip(np.nan_to_num(part), -1.0, 1.0).astype("<f4", copy=False))
 
-    def result(self) -> np.ndarray[Any, Any]:
+    def check(self) -> None:
         if self.full:
             raise InvalidRequestError(
-                f"`file` is longer than `max_audio_seconds`, {self._max_seconds:g}; send it in parts",
+                f"`file` is longer than `{self._limit}`, {self._max_seconds:g}; send it in parts",
                 param="file",
                 code="audio_too_long",
             )
-        if self._count < MIN_SECONDS * self._rate:
+        if self.count < MIN_SECONDS * self._rate:
             raise InvalidRequestError(
-                f"`file` has {self._count / self._rate:.2f} s of audio; at least {MIN_SECONDS} s are needed",
+                f"`file` has {self.count / self._rate:.2f} s of audio; at least {MIN_SECONDS} s are needed",
                 param="file",
                 code="audio_too_short",
             )
-        samples = np.concatenate(self._parts)
-        # A float file may carry NaN or infinity; features must not.
-        return np.clip(np.nan_to_num(samples), -1.0, 1.0).astype("<f4", copy=False)
 
 
 def _reason(error: Exception) -> str:

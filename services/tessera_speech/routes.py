@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from tessera.web.models import MODEL_ROUTES
 from tessera_speech.live.routes import realtime
+from tessera_speech.piece_routes import hear_piece
 from tessera_speech.speech_routes import synthesize
-from tessera_speech.transcription_routes import TRANSCRIPTION_ROUTES
+from tessera_speech.transcription_routes import transcribe, translate
 
-ROUTES = [*MODEL_ROUTES, *TRANSCRIPTION_ROUTES, synthesize, realtime]
+ROUTES = [*MODEL_ROUTES, translate, synthesize, realtime, hear_piece]
+RECORDING_ROUTES = [transcribe]
+"""Whose bodies may be as large as a job's recording."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 
@@ -59,20 +59,36 @@ def planned(text: str, characters: Characters, *, markup: bool = True) -> Plan:
             param="input",
             code="invalid_ssml",
         )
+    plan = composed(script, characters.readable, lambda sentence, _: characters.placed(sentence))
+    if not plan.tokens:
+        raise InvalidRequestError("`input` has no character that the model can speak", param="input")
+    return plan
+
+
+def composed(
+    script: ssml.Script,
+    readable: Callable[[Traced], Traced],
+    placed_in: Callable[[str, Sequence[Span]], list[tuple[int, int]]],
+) -> Plan:
+    """The plan of a script.
+
+    Args:
+        script: what is to be spoken.
+        readable: writes a part of it out.
+        placed_in: (sentence, where each of its characters comes from) → token ids with their places in it, or -1.
+    """
     plan = Plan()
     words = [match.span() for match in _WORD.finditer(script.text)]
     begin = 0
     for place, seconds in [*script.pauses, (len(script.text), 0.0)]:
-        for sentence, origins in _sentences(script, begin, place, characters):
-            placed = characters.placed(sentence)
+        for sentence, origins in sentences_of(script, begin, place, readable):
+            placed = placed_in(sentence, origins)
             if any(sentence[at].isalnum() for _, at in placed if at >= 0):
                 plan.sentences.append(_utterance(placed, origins, script.rates))
                 plan.marks.append(_marks(placed, sentence, origins, script.text, words))
         if seconds > 0:
-            _rest(plan, seconds)
+            rest(plan, seconds)
         begin = place
-    if not plan.tokens:
-        raise InvalidRequestError("`input` has no character that the model can speak", param="input")
     return plan
 
 
@@ -90,8 +106,10 @@ def timed(marks: Sequence[Mark], token_samples: Sequence[int], *, begin: int, ra
     ]
 
 
-def _sentences(script: ssml.Script, begin: int, end: int, characters: Characters) -> Iterator[tuple[str, list[Span]]]:
-    """The sentences of a part of the text, written out, with where each character comes from."""
+def sentences_of(
+    script: ssml.Script, begin: int, end: int, readable: Callable[[Traced], Traced]
+) -> Iterator[tuple[str, list[Span]]]:
+    """The sentences of a part of the text, made `readable`, with where each character comes from."""
     last = begin
     parts: list[Traced] = []
     for first, stop, said in script.readings:
@@ -100,7 +118,7 @@ def _sentences(script: ssml.Script, begin: int, end: int, characters: Characters
             last = stop
     parts.append(_cut(script.text, last, end))
     joined = Traced("".join(part.text for part in parts), [origin for part in parts for origin in part.origins])
-    whole = characters.readable(joined)
+    whole = readable(joined)
     inked = (origin for character, origin in zip(whole.text, whole.origins, strict=True) if not character.isspace())
     for sentence in split(whole.text):
         # Only white space is changed by cutting: the others come in their order.
@@ -153,7 +171,7 @@ def _marks(
     return made
 
 
-def _rest(plan: Plan, seconds: float) -> None:
+def rest(plan: Plan, seconds: float) -> None:
     """Silence after what there is so far."""
     if not plan.sentences:
         plan.sentences.append(Utterance(pause_s=seconds))

@@ -37,10 +37,13 @@ Host = EngineHost[SpeechTools]
 async def synthesize(request: Request[Any, Any, State], state: State) -> Stream:
     """Sends the audio file while it is made, or as `speech.audio.*` events with `stream_format=sse`.
 
-    `input` is a text or SSML (`<speak>…</speak>` with break, prosody rate, say-as, sub, p, s). `voice` is one of the
-    model's voices (see its card), a mixture like `joe+anna` or `joe(3)+anna(1)`, or one of OpenAI's names, which stand
-    for them in turn. `pcm` is 24 kHz; the other formats have the model's own rate where the codec allows it. The same
-    `seed` makes the same samples. With `timestamp_granularities: ["word"]` events tell when each word is said.
+    `input` is a text or SSML (`<speak>…</speak>` with break, prosody rate, say-as, sub, p, s; phoneme where the model
+    reads phonemes). `voice` is one of the model's voices (see its card), a mixture like `joe+anna` or `joe(3)+anna(1)`,
+    or one of OpenAI's names, which stand for them in turn. `pcm` is 24 kHz; the other formats have the model's own rate
+    where the codec allows it. The same `seed` makes the same samples. With `timestamp_granularities: ["word"]` events
+    tell when each word is said. Codec language models (CSM) keep their own pace and do not know words' times: `speed`,
+    `prosody` and granularities are refused; their voices are speakers' numbers and the recordings in the model's folder
+    `voices`.
     """
     body = decode_json(await request.body(), SpeechRequest)
     host: Host = state.host

@@ -145,24 +145,19 @@ def spoken(text: str) -> str:
 
 def rewritten(text: Traced) -> Traced:
     """See `spoken`; each character knows where it comes from."""
-    text = text.map(
-        lambda c: "".join(_SYMBOLS.get(k, k) if k in "’‘…" else k for k in unicodedata.normalize("NFKC", c))
-    )
+    text = text.map(_composed)
     for rule in RULES:
         text = text.sub(*rule)
     text = text.map(lambda c: _SYMBOLS.get(c, c))
-    text = text.map(
-        lambda c: "".join(
-            " " if k == "-" else k for k in unicodedata.normalize("NFKD", c) if not unicodedata.combining(k)
-        )
-    )
+    text = text.map(_plain)
     for rule in _TIDY:
         text = text.sub(*rule)
     return text
 
 
-def _early(character: str) -> str:
-    return _SYMBOLS[character] if character in "’‘…" else character
+def _composed(character: str) -> str:
+    parts = unicodedata.normalize("NFKC", character)
+    return "".join(_SYMBOLS[part] if part in "’‘…" else part for part in parts)
 
 
 def _plain(character: str) -> str:

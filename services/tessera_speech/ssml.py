@@ -1,4 +1,5 @@
-"""The part of SSML that synthesizers here can follow: `break`, `prosody` with `rate`, `say-as`, `sub`, `p`, `s`.
+"""The part of SSML that synthesizers here can follow: `break`, `prosody` with `rate`, `say-as`, `sub`, `p`, `s`; and
+`phoneme` where the model reads phonemes.
 
 What is malformed or not supported is named by its line and column. Nothing outside the text is ever read: documents
 with a DOCTYPE are refused. Source: Speech Synthesis Markup Language 1.1. Does not know models.
@@ -7,6 +8,7 @@ with a DOCTYPE are refused. Source: Speech Synthesis Markup Language 1.1. Does n
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from xml.parsers import expat
 
@@ -33,8 +35,14 @@ _ATTRIBUTES = {
     "prosody": {"rate"},
     "say-as": {"interpret-as", "format", "detail"},
     "sub": {"alias"},
+    "phoneme": {"ph", "alphabet"},
 }
-_TEXT_ONLY = ("say-as", "sub")
+ALPHABETS = ("ipa", "x-arpabet")
+_TEXT_ONLY = ("say-as", "sub", "phoneme")
+_STANDS_FOR = "word"
+"""What is read instead of a word with phonemes, so that nothing is made of it."""
+Written = Callable[[str, str], list[str]]
+"""(phonemes, alphabet) → the model's own names; raises ValueError with what is wrong."""
 _SPACE = re.compile(r"\s+")
 
 
@@ -43,13 +51,15 @@ class Script:
     """A text to speak and how.
 
     `rates` are (begin, end, factor) of characters; `readings` (begin, end, words) replace characters; `pauses` are
-    (place, seconds) where the text is cut, with or without silence. All are in order and none overlap.
+    (place, seconds) where the text is cut, with or without silence. All are in order and none overlap. `sounds` are the
+    phonemes of some of the readings, by their (begin, end).
     """
 
     text: str = ""
     rates: list[tuple[int, int, float]] = field(default_factory=list)
     readings: list[tuple[int, int, str]] = field(default_factory=list)
     pauses: list[tuple[int, float]] = field(default_factory=list)
+    sounds: dict[tuple[int, int], list[str]] = field(default_factory=dict)
 
 
 def is_ssml(text: str) -> bool:
@@ -57,25 +67,31 @@ def is_ssml(text: str) -> bool:
     return re.match(r"\s*(<\?xml[^>]*>\s*)?<speak[\s/>]", text) is not None
 
 
-def parse(text: str) -> Script:
+def parse(text: str, phonemes: Written | None = None) -> Script:
     """Read SSML.
+
+    Args:
+        text: a document.
+        phonemes: reads those of `phoneme`; without it there is no such element.
 
     Raises:
         InvalidRequestError: it is malformed, or asks for what is not supported; names line and column.
     """
-    reader = _Reader(text)
+    reader = _Reader(text, phonemes)
     reader.read()
     return reader.script
 
 
 class _Reader:
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, phonemes: Written | None) -> None:
+        self._phonemes = phonemes
         self.script = Script()
         self._source = text
         self._lines = text.encode("utf-8", "replace").split(b"\n")
         self._open: list[tuple[str, dict[str, str]]] = []
         self._rates = [1.0]
         self._held: list[str] = []
+        self._said: list[str] = []
         self._parser = expat.ParserCreate("utf-8")
         self._parser.buffer_text = True
         self._parser.StartElementHandler = self._start
@@ -107,13 +123,14 @@ class _Reader:
     def _start(self, name: str, attributes: dict[str, str]) -> None:
         if (name == "speak") != (not self._open):
             raise self._error("`speak` is the outermost element, once")
-        if name == "phoneme":
+        if name == "phoneme" and self._phonemes is None:
             raise self._error(
                 "`phoneme` needs a model that reads phonemes; this one reads letters: write the word as it sounds, or "
                 'use <sub alias="…">'
             )
         if name not in _ATTRIBUTES:
-            raise self._error(f"`{name}` is not supported; there are {', '.join(_ATTRIBUTES)}")
+            known = [known for known in _ATTRIBUTES if known != "phoneme" or self._phonemes is not None]
+            raise self._error(f"`{name}` is not supported; there are {', '.join(known)}")
         for attribute in attributes:
             if attribute not in _ATTRIBUTES[name]:
                 allowed = ", ".join(sorted(_ATTRIBUTES[name])) or "none"
@@ -133,6 +150,8 @@ class _Reader:
             self._pause(0.0)
         elif name == "say-as" and attributes.get("interpret-as") not in READINGS:
             raise self._error(f"`interpret-as` must be one of {', '.join(READINGS)}")
+        elif name == "phoneme":
+            self._said = self._sounds(attributes)
         elif name == "sub" and not attributes.get("alias", "").strip():
             raise self._error("`sub` needs an `alias`: what is said instead")
 
@@ -158,7 +177,21 @@ class _Reader:
             said = found
         begin = len(self.script.text)
         self._write(written)
-        self.script.readings.append((begin, len(self.script.text), said))
+        end = len(self.script.text)
+        if name == "phoneme":
+            said = _STANDS_FOR
+            self.script.sounds[begin, end] = self._said
+        self.script.readings.append((begin, end, said))
+
+    def _sounds(self, attributes: dict[str, str]) -> list[str]:
+        assert self._phonemes is not None
+        alphabet = attributes.get("alphabet", "ipa")
+        if alphabet not in ALPHABETS:
+            raise self._error(f"`alphabet` must be one of {', '.join(ALPHABETS)}")
+        try:
+            return self._phonemes(attributes.get("ph", ""), alphabet)
+        except ValueError as error:
+            raise self._error(f"`ph` is {attributes.get('ph', '')!r}: {error}") from error
 
     def _characters(self, data: str) -> None:
         if self._open and self._open[-1][0] in _TEXT_ONLY:

@@ -24,9 +24,9 @@ from tessera.wire.audio import SpeechRequest, SpeechUsage, SpokenWord
 from tessera.wire.engine import Audio, Synthesize
 from tessera.wire.models import Card
 from tessera_speech import voices
-from tessera_speech.characters import Characters
 from tessera_speech.codecs import encoder, to_int16
-from tessera_speech.script import Plan, planned, timed
+from tessera_speech.readers import reader_of
+from tessera_speech.script import Plan, timed
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Synthesis:
 
     Args:
         card: of the model; its first voice is the default.
-        directory: of the model; its alphabet is read from there.
+        directory: of the model; its tokenizer is read from there.
         engine: that has the model.
         settings: limits.
         first_audio: observed with the seconds from request to the first bytes.
@@ -55,7 +55,7 @@ class Synthesis:
         assert card.sample_rate is not None, "the engine completes the cards it sends"
         self.card = card
         self.rate = card.sample_rate
-        self._characters = Characters(directory)
+        self._reader = reader_of(directory)
         self._engine = engine
         self._settings = settings
         self._first_audio = first_audio
@@ -63,7 +63,7 @@ class Synthesis:
     def can_speak(self, text: str) -> bool:
         """Whether a plain text has anything that the model can speak."""
         try:
-            return bool(planned(text, self._characters, markup=False).tokens)
+            return bool(self._reader.planned(text, markup=False, voice=self.card.voices[0]).tokens)
         except InvalidRequestError:
             return False
 
@@ -75,11 +75,14 @@ class Synthesis:
             TesseraError: what the engine says.
         """
         started = time.perf_counter()
-        plan = self._planned(body, markup=markup)
+        self._check(body)
+        weights = voices.mixture_of(_voice_of(body), self.card.voices)
+        voice = self.card.voices[max(weights, key=lambda index: weights[index])]
+        plan = self._reader.planned(body.input, markup=markup, voice=voice)
         made = encoder(body.response_format, self.rate)
         waiting = True
         position = frames = 0
-        async with aclosing(self._engine.request(self._message(body, plan))) as answers:
+        async with aclosing(self._engine.request(self._message(body, plan, weights))) as answers:
             async for answer in answers:
                 assert isinstance(answer, Audio)
                 samples = to_int16(np.frombuffer(answer.samples.data, dtype="<f4"))
@@ -99,7 +102,7 @@ class Synthesis:
                 if data or words or usage:
                     yield Piece(data, words, usage)
 
-    def _planned(self, body: SpeechRequest, *, markup: bool) -> Plan:
+    def _check(self, body: SpeechRequest) -> None:
         if body.model != self.card.id:
             raise ModelNotFoundError(
                 f"there is no model {body.model!r} here that can speak; {self.card.id!r} can", param="model"
@@ -109,6 +112,7 @@ class Synthesis:
                 "`timestamp_granularities` needs `stream_format=sse`: an audio file has no place for words",
                 param="timestamp_granularities",
             )
+        self._reader.check(body)
         limit = self._settings.max_input_characters
         if len(body.input) > limit:
             raise InvalidRequestError(
@@ -116,14 +120,16 @@ class Synthesis:
                 param="input",
                 code="string_above_max_length",
             )
-        return planned(body.input, self._characters, markup=markup)
 
-    def _message(self, body: SpeechRequest, plan: Plan) -> Synthesize:
-        voice = body.voice if isinstance(body.voice, str) or body.voice is None else body.voice.id
+    def _message(self, body: SpeechRequest, plan: Plan, weights: dict[int, float]) -> Synthesize:
         return Synthesize(
             request_id=f"speech-{uuid.uuid4().hex}",
             sentences=plan.sentences,
-            voices=voices.mixture_of(voice, self.card.voices),
+            voices=weights,
             speed=body.speed,
             seed=secrets.randbits(63) if body.seed is None else body.seed,
         )
+
+
+def _voice_of(body: SpeechRequest) -> str | None:
+    return body.voice if isinstance(body.voice, str) or body.voice is None else body.voice.id

@@ -11,29 +11,34 @@ import uuid
 import weakref
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from functools import cached_property
 from pathlib import Path
-from typing import Any
-
-import numpy as np
+from typing import Protocol
 
 from tessera.engine.client import EngineClient
 from tessera.errors import InvalidRequestError, ModelNotFoundError, OverloadedError, PayloadTooLargeError
 from tessera.settings_media import SpeechSettings
-from tessera.wire.audio import Segment, ServerVAD, TranscriptionRequest, TranscriptTextSegment, Word
-from tessera.wire.engine import Array, Transcribe, Transcript, TranscriptSegment, TranscriptWord
+from tessera.wire.audio import Segment, TranscriptionRequest, TranscriptTextSegment, Word
+from tessera.wire.engine import Array, FromEngine, Transcribe, Transcript, TranscriptSegment, TranscriptWord
 from tessera.wire.models import Card
-from tessera_speech import recordings, windows
-from tessera_speech.diarization import Turns, known_speakers, turns_of
-from tessera_speech.live.turns import Detector, EnergyDetector
-from tessera_speech.speakers import ClusteringDiarizer, Diarizer
+from tessera_speech import recordings
+from tessera_speech.cuts import Cutter
+from tessera_speech.diarization import Turns, known_speakers
+from tessera_speech.live.turns import Detector
 from tessera_speech.transcripts import Transcripts
-from tessera_speech.voice_activity import RATE, VoiceActivity, spans
 
+TIMED_FORMATS = ("srt", "vtt", "verbose_json", "diarized_json")
 DECODERS = 2
 """Recordings that are decoded at once; each may hold `max_audio_seconds` of samples."""
 HELD_RECORDINGS = 8
 """Decoded recordings of the longest kind that may wait in memory, or as many shorter ones as are as long together."""
+
+
+class Hears(Protocol):
+    """What a transcript comes from: an engine."""
+
+    def request(self, message: Transcribe) -> AsyncGenerator[FromEngine]:
+        """The answers to a message, to the last. Closing the iterator early cancels."""
+        ...
 
 
 class Transcription:
@@ -54,7 +59,7 @@ class Transcription:
         self._engine = engine
         self._settings = settings
         self._decoding = asyncio.Semaphore(DECODERS)
-        self._diarizer: Diarizer = ClusteringDiarizer()
+        self._cutter = Cutter(card, self._transcripts, settings)
         # Counts what is in memory for as long as it is, however its request ends.
         self._held: weakref.WeakSet[Listening] = weakref.WeakSet()
 
@@ -90,22 +95,13 @@ class Transcription:
                 f"`file` has {len(data)} bytes; `max_audio_bytes` is {limit}; compress it or send it in parts",
                 param="file",
             )
-        detection = self._detection(body)
-        diarized = body.response_format == "diarized_json"
-        if diarized and self.rate != RATE:
-            raise InvalidRequestError(f"speakers are told apart at {RATE} samples a second alone", param="model")
-        known = await asyncio.to_thread(known_speakers, body) if diarized else None
+        wanted = self._cutter.wanted(body)
+        known = await asyncio.to_thread(known_speakers, body) if wanted.diarized else None
         async with self._decoding:
             samples = await asyncio.to_thread(
                 recordings.decode, data, rate=self.rate, max_seconds=self._settings.max_audio_seconds
             )
-            probabilities = None
-            if detection is not None or diarized:
-                probabilities = await asyncio.to_thread(self._activity.probabilities, samples)
-            found = await asyncio.to_thread(self._windows, samples, probabilities, detection)
-            turns = None
-            if probabilities is not None and known is not None:
-                turns = await asyncio.to_thread(turns_of, samples, probabilities, self._diarizer, known)
+            cut = await asyncio.to_thread(self._cutter.cut, samples, wanted, known)
         held_s = sum(listening.seconds for listening in self._held)
         if held_s + samples.size / self.rate > HELD_RECORDINGS * self._settings.max_audio_seconds:
             raise OverloadedError(f"{held_s:.0f} s of recordings are already waiting; try again later", retry_after=10)
@@ -117,49 +113,17 @@ class Transcription:
             temperature=body.temperature,
             timestamps=timestamps,
             seed=secrets.randbits(63),
-            windows=found,
-            words=diarized or "word" in body.timestamp_granularities,
+            windows=cut.windows,
+            words=wanted.diarized or "word" in body.timestamp_granularities,
             translate=translate,
         )
-        listening = Listening(message, self._engine, self._transcripts, samples.size / self.rate, turns)
+        listening = Listening(message, self._engine, self._transcripts, samples.size / self.rate, cut.turns)
         self._held.add(listening)
         return listening
 
     def detector(self) -> Detector:
         """Finds speech in one live stream of sound."""
-        return self._activity.ear() if self._settings.voice_detection else EnergyDetector()
-
-    @cached_property
-    def _activity(self) -> VoiceActivity:
-        return VoiceActivity()
-
-    def _detection(self, body: TranscriptionRequest) -> ServerVAD | None:
-        """How to look for speech; None leaves the cuts to the model."""
-        asked = body.chunking_strategy
-        if asked == "none" or (asked is None and not self._settings.voice_detection):
-            return None
-        if self.rate != RATE:
-            raise InvalidRequestError(
-                f"speech is found at {RATE} samples a second, this model listens to {self.rate}; "
-                "`chunking_strategy=none` does without",
-                param="chunking_strategy",
-            )
-        return asked if isinstance(asked, ServerVAD) else ServerVAD()
-
-    def _windows(
-        self,
-        samples: np.ndarray[Any, Any],
-        probabilities: np.ndarray[Any, Any] | None,
-        detection: ServerVAD | None,
-    ) -> list[tuple[int, int]] | None:
-        assert self.card.window_s is not None, "the engine completes the cards it sends"
-        if detection is not None and probabilities is not None:
-            found = spans(probabilities, samples.size, detection)
-        elif self._transcripts.continues:
-            return None
-        else:
-            found = [(0, samples.size)]
-        return windows.pack(found, samples, rate=self.rate, window_s=self.card.window_s)
+        return self._cutter.detector()
 
 
 class Listening:
@@ -167,7 +131,7 @@ class Listening:
 
     Args:
         message: for the engine.
-        engine: that has the model.
+        engine: that has the model, or whoever knows what it has heard.
         transcripts: turns its tokens into text.
         seconds: length of the recording.
         turns: who speaks when, where that was asked for.
@@ -176,7 +140,7 @@ class Listening:
     def __init__(
         self,
         message: Transcribe,
-        engine: EngineClient,
+        engine: Hears,
         transcripts: Transcripts,
         seconds: float,
         turns: Turns | None = None,

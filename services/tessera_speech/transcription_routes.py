@@ -9,43 +9,35 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any, Literal
 
-import msgspec
 from litestar import Request, Response, post
 from litestar.datastructures import State
 from litestar.response import Stream
-from msgspec import UNSET
 
-from tessera.errors import InvalidRequestError
+from tessera.errors import InvalidRequestError, UnsupportedMediaError
+from tessera.jobs.serving import VideoJobs
+from tessera.jobs.transcription_request import is_background, read_transcription, with_objects
+from tessera.jobs.transcription_submission import accept_form, accept_stream, announced_bytes
 from tessera.language.service import EngineHost
-from tessera.web.app import json_response
 from tessera.web.disconnect import unless_client_leaves
 from tessera.web.docs import documented
-from tessera.web.forms import Form, read_form
+from tessera.web.forms import Form, parse_multipart
 from tessera.web.sse import event, stream_response
+from tessera.web.uploads import read_to_memory
 from tessera.wire.audio import (
-    DiarizedTranscription,
-    Segment,
-    Transcription,
     TranscriptionRequest,
     TranscriptTextDelta,
     TranscriptTextDone,
     TranscriptUsage,
     TranslationRequest,
-    VerboseTranscription,
 )
-from tessera.wire.decoding import DAMAGED, convert_form
-from tessera_speech import subtitles
+from tessera.wire.decoding import convert_form
 from tessera_speech.pipeline import SpeechTools
-from tessera_speech.transcription import Listening
+from tessera_speech.transcript_files import file_of, finished, finished_with_speakers
+from tessera_speech.transcription import TIMED_FORMATS, Listening
 from tessera_speech.transcripts import TextInProgress
 
 Host = EngineHost[SpeechTools]
 SpeechHTTPRequest = Request[Any, Any, State]
-
-TIMED_FORMATS = ("srt", "vtt", "verbose_json", "diarized_json")
-REFUSED_FIELDS = {
-    "include": "log-probabilities are not reported",
-}
 
 
 @post(
@@ -56,9 +48,17 @@ REFUSED_FIELDS = {
     operation_class=documented(TranscriptionRequest, "multipart/form-data", file="file"),
 )
 async def transcribe(request: SpeechHTTPRequest, state: State) -> Response[bytes] | Stream:
-    """Takes any common audio or video file. Streams `transcript.text.*` events when `stream` is true."""
-    form, _ = await read_form(request)
-    body, data = _transcription_request(form)
+    """Takes any common audio or video file. Streams `transcript.text.*` events when `stream` is true; with `background`
+    it is a job, answered 202 and looked at under its id."""
+    jobs: VideoJobs = state.transcriptions
+    most: int = state.max_body_bytes
+    if announced_bytes(request) > most:
+        return await accept_stream(request, jobs)
+    form = await _form(request, most)
+    if is_background(form.fields):
+        return await accept_form(request, jobs, form)
+    data = _file(form)
+    body = read_transcription(form.fields)
     host: Host = state.host
     transcription = (await host.tools(body.model)).transcription
     work = transcription.listen(body, data, timestamps=body.response_format in TIMED_FORMATS)
@@ -78,9 +78,9 @@ async def transcribe(request: SpeechHTTPRequest, state: State) -> Response[bytes
 )
 async def translate(request: SpeechHTTPRequest, state: State) -> Response[bytes]:
     """Takes any common audio or video file; the model has to be one that translates (a multilingual Whisper)."""
-    form, _ = await read_form(request)
+    form = await _form(request, state.max_body_bytes)
     data = _file(form)
-    asked = convert_form(_with_objects(form.fields), TranslationRequest)
+    asked = convert_form(with_objects(form.fields), TranslationRequest)
     body = TranscriptionRequest(
         model=asked.model,
         prompt=asked.prompt,
@@ -96,28 +96,18 @@ async def translate(request: SpeechHTTPRequest, state: State) -> Response[bytes]
     return await unless_client_leaves(request, _whole(listening, body, task="translate"))
 
 
-def _transcription_request(form: Form) -> tuple[TranscriptionRequest, bytes]:
-    for name, reason in REFUSED_FIELDS.items():
-        if name in form.fields:
-            raise InvalidRequestError(f"`{name}` is not supported: {reason}", param=name, code="unsupported_parameter")
-    data = _file(form)
-    body = convert_form(_with_objects(form.fields), TranscriptionRequest)
-    if body.timestamp_granularities and body.response_format != "verbose_json":
+async def _form(request: SpeechHTTPRequest, most_bytes: int) -> Form:
+    content_type = request.headers.get("content-type", "")
+    if content_type.startswith("application/json"):
         raise InvalidRequestError(
-            "`timestamp_granularities` needs `response_format=verbose_json`: the other formats have no place for it",
-            param="timestamp_granularities",
+            "`file` is required, and JSON has no place for it: send multipart/form-data",
+            param="file",
+            code="missing_required_parameter",
         )
-    if (body.known_speaker_names or body.known_speaker_references) and body.response_format != "diarized_json":
-        raise InvalidRequestError(
-            "`known_speaker_names` needs `response_format=diarized_json`: the other formats name no speakers",
-            param="known_speaker_names",
-        )
-    if body.stream and body.response_format not in {"json", "text", "diarized_json"}:
-        raise InvalidRequestError(
-            f"`stream` sends text; `response_format={body.response_format}` needs the whole transcript first",
-            param="stream",
-        )
-    return body, data
+    if not content_type.startswith("multipart/form-data"):
+        given = content_type.split(";")[0] or "(none)"
+        raise UnsupportedMediaError(f"content-type {given!r} is not supported; send multipart/form-data")
+    return parse_multipart(await read_to_memory(request, most_bytes), content_type)
 
 
 def _file(form: Form) -> bytes:
@@ -154,73 +144,16 @@ async def _diarized_events(listening: Listening) -> AsyncGenerator[bytes, None]:
     yield event(TranscriptTextDone(text=text.text, usage=TranscriptUsage(seconds=_seconds(listening))))
 
 
-async def _diarized(listening: Listening) -> Response[bytes]:
-    text = TextInProgress()
-    segments = []
-    async for segment in listening.diarized():
-        segments.append(segment)
-        text.add(segment.text)
-    seconds = _seconds(listening)
-    return json_response(
-        DiarizedTranscription(
-            duration=seconds, text=text.text, segments=segments, usage=TranscriptUsage(seconds=seconds)
-        )
-    )
-
-
 async def _whole(
     listening: Listening, body: TranscriptionRequest, task: Literal["transcribe", "translate"] = "transcribe"
 ) -> Response[bytes]:
     if body.response_format == "diarized_json":
-        return await _diarized(listening)
-    segments: list[Segment] = []
-    text = TextInProgress()
-    async for segment in listening.segments():
-        segments.append(segment)
-        text.add(segment.text)
-    usage = TranscriptUsage(seconds=_seconds(listening))
-    match body.response_format:
-        case "json":
-            return json_response(Transcription(text=text.text, usage=usage))
-        case "verbose_json":
-            return json_response(
-                VerboseTranscription(
-                    task=task,
-                    language="english" if task == "translate" else listening.language,
-                    duration=_seconds(listening),
-                    text=text.text,
-                    segments=segments,
-                    words=listening.words if "word" in body.timestamp_granularities else UNSET,
-                    usage=usage,
-                )
-            )
-        case "text":
-            return _plain(text.text, "text/plain")
-        case "srt":
-            return _plain(subtitles.srt(segments), "application/x-subrip")
-        case "vtt":
-            return _plain(subtitles.vtt(segments), "text/vtt")
-
-
-def _plain(text: str, media_type: str) -> Response[bytes]:
-    return Response(text.encode(), headers={"content-type": f"{media_type}; charset=utf-8"})
+        found = await finished_with_speakers(listening)
+    else:
+        found = await finished(listening, words="word" in body.timestamp_granularities, task=task)
+    data, content_type = file_of(found, body.response_format)
+    return Response(data, headers={"content-type": content_type})
 
 
 def _seconds(listening: Listening) -> float:
     return round(listening.seconds, 3)
-
-
-def _with_objects(fields: dict[str, Any]) -> dict[str, Any]:
-    """A form's `chunking_strategy` may be a JSON text, where the SDK writes brackets."""
-    value = fields.get("chunking_strategy")
-    if not isinstance(value, str) or not value.lstrip().startswith("{"):
-        return fields
-    try:
-        return fields | {"chunking_strategy": msgspec.json.decode(value)}
-    except DAMAGED as error:
-        raise InvalidRequestError(
-            f"`chunking_strategy` is not valid JSON: {error}", param="chunking_strategy", code="invalid_json"
-        ) from error
-
-
-TRANSCRIPTION_ROUTES = [transcribe, translate]

@@ -8,6 +8,7 @@ HTTP, and never imports the wheel's own code, which is torch's.
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -44,18 +45,24 @@ class VoiceActivity:
         options.intra_op_num_threads = options.inter_op_num_threads = 1
         self._session = onnxruntime.InferenceSession(str(model_file()), options, providers=["CPUExecutionProvider"])
 
-    def probabilities(self, samples: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    def probabilities(
+        self, samples: np.ndarray[Any, Any], look: Callable[[], None] = lambda: None
+    ) -> np.ndarray[Any, Any]:
         """Probability of speech in each frame.
 
         Args:
             samples: float32 of shape [samples] at 16 kHz.
+            look: called every minute of sound; what it raises ends the work.
 
         Returns:
             float32 of shape [ceil(samples / 512)].
         """
         ear = Ear(self._session)
         parts = range(0, samples.size, FRAME * FRAMES_AT_ONCE)
-        found = [ear.probabilities(samples[first : first + FRAME * FRAMES_AT_ONCE]) for first in parts]
+        found = []
+        for first in parts:
+            look()
+            found.append(ear.probabilities(samples[first : first + FRAME * FRAMES_AT_ONCE]))
         return np.concatenate(found) if found else np.zeros(0, dtype=np.float32)
 
     def ear(self) -> Ear:

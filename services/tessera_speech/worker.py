@@ -16,7 +16,7 @@ from tessera.hub import store
 from tessera.settings import Settings
 from tessera.telemetry import configure_logging
 from tessera.wire.engine import MAX_MESSAGE_BYTES, Ready
-from tessera_speech.characters import Characters
+from tessera_speech.readers import kind_of, reader_of
 from tessera_speech.transcripts import Transcripts
 from tessera_speech.voice_activity import RATE, model_file
 
@@ -39,8 +39,10 @@ def build(settings: Settings) -> Engine:
     import transformers  # noqa: PLC0415
 
     from tessera import device as devices  # noqa: PLC0415
+    from tessera.engine.codec_speech import CodecSpeechQueue  # noqa: PLC0415
     from tessera.engine.speech import SpeechEngine  # noqa: PLC0415
-    from tessera.models.speech_synthesis import load_synthesizer  # noqa: PLC0415
+    from tessera.models import speech_csm, speech_fastspeech  # noqa: PLC0415
+    from tessera.models.speech_synthesis import Synthesizer, load_synthesizer  # noqa: PLC0415
     from tessera.models.speech_transcription import load_transcriber  # noqa: PLC0415
 
     transformers.logging.set_verbosity_error()
@@ -53,10 +55,25 @@ def build(settings: Settings) -> Engine:
     for found in (synthesis, transcription):
         store.check(found)
     # The HTTP process reads these; what is wrong with them is found here, at the start.
-    Characters(synthesis.path)
+    reader_of(synthesis.path)
     Transcripts(transcription.path)
     marks.append(time.perf_counter())
-    synthesizer = load_synthesizer(synthesis.path, synthesis.card, device=device.place)
+    synthesizer: Synthesizer | CodecSpeechQueue
+    kind = kind_of(synthesis.path)
+    if kind == speech_csm.KIND:
+        speaking = speech_csm.load_codec_language_model(
+            synthesis.path,
+            synthesis.card,
+            device=device.place,
+            kv_cache_bytes=speech.kv_cache_bytes,
+            max_streams=speech.max_streams,
+        )
+        spoken = speaking.card
+        synthesizer = CodecSpeechQueue(speaking, max_waiting=speech.max_waiting, max_seconds=speech.max_speech_seconds)
+    else:
+        load = speech_fastspeech.load_fastspeech if kind == speech_fastspeech.KIND else load_synthesizer
+        synthesizer = load(synthesis.path, synthesis.card, device=device.place)
+        spoken = synthesizer.card
     transcriber = load_transcriber(transcription.path, transcription.card, device=device.place)
     marks.append(time.perf_counter())
     longest = BYTES_PER_SAMPLE * transcriber.sample_rate * speech.max_audio_seconds
@@ -73,7 +90,7 @@ def build(settings: Settings) -> Engine:
     parts = ("imports", "check", "weights")
     ready = Ready(
         device=device.name,
-        cards=[synthesizer.card, transcriber.card],
+        cards=[spoken, transcriber.card],
         directories=[str(synthesis.path), str(transcription.path)],
         report={part: after - before for part, (before, after) in zip(parts, pairwise(marks), strict=True)},
     )

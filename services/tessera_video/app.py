@@ -5,7 +5,6 @@ Does not know which worker does what: the records in Redis do.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 
@@ -14,13 +13,9 @@ from prometheus_client import CollectorRegistry
 
 from tessera.errors import UnavailableError
 from tessera.jobs import video_routes
-from tessera.jobs.artifact_places import make_artifacts
-from tessera.jobs.celery_app import make_bell
-from tessera.jobs.reaper import Reaper
+from tessera.jobs.keeping import keeping
 from tessera.jobs.records import Counts
 from tessera.jobs.store import AsyncJobStore
-from tessera.jobs.webhooks import Webhooks
-from tessera.jobs.worker_store import WorkerStore
 from tessera.settings import Settings
 from tessera.web.app import build_app
 from tessera.web.metrics import NamedGauges
@@ -64,20 +59,10 @@ def create_app(settings: Settings) -> Litestar:
         return {**parts, "worker": "ok" if catalog.has_worker() else "starting"}
 
     @asynccontextmanager
-    async def reaping(_: Litestar) -> AsyncIterator[None]:
-        store = WorkerStore(settings.redis_url, timeout_s=settings.redis.timeout_s, settings=settings.jobs)
-        bell = make_bell(settings)
-        reaper = Reaper(store, make_artifacts(settings), bell, on_counts=on_counts)
-        reaper.start()
-        webhooks = Webhooks(looking, settings.webhooks)
-        webhooks.start()
+    async def looking_ends(_: Litestar) -> AsyncIterator[None]:
         try:
             yield
         finally:
-            await webhooks.close()
-            await asyncio.to_thread(reaper.close)
-            bell.close()
-            store.close()
             await looking.close()
 
     return build_app(
@@ -86,6 +71,6 @@ def create_app(settings: Settings) -> Litestar:
         ready=ready,
         registry=registry,
         description=DESCRIPTION,
-        lifespan=[*videos.lifespan, reaping, catalog.lifespan],
+        lifespan=[*videos.lifespan, keeping(settings, on_counts=on_counts), looking_ends, catalog.lifespan],
         state={**videos.state, "models": catalog.models},
     )

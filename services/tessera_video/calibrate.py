@@ -26,10 +26,10 @@ from tessera.engine.diffusion_families import family_of
 from tessera.engine.diffusion_family import FamilyModel
 from tessera.errors import TesseraError
 from tessera.hub.store import check, ensure
-from tessera.models.diffusion import load as load_model
 from tessera.settings import load
 from tessera.telemetry import configure_logging
 from tessera_video.dummy import build
+from tessera_video.loading import load_model
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +50,7 @@ def main(arguments: list[str] | None = None) -> int:
             return _report(given, _stepped(build(), device), device, "a dummy of 16 layers, width 256")
         found = ensure(given.model or settings.video.model, settings.models_dir, logger.info)
         check(found)
-        model = load_model(found.path, device)
+        model = load_model(found.path, device, settings.video)
         if not isinstance(model, FamilyModel):
             print(f"{found.card.id} steps itself (Diffusers' own loop), so it has no step caches", file=sys.stderr)
             return 1

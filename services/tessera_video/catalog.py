@@ -8,12 +8,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import time
 from collections.abc import AsyncIterator, Sequence
 
+import msgspec
 from litestar import Litestar
 
 from tessera.errors import ModelNotFoundError, TesseraError, UnavailableError
+from tessera.hub.adapters import adapter_files
 from tessera.hub.store import locate, name_of
 from tessera.jobs.records import WorkerInfo
 from tessera.jobs.store import AsyncJobStore
@@ -31,12 +34,16 @@ class Catalog:
     Args:
         settings: say the default model.
         store: where workers are registered.
+
+    Raises:
+        SettingsError: `video.adapters` is not as it has to be.
     """
 
     def __init__(self, settings: Settings, store: AsyncJobStore) -> None:
         self.settings = settings
         self.store = store
         self.workers: Sequence[WorkerInfo] = ()
+        self.adapters = sorted(adapter_files(settings.video.adapters))
         self._own: Card | None = None
 
     def models(self) -> ModelList:
@@ -75,7 +82,7 @@ class Catalog:
             UnavailableError: Redis is down; the last picture stays.
         """
         self._own = self._own or await asyncio.to_thread(self._on_disk)
-        self.workers = await self.store.workers()
+        self.workers = [worker for worker in await self.store.workers() if worker.kind == "video"]
 
     @contextlib.asynccontextmanager
     async def lifespan(self, _: Litestar) -> AsyncIterator[None]:
@@ -101,15 +108,23 @@ class Catalog:
         except TesseraError as error:
             logger.debug("no card on this disk: %s", error.message)
             return None
-        return None if found is None else found.card
+        if found is None:
+            return None
+        return msgspec.structs.replace(found.card, adapters=self.adapters)
 
     def _cards(self) -> list[Card]:
         default = name_of(self.settings.video.model)
         cards = {card.id: card for card in ([self._own] if self._own else [])}
-        cards |= {worker.card.id: worker.card for worker in self.workers}
+        for worker in sorted(self.workers, key=_capacity, reverse=True):
+            cards[worker.card.id] = worker.card  # of several, the one that has the least memory
         own = self._own.id if self._own else default
         return sorted(cards.values(), key=lambda card: (card.id != own, card.id))
 
     def _model(self, card: Card) -> Model:
         devices = [worker.device for worker in self.workers if worker.card.id == card.id]
         return Model(id=card.id, created=card.created, card=card, device=devices[0] if devices else None)
+
+
+def _capacity(worker: WorkerInfo) -> float:
+    known = worker.card.clip_memory
+    return math.inf if known is None else known.capacity

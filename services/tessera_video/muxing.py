@@ -9,11 +9,12 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
+from typing import Protocol
 
 import av
 import av.filter
 
-from tessera.engine.diffusion import Frames
+from tessera.engine.diffusion import Picture
 from tessera.wire.videos import VideoFormat
 
 COMMENT = "comment"
@@ -23,18 +24,31 @@ _GIF_HEADER_BYTES = 13
 _GIF_BLOCK_BYTES = 255
 
 
+class Clip(Protocol):
+    """Frames of one size, in order: an array, or what makes them one after another."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """[frames, height, width, 3]."""
+        ...
+
+    def __iter__(self) -> Iterator[Picture]:
+        """Each frame: [height, width, 3], RGB."""
+        ...
+
+
 @dataclass(frozen=True)
 class Container:
     """How a clip becomes a file."""
 
     content_type: str
-    write: Callable[[Frames, int, Path, str], None]
+    write: Callable[[Clip, int, Path, str], None]
     """Takes frames (of even width and height), frames per second (a GIF's are shown for whole hundredths of a second,
     which together keep the time), the file to write, and what its metadata says in the field `COMMENT`. Raises OSError
     as the operating system does (no room, for one)."""
 
 
-def _write_mp4(frames: Frames, fps: int, path: Path, comment: str) -> None:
+def _write_mp4(frames: Clip, fps: int, path: Path, comment: str) -> None:
     """What browsers play: H.264, yuv420p, its index at the front."""
     _write_stream(
         frames,
@@ -48,7 +62,7 @@ def _write_mp4(frames: Frames, fps: int, path: Path, comment: str) -> None:
     )
 
 
-def _write_webm(frames: Frames, fps: int, path: Path, comment: str) -> None:
+def _write_webm(frames: Clip, fps: int, path: Path, comment: str) -> None:
     """VP9, yuv420p, constant quality. The muxer writes no random ids, so equal clips are equal files."""
     _write_stream(
         frames,
@@ -63,7 +77,7 @@ def _write_webm(frames: Frames, fps: int, path: Path, comment: str) -> None:
 
 
 def _write_stream(
-    frames: Frames,
+    frames: Clip,
     fps: int,
     path: Path,
     comment: str,
@@ -83,7 +97,7 @@ def _write_stream(
         file.mux(stream.encode())
 
 
-def _write_gif(frames: Frames, fps: int, path: Path, comment: str) -> None:
+def _write_gif(frames: Clip, fps: int, path: Path, comment: str) -> None:
     """One palette for the whole clip, chosen for what changes; shown again and again."""
     _, height, width, _ = frames.shape
     with av.open(str(path), "w", format="gif", options={"loop": "0"}) as file:
@@ -98,7 +112,7 @@ def _write_gif(frames: Frames, fps: int, path: Path, comment: str) -> None:
         _put_gif_comment(path, comment.encode())
 
 
-def _in_one_palette(frames: Frames) -> Iterator[av.VideoFrame]:
+def _in_one_palette(frames: Clip) -> Iterator[av.VideoFrame]:
     graph = av.filter.Graph()
     _, height, width, _ = frames.shape
     source = graph.add_buffer(width=width, height=height, format="rgb24", time_base=Fraction(1))
@@ -116,7 +130,7 @@ def _in_one_palette(frames: Frames) -> Iterator[av.VideoFrame]:
         frame.pts, frame.time_base = index, Fraction(1)
         source.push(frame)
     source.push(None)
-    for _ in frames:
+    for _ in range(frames.shape[0]):
         yield sink.pull()
 
 

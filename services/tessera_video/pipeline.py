@@ -8,10 +8,13 @@ from __future__ import annotations
 import hashlib
 import io
 import logging
+import shutil
+import tempfile
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
+import numpy as np
 from PIL import Image, UnidentifiedImageError
 
 from tessera.cache.steps import DEFAULT_THRESHOLDS, StepCache
@@ -23,11 +26,12 @@ from tessera.settings_media import VideoSettings
 from tessera.telemetry import request_id_var
 from tessera.wire.jobs import Artifact, Job, VideoInput
 from tessera_video.checkpoints import Checkpoints
+from tessera_video.extensions import ExtendedClip, OldClip, stills_of
 from tessera_video.faults import named_faults
 from tessera_video.muxing import CONTAINERS
 from tessera_video.previews import sender
 from tessera_video.provenance import comment_of
-from tessera_video.stills import spritesheet_jpeg, thumbnail_jpeg
+from tessera_video.stills import SHEET_FRAMES, spritesheet_jpeg, thumbnail_jpeg
 
 logger = logging.getLogger(__name__)
 
@@ -88,6 +92,15 @@ class VideoPipeline:
             raise InvalidRequestError(
                 f"this worker has the model {self.model_id!r}, not {given.model!r}", param="model"
             )
+        if given.extends is None or given.image is None:
+            return self._made(given, context, None)
+        # On this machine's disk, because it is read more than once.
+        with tempfile.TemporaryFile() as local, self.artifacts.open(given.image) as file:
+            shutil.copyfileobj(file, local)
+            return self._made(given, context, OldClip(local, given.before))
+
+    def _made(self, given: VideoInput, context: JobContext, old: OldClip | None) -> Mapping[str, Artifact]:
+        first = old.last() if old is not None else None if given.image is None else self._first_frame(given.image)
         request = DiffusionRequest(
             id=context.job.id,
             prompt=given.prompt,
@@ -97,23 +110,27 @@ class VideoPipeline:
             frames=given.frames,
             steps=given.steps,
             guidance_scale=given.guidance_scale,
+            guidance_scale_2=given.guidance_scale_2,
+            adapters=tuple(sorted(given.adapters.items())),
             seed=given.seed,
             fps=given.fps,
             step_cache=_step_cache(given),
             preview_steps=self.settings.preview_steps,
             on_preview=sender(context, self._writer),
-            image=None if given.image is None else self._first_frame(given.image),
+            image=first,
         )
         logger.info(
             "%s: %d frames of %dx%d in %d steps", request.id, given.frames, given.width, given.height, given.steps
         )
-        frames = self._generate(request, context)
+        made = self._generate(request, context)
+        frames = made if old is None else ExtendedClip(old, made)
         context.step(DENOISED_PERCENT + 2)
         container = CONTAINERS[given.output_format]
         with self.artifacts.create(context.key(f"video.{given.output_format}"), container.content_type) as video:
             container.write(frames, given.fps, video.path, comment_of(given, seed=given.seed))
         context.step(DENOISED_PERCENT + 4)
-        pictures = {"thumbnail": thumbnail_jpeg(frames), "spritesheet": spritesheet_jpeg(frames)}
+        middle, spread = (frames, frames) if isinstance(frames, np.ndarray) else stills_of(frames, SHEET_FRAMES)
+        pictures = {"thumbnail": thumbnail_jpeg(middle), "spritesheet": spritesheet_jpeg(spread)}
         stored = {
             name: self.artifacts.put(context.key(f"{name}.jpg"), data, "image/jpeg") for name, data in pictures.items()
         }

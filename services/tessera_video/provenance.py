@@ -23,6 +23,12 @@ def comment_of(given: VideoInput | ImageInput, *, seed: int) -> str:
         "steps": given.steps,
         "guidance_scale": given.guidance_scale,
     }
+    if isinstance(given, VideoInput) and given.guidance_scale_2 is not None:
+        made["guidance_scale_2"] = given.guidance_scale_2
+    if isinstance(given, VideoInput) and given.adapters:
+        made["adapters"] = given.adapters
     if isinstance(given, VideoInput) and given.step_cache != "off":
         made |= {"step_cache": given.step_cache, "step_cache_threshold": given.step_cache_threshold}
+    if isinstance(given, VideoInput) and given.extends is not None:
+        made |= {"extends": given.extends, "frames_before": given.before}
     return json.dumps(made)

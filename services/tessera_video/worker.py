@@ -1,12 +1,12 @@
 """`python -m tessera_video.worker`: a process that makes videos, several at once where their steps can be batched.
 
 The model is loaded before the first ring is heard. SIGTERM ends it within a denoising step: the job it works on goes
-back and another worker takes it at once. Celery runs threads, never a forked pool: CUDA does not survive a fork.
-Does not know HTTP.
+back and another worker takes it at once. Does not know HTTP.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import os
 import signal
@@ -14,13 +14,10 @@ import sys
 import threading
 import time
 import uuid
-import warnings
-from typing import Any
 
 import diffusers
+import msgspec
 import torch
-from celery import signals
-from celery.exceptions import CPendingDeprecationWarning, SecurityWarning
 
 from tessera.device import choose, free_bytes, yield_to_interactive
 from tessera.engine import diffusion_calibration
@@ -28,28 +25,27 @@ from tessera.engine.diffusion import VideoModel
 from tessera.engine.diffusion_batching import StepBatcher
 from tessera.engine.diffusion_family import FamilyModel
 from tessera.engine.diffusion_memory import MemoryRoom
-from tessera.errors import TesseraError
+from tessera.errors import ModelLoadError, TesseraError
+from tessera.hub.adapters import adapter_files
 from tessera.hub.store import check, ensure
 from tessera.jobs.artifact_places import make_artifacts
-from tessera.jobs.celery_app import CeleryBell, listen, make_app
-from tessera.jobs.hearing import Hearing
-from tessera.jobs.presence import Presence
-from tessera.jobs.reaper import Reaper
+from tessera.jobs.celery_app import CeleryBell, make_app
 from tessera.jobs.records import WorkerInfo
 from tessera.jobs.runner import Runner
 from tessera.jobs.serving import queue_of
 from tessera.jobs.worker_store import WorkerStore
-from tessera.models.diffusion import load as load_model
+from tessera.jobs.working import serve_jobs
+from tessera.models.diffusion_adapters import load_adapters
 from tessera.settings import Settings, load
+from tessera.settings_media import VideoSettings
 from tessera.telemetry import configure_logging
-from tessera.wire.models import Card
+from tessera.wire.models import Card, ClipMemory
 from tessera_video.images import ImagePipeline
+from tessera_video.loading import computed_as, load_model
 from tessera_video.pipeline import VideoPipeline
 
 logger = logging.getLogger(__name__)
 
-DEAF_AFTER_S = 90.0
-DEAF_STATUS = 3
 MEMORY_SHARE = 0.9
 """Of what is free when the model is loaded."""
 BROKEN_STATUS = 4
@@ -77,14 +73,26 @@ def work(settings: Settings) -> int:
     device = choose(settings.video.device, threads=settings.video.threads)
     found = ensure(settings.video.model, settings.models_dir, logger.info)
     check(found)
-    loaded = load_model(found.path, device)
+    loaded = load_model(found.path, device, settings.video)
     model: VideoModel = loaded
+    adapters = adapter_files(settings.video.adapters)
+    if adapters and not isinstance(loaded, FamilyModel):
+        raise ModelLoadError(f"{found.card.id} steps itself, so it takes no adapters: empty `video.adapters`")
+    card = msgspec.structs.replace(found.card, adapters=sorted(adapters))
     if isinstance(loaded, FamilyModel):
+        load_adapters(loaded, adapters)
         loaded.step_calibration = diffusion_calibration.read(found.path)
         if settings.video.preview_steps:
             loaded.fit_colours()
-        room = MemoryRoom(settings.video.memory_bytes or int(MEMORY_SHARE * free_bytes(device.place)))
+        capacity = settings.video.memory_bytes or int(MEMORY_SHARE * free_bytes(device.place))
+        room, shapes = MemoryRoom(capacity, tile_above=settings.video.tile_pixels), loaded.shapes
+        loaded.decodes_in_tiles = lambda request: room.in_tiles(request, shapes)
+        memory = ClipMemory(capacity=capacity, shapes=dataclasses.asdict(shapes), tile_above=room.tile_above)
+        card = msgspec.structs.replace(card, clip_memory=memory)
         model = StepBatcher(loaded, together=settings.video.concurrent_jobs, memory=room)
+    else:
+        most = settings.video.tile_pixels
+        loaded.decodes_in_tiles = lambda request: 0 < most < request.width * request.height
     logger.info("%s is loaded on %s in %.1f s", found.card.id, device.name, time.perf_counter() - started)
 
     store = WorkerStore(settings.redis_url, timeout_s=settings.redis.timeout_s, settings=settings.jobs)
@@ -107,7 +115,7 @@ def work(settings: Settings) -> int:
         found.card.id,
         artifacts,
         settings.video,
-        identity=_identity(found.card, loaded),
+        identity=_identity(found.card, loaded, settings.video),
         on_broken_device=end,
     )
     images = ImagePipeline(model, found.card.id, artifacts, on_broken_device=end)
@@ -117,52 +125,26 @@ def work(settings: Settings) -> int:
         id=worker_id,
         kind="video",
         queue=queue,
-        card=found.card,
+        card=card,
         device=device.name,
         pid=os.getpid(),
         slots=model.together,
     )
-    presence, reaper = Presence(store, info), Reaper(store, artifacts, bell)
-    hearing = Hearing(store, queue, runner, deaf_after_s=DEAF_AFTER_S, on_deaf=lambda: os._exit(DEAF_STATUS))
-
-    def drain(**_: Any) -> None:
-        runner.drain()
-
-    def keep_our_logging(**_: Any) -> None:
-        """Being connected is what keeps Celery from configuring logging."""
-
-    warnings.filterwarnings("ignore", category=SecurityWarning)  # about root and pickle: messages are JSON only
-    warnings.filterwarnings("ignore", category=CPendingDeprecationWarning)
-    listen(app, runner.run)
-    signals.setup_logging.connect(keep_our_logging, weak=False)
-    signals.worker_shutting_down.connect(drain, weak=False)
-    for thread in (presence, reaper, hearing):
-        thread.start()
     try:
-        celery_worker = app.Worker(
-            hostname=worker_id,
-            pool="threads",
-            concurrency=model.together,
-            queues=[queue],
-            without_gossip=True,
-            without_mingle=True,
-            without_heartbeat=True,
-            quiet=True,
-        )
-        celery_worker.start()
-        return BROKEN_STATUS if broken.is_set() else int(celery_worker.exitcode or 0)
+        status = serve_jobs(app, runner, info)
+        return BROKEN_STATUS if broken.is_set() else status
     finally:
-        for thread in (hearing, reaper, presence):
-            thread.close()
         model.close()
         bell.close()
         store.close()
 
 
-def _identity(card: Card, model: VideoModel | FamilyModel) -> str:
+def _identity(card: Card, model: VideoModel | FamilyModel, settings: VideoSettings) -> str:
     """What has to be equal for two workers to go on from each other's checkpoints."""
-    steps = model.step_calibration if isinstance(model, FamilyModel) else None
-    return f"{card.sha256} torch {torch.__version__} diffusers {diffusers.__version__} steps {steps}"
+    family = model if isinstance(model, FamilyModel) else None
+    steps, adapters = (None, {}) if family is None else (family.step_calibration, family.adapters.digests)
+    made_with = f"torch {torch.__version__} diffusers {diffusers.__version__}"
+    return f"{card.sha256} {made_with} {computed_as(settings)} steps {steps} adapters {sorted(adapters.items())}"
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ from tessera.suite.parts import GATEWAY, Selection
 
 MIN_PYTHON = (3, 11)
 MIB = 1024 * 1024
-MEMORY = {"gateway": 100 * MIB, "text": 1700 * MIB, "vision": 850 * MIB, "video": 750 * MIB, "speech": 650 * MIB}
+MEMORY = {"gateway": 100 * MIB, "text": 1700 * MIB, "vision": 850 * MIB, "video": 750 * MIB, "speech": 800 * MIB}
 """Bytes that each part's processes take with its starter on a CPU, measured after a request. Models of yours differ."""
 DISK_STATE = 256 * MIB
 DISK_MODELS = 1024 * MIB
@@ -225,7 +225,7 @@ def _own_redis(settings: Settings) -> Iterator[Finding]:
         with client:
             client.ping()
             yield Finding("ok", "redis", f"{shown_url} answers")
-            yield from _durability(client.config_get("maxmemory-policy", "appendonly"))
+            yield from _durability(client.config_get("maxmemory-policy", "appendonly", "appendfsync"))
     except (RedisError, ValueError, OSError) as error:
         cure = "start it, correct `redis.url`, or unset it: then an embedded one is started"
         yield Finding("fail", "redis", f"{shown_url} does not answer: {error}", cure)
@@ -261,6 +261,9 @@ def _durability(config: object) -> Iterator[Finding]:
         yield Finding("warn", "redis", "it may evict jobs when it is full", "CONFIG SET maxmemory-policy noeviction")
     if texts.get("appendonly", "yes") != "yes":
         yield Finding("warn", "redis", "it forgets jobs when it is killed", "CONFIG SET appendonly yes")
+    elif texts.get("appendfsync", "always") != "always":
+        text = "it may forget the jobs of the last second or two when it is killed"
+        yield Finding("warn", "redis", text, "CONFIG SET appendfsync always")
 
 
 def _devices(settings: Settings, selection: Selection) -> Iterator[Finding]:

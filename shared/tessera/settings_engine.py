@@ -70,6 +70,21 @@ class SequenceEngineSettings(Section, frozen=True, kw_only=True):
     fuse_projections: Annotated[
         bool, says("Whether layers that read the same input (q, k, v; gate, up) are computed at once.")
     ] = True
+    graphs: Annotated[
+        Literal["auto", "off"],
+        says(
+            "Whether steps that decode only are CUDA graphs: captured at the start for numbers of sequences up to "
+            "`max_running`, then one launch each. `auto`: on a GPU, where the model allows it; the log says so. "
+            "`off`: one launch for each kernel, and no memory for graphs."
+        ),
+    ] = "auto"
+    overlap: Annotated[
+        Literal["auto", "on", "off"],
+        says(
+            "Whether the next step is prepared and queued before the tokens of this one are read; changes no answer. "
+            "`auto`: on a GPU, which would wait for the host otherwise. Not together with `speculation`."
+        ),
+    ] = "auto"
     speculation: Annotated[
         Literal["off", "ngram", "draft"],
         says(

@@ -37,7 +37,7 @@ def services() -> dict[str, Any]:
 
 
 def test_compose_is_valid_with_and_without_gpus(services: dict[str, Any]) -> None:
-    assert set(services) == {"redis", "gateway", "text", "vision", "video", "video-worker", "speech"}
+    assert set(services) == {"redis", "gateway", "text", "vision", "video", "video-worker", "speech", "speech-worker"}
     with_gpus = composed("compose.yaml", "compose.gpu.yaml")["services"]
     for name, service in with_gpus.items():
         reserved = service["deploy"]["resources"].get("reservations", {}).get("devices", [])
@@ -61,13 +61,13 @@ def test_parts_run_unprivileged_under_an_init_with_a_read_only_root(services: di
         assert all(part.isdigit() and part != "0" for part in service["user"].split(":")), name
 
 
-def test_everybody_but_the_worker_has_a_health_check_in_a_language_that_the_image_has(services: dict[str, Any]) -> None:
+def test_everybody_but_workers_has_a_health_check_in_a_language_that_the_image_has(services: dict[str, Any]) -> None:
     for name, service in services.items():
-        if name == "video-worker":
+        if name.endswith("-worker"):
             assert "healthcheck" not in service
         else:
             assert service["healthcheck"]["test"][1] in {"python", "redis-cli"}, name
-    for name in ("gateway", "video", "video-worker"):
+    for name in ("gateway", "video", "video-worker", "speech", "speech-worker"):
         assert services[name]["depends_on"]["redis"]["condition"] == "service_healthy"
 
 

@@ -160,9 +160,9 @@ def test_volumes_and_claims_exist_and_writable_paths_are_mounted(manifests: list
                 assert claim["spec"]["accessModes"] == ["ReadWriteMany"]
             if "configMap" in volume:
                 assert volume["configMap"]["name"] in maps
-        if name in {"text", "vision", "speech", "video-worker"}:
+        if name in {"text", "vision", "speech", "speech-worker", "video-worker"}:
             assert mounted["models"] == "/var/lib/tessera/models"
-        if name in {"gateway", "video", "video-worker"}:
+        if name in {"gateway", "video", "video-worker", "speech", "speech-worker"}:
             assert mounted["data"] == "/var/lib/tessera/data"
 
 
@@ -192,7 +192,7 @@ def test_every_server_has_probes_on_its_own_port(manifests: list[dict[str, Any]]
     for name, work in workloads(manifests).items():
         only = container(work)
         if "ports" not in only:
-            assert name == "video-worker"
+            assert name in {"video-worker", "speech-worker"}
             continue
         for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
             asked = only[probe].get("httpGet")

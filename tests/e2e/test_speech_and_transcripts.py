@@ -6,10 +6,12 @@ import base64
 import io
 import json
 import re
+import time
 from pathlib import Path
 from typing import Any
 
 import av
+import httpx
 import numpy as np
 import pytest
 import soundfile
@@ -51,6 +53,29 @@ def decoded(data: bytes) -> tuple[str, float]:
 def spoken(suite: Any) -> bytes:
     """A spoken sentence as WAV."""
     return speak(suite, "wav")[0]
+
+
+@pytest.mark.parametrize("response_format", ["verbose_json", "diarized_json", "srt"])
+def test_a_recording_as_a_job_says_what_who_waits_is_told(suite: Any, spoken: bytes, response_format: str) -> None:
+    route = f"{suite.base_url}/v1/audio/transcriptions"
+    asked = {"model": TRANSCRIPTION, "response_format": response_format}
+    file = {"file": ("speech.wav", spoken)}
+    waited = httpx.post(route, data=asked, files=file, timeout=60)
+    job = httpx.post(route, data={**asked, "background": "true"}, files=file, timeout=60)
+    assert (waited.status_code, job.status_code) == (200, 202)
+    found = job.json()
+    deadline = time.monotonic() + 120
+    while found["status"] in ("queued", "in_progress"):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+        found = httpx.get(f"{route}/{found['id']}").json()
+    assert found["status"] == "completed"
+    assert 0 < found["seconds_heard"] == found["seconds"]
+    content = httpx.get(f"{route}/{found['id']}/content")
+    assert content.headers["content-type"] == waited.headers["content-type"]
+    # To the digits that do not depend on what else the engine heard in the same steps.
+    ours, theirs = (re.sub(r'("avg_logprob":-?\d\.\d\d)\d+', r"\1", each.text) for each in (content, waited))
+    assert ours == theirs
 
 
 @pytest.mark.parametrize("form", sorted(TYPES))

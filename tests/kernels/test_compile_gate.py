@@ -12,6 +12,7 @@ import torch
 
 from tessera_kernels import gate
 from tessera_kernels.chips import CHIPS, chip_of
+from tessera_kernels.gate_kept import Kept
 from tessera_kernels.launches import Launch
 
 
@@ -61,6 +62,23 @@ def test_launches_are_compiled_where_they_are_launched():
     assert chips(Launch("float8", None, {}, {}, minimum=89)) == ["sm_89", "sm_90", "sm_100", "gfx942"]
     assert chips(Launch("not AMD's", None, {}, {}, amd=False)) == ["sm_80", "sm_89", "sm_90", "sm_100"]
     assert chips(Launch("large tiles", None, {}, {}, only=frozenset({"sm_90"}))) == ["sm_90"]
+
+
+def test_what_was_compiled_is_kept_until_its_code_changes(tmp_path):
+    path, code = tmp_path / "kept.jsonl", {"op": "one", "other": "one"}
+    kept = Kept(path, code.__getitem__)
+    good = [gate.Built(op, "a", "sm_80", 40, 0, 2048, {"mma": 4}, 0.5) for op in code]
+    bad = gate.Built("op", "a", "sm_90", faults=("spills 16 bytes a thread",))
+    for built in (*good, bad):
+        kept.add(built)
+    with path.open("a") as file:
+        file.write('{"key": "one", "op": "op", "na')  # killed within a line
+    code["other"] = "two"
+    again = Kept(path, code.__getitem__)
+    assert again["op", "a", "sm_80"] == good[0]
+    assert ("other", "a", "sm_80") not in again
+    assert ("op", "a", "sm_90") not in again, "what failed is compiled again"
+    assert ("op", "a", "sm_80") not in Kept(None, code.__getitem__)
 
 
 def test_the_table_shows_what_failed():

@@ -8,10 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import diffusers
 import numpy as np
 import pytest
 import torch
-from tests.services.video_models import FAMILY_KINDS, cogvideox, ltx, mochi, picture, request
+from tests.services.video_models import FAMILY_KINDS, cogvideox, hunyuan, ltx, mochi, picture, request
 
 from tessera.device import Device
 from tessera.engine.diffusion import DiffusionRequest, Resume
@@ -57,20 +58,24 @@ def ours(model: FamilyModel, request: DiffusionRequest) -> np.ndarray:
 
 
 def theirs(pipe: Any, request: DiffusionRequest) -> np.ndarray:
-    given = {"image": request.image} if request.image is not None else {}
-    if "frame_rate" in inspect.signature(type(pipe).__call__).parameters and request.fps is not None:
-        given["frame_rate"] = request.fps
+    given = {
+        "image": request.image,
+        "frame_rate": request.fps,
+        "width": request.width,
+        "height": request.height,
+        "guidance_scale": request.guidance_scale,
+    }
+    known = inspect.signature(type(pipe).__call__).parameters
+    if "guider" in pipe.components:
+        pipe.guider = pipe.guider.new(guidance_scale=request.guidance_scale)
     made = pipe(
         prompt=request.prompt,
         negative_prompt=request.negative_prompt,
-        width=request.width,
-        height=request.height,
         num_frames=request.frames,
         num_inference_steps=request.steps,
-        guidance_scale=request.guidance_scale,
         generator=torch.Generator().manual_seed(request.seed),
         output_type="np",
-        **given,
+        **{name: value for name, value in given.items() if name in known and value is not None},
     )
     return made.frames[0][: request.frames]
 
@@ -172,14 +177,15 @@ def test_a_clip_is_as_long_as_asked_for_where_the_decoder_makes_more() -> None:
     assert [ours(model, request(frames=frames, steps=1)).shape[0] for frames in (1, 5, 9)] == [1, 5, 9]
 
 
-@pytest.mark.parametrize("name", ["LTX", "CogVideoX 1.5"])
+@pytest.mark.parametrize("name", ["LTX", "CogVideoX 1.5", "HunyuanVideo 1.5"])
 def test_a_directory_is_stepped_by_the_family_that_it_names(name: str, tmp_path: Path) -> None:
     pipe = FAMILY_KINDS[name]()
     pipe.save_pretrained(str(tmp_path))
     model = load(tmp_path, CPU)
     assert isinstance(model, FamilyModel)
     card = read_card(tmp_path)
-    assert (card.image_input, card.frames_multiple) == (model.image_input, 8)
+    assert (card.image_input, card.frames_multiple) == (model.image_input, 4 if name.startswith("Hunyuan") else 8)
+    assert card.guidance_scale == (6.0 if name.startswith("Hunyuan") else None)
     wanted = request()
     reloaded = type(pipe).from_pretrained(str(tmp_path))
     reloaded.set_progress_bar_config(disable=True)
@@ -214,3 +220,28 @@ def test_a_pipeline_that_makes_no_videos_is_refused_with_those_that_do(tmp_path:
     with pytest.raises(ModelLoadError) as refused:
         load(tmp_path, CPU)
     assert all(name in refused.value.message for name in FAMILIES)
+
+
+def test_a_mean_flow_model_is_told_where_a_step_ends() -> None:
+    kind = diffusers.HunyuanVideo15ImageToVideoPipeline
+    family = family_of(kind.__name__)
+    assert family is not None
+    model = family(hunyuan(kind, mean_flow=True), CPU.place)
+    wanted = asked(model, frames=5, steps=3)
+    assert np.abs(ours(model, wanted) - theirs(model.pipe, wanted)).max() < MOST_DIFFERENCE
+
+
+@pytest.mark.parametrize(
+    ("guider", "reason"),
+    [
+        (diffusers.ClassifierFreeGuidance(guidance_rescale=0.5), "guidance_rescale=0.5"),
+        (diffusers.AdaptiveProjectedGuidance(), "AdaptiveProjectedGuidance"),
+    ],
+)
+def test_a_guider_that_does_more_than_scale_is_refused(guider: Any, reason: str) -> None:
+    pipe = hunyuan()
+    pipe.guider = guider
+    family = family_of(type(pipe).__name__)
+    assert family is not None
+    with pytest.raises(ModelLoadError, match=reason):
+        family(pipe, CPU.place)

@@ -20,7 +20,7 @@ from tessera.engine.diffusion import DiffusionRequest
 from tessera.engine.diffusion_batching import StepBatcher
 from tessera.engine.diffusion_families import family_of
 from tessera.engine.diffusion_family import FamilyModel
-from tessera.engine.diffusion_memory import MemoryRoom, Shapes, estimate, nearest
+from tessera.engine.diffusion_memory import MemoryRoom, Shapes, estimate
 from tessera.errors import InvalidRequestError
 
 DEADLINE_S = 60.0
@@ -62,7 +62,7 @@ def test_an_estimate_grows_with_what_is_asked_for() -> None:
     assert estimate(dataclasses.replace(LARGE, guidance_scale=1.0), WAN_14B) < known
 
 
-@pytest.mark.parametrize("name", ["LTX", "CogVideoX 1.0", "CogVideoX 1.5"])
+@pytest.mark.parametrize("name", ["LTX", "CogVideoX 1.0", "CogVideoX 1.5", "HunyuanVideo 1.5"])
 def test_every_family_has_an_estimate(name: str) -> None:
     shapes = of(FAMILY_KINDS[name]()).shapes
     assert 0 < estimate(request(frames=9), shapes) < estimate(request(frames=17, width=64), shapes) < GIB
@@ -71,7 +71,7 @@ def test_every_family_has_an_estimate(name: str) -> None:
 @pytest.mark.parametrize("gib", [0.3, 1, 3, 6])
 def test_a_clip_that_never_fits_is_refused_with_the_nearest_that_do(gib: float) -> None:
     capacity = int(gib * GIB)
-    frames, size = nearest(LARGE, WAN_14B, capacity)
+    frames, size = MemoryRoom(capacity).nearest(LARGE, WAN_14B)
     with (
         pytest.raises(InvalidRequestError) as refused,
         MemoryRoom(capacity).of(LARGE, WAN_14B, lambda: None),

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import av
 import msgspec
 import numpy as np
 import pytest
@@ -270,3 +271,45 @@ def test_a_disk_too_full_for_checkpoints_costs_no_video(tmp_path: Path, caplog: 
     assert set(made) == {"video", "thumbnail", "spritesheet"}
     assert context.checkpoint is None
     assert caplog.text.count("no checkpoint of video_1 is kept") == 1
+
+
+@pytest.mark.parametrize("output_format", ["mp4", "webm", "gif"])
+def test_an_extension_is_one_clip_whose_first_part_is_the_old_one(tmp_path: Path, output_format: str) -> None:
+    artifacts = DirectoryArtifacts(tmp_path)
+    first = msgspec.structs.replace(GIVEN, output_format=output_format)
+    old = VideoPipeline(Painter(), "m", artifacts, VideoSettings())(*_job(first))["video"]
+    with artifacts.open(old.key) as file:
+        artifacts.put("video_1/input", file.read(), old.content_type)
+    given = msgspec.structs.replace(first, frames=5, image="video_1/input", extends="video_0", before=9)
+    painter = Painter()
+    made = VideoPipeline(painter, "m", artifacts, VideoSettings())(*_job(given))
+    before, after = (_decoded(tmp_path / each) for each in ("video_1/input", made["video"].key))
+    assert after.shape == (13, 48, 64, 3)
+    assert np.abs(after[:9].astype(int) - before).mean() < 2, "encoded again, and no more changed than by that"
+    assert np.abs(after[9:].astype(int) - _clip(5)[1:]).mean() < 4, "then what is new"
+    image = painter.requests[0].image
+    assert image is not None
+    assert np.array_equal(np.asarray(image), before[-1]), "which begins with the last frame"
+    assert painter.requests[0].frames == 5
+    with Image.open(tmp_path / made["thumbnail"].key) as thumbnail:
+        middle = np.asarray(thumbnail.convert("RGB")).astype(int)
+    assert np.abs(middle - after[6]).mean() < 4
+
+
+def test_a_clip_that_cannot_go_on_is_refused(tmp_path: Path) -> None:
+    artifacts = DirectoryArtifacts(tmp_path)
+    artifacts.put("video_1/input", b"no video", "video/mp4")
+    given = msgspec.structs.replace(GIVEN, image="video_1/input", extends="video_0", before=9)
+    with pytest.raises(InvalidRequestError, match="cannot be decoded"):
+        VideoPipeline(Painter(), "m", artifacts, VideoSettings())(*_job(given))
+    clip = VideoPipeline(Painter(), "m", artifacts, VideoSettings())(*_job(GIVEN))["video"]
+    with artifacts.open(clip.key) as file:
+        artifacts.put("video_1/input", file.read(), clip.content_type)
+    shorter = msgspec.structs.replace(given, before=8)
+    with pytest.raises(InvalidRequestError, match="has 9 frames, not 8"):
+        VideoPipeline(Painter(), "m", artifacts, VideoSettings())(*_job(shorter))
+
+
+def _decoded(path: Path) -> Frames:
+    with av.open(str(path)) as container:
+        return np.stack([frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)])

@@ -88,7 +88,7 @@ def test_a_preview_has_the_colour_of_the_frame_that_comes_of_it(tmp_path: Path) 
     assert np.abs(seen[-1].mean((0, 1)) - frames[len(frames) // 2].mean((0, 1))).max() < NEAR
 
 
-@pytest.mark.parametrize("name", ["LTX", "LTX from an image", "CogVideoX 1.0", "CogVideoX 1.5"])
+@pytest.mark.parametrize("name", ["LTX", "LTX from an image", "CogVideoX 1.0", "CogVideoX 1.5", "HunyuanVideo 1.5"])
 def test_every_family_has_previews(name: str) -> None:
     pipe = FAMILY_KINDS[name]()
     family = family_of(type(pipe).__name__)

@@ -15,8 +15,10 @@ from typing import Any
 
 import av
 import httpx
+import numpy as np
 import openai
 import pytest
+from safetensors.numpy import save_file
 
 pytestmark = [
     pytest.mark.e2e,
@@ -102,7 +104,16 @@ def suite(redis_server: Any, models: Path) -> Iterator[Suite]:
     found.close()
 
 
+def adapter(path: Path) -> Path:
+    """One of the starter, which changes what its first block attends to."""
+    sides = {"A": np.ones((1, 48), np.float32), "B": np.ones((48, 1), np.float32)}
+    layer = "transformer.blocks.0.attn1.to_v"
+    save_file({f"{layer}.lora_{side}.weight": value for side, value in sides.items()}, path)
+    return path
+
+
 def test_a_video_from_prompt_to_file_with_the_official_sdk(suite: Suite) -> None:
+    suite.environment["TESSERA_VIDEO__ADAPTERS"] = f"film={adapter(suite.data / 'film.safetensors')}"
     service = suite.start("tessera_video")
     suite.until(lambda: suite.parts() == {"redis": "ok", "worker": "starting"})
     worker = suite.start("tessera_video.worker")
@@ -123,6 +134,18 @@ def test_a_video_from_prompt_to_file_with_the_official_sdk(suite: Suite) -> None
     assert suite.client.videos.download_content(video.id, variant="thumbnail").read().startswith(b"\xff\xd8\xff")
     assert [found.id for found in suite.client.videos.list()] == [video.id]
     assert "tessera_jobs_video_workers 1.0" in suite.http.get("/metrics").text
+
+    # an adapter of the settings, chosen by a request
+    assert model.card["adapters"] == ["film"]  # type: ignore[attr-defined]
+    short = {"frames": 1, "steps": 2, "seed": 1}
+    plain, adapted = (suite.create(**short, adapters=mix) for mix in ({"film": 0}, {"film": 1}))
+    for made in (plain, adapted):
+        assert suite.client.videos.poll(made).status == "completed"
+    assert (
+        len({suite.client.videos.download_content(made, variant="thumbnail").read() for made in (plain, adapted)}) == 2
+    )
+    with pytest.raises(openai.BadRequestError, match="'oil'; it has: film"):
+        suite.create(**short, adapters={"oil": 1})
 
     # deleting a running job really stops its worker: the next one does not wait for it
     long = suite.create(size="320x320", steps="100", seconds="4")

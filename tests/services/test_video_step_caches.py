@@ -13,7 +13,7 @@ import diffusers
 import numpy as np
 import pytest
 import torch
-from tests.services.video_models import cogvideox, ltx, request, wan
+from tests.services.video_models import cogvideox, hunyuan, ltx, request, wan
 
 from tessera.cache.steps import (
     FirstBlock,
@@ -139,6 +139,21 @@ def test_a_cached_request_skips_work_and_stays_near_the_computed_clip(model: Fam
     assert rows_computed(model, wanted) <= 2 * STEPS / 1.6
     error = float(np.square(clip(model, wanted) - clip(model, plain)).mean())
     assert 10 * np.log10(1 / error) > 30
+
+
+def test_hunyuan_video_skips_blocks_too_and_equals_itself_whoever_shares_the_pass() -> None:
+    """Diffusers' hooks do not know its blocks."""
+    model, cache = of(hunyuan()), StepCache("first_block", 0.4)
+    wanted, plain = asked(cache, frames=5), asked(None, frames=5)
+    alone, whole = clip(model, wanted), clip(model, plain)
+    assert rows_computed(model, wanted) <= rows_computed(model, plain) / 1.6
+    error = float(np.square(alone - whole).mean())
+    assert error > 0
+    assert 10 * np.log10(1 / error) > 30
+    states = [model.begin(wanted), model.begin(asked(None, frames=5, seed=2))]
+    while running := [state for state in states if not state.done]:
+        model.step(running)
+    assert np.abs(model.decode(states[0]) - alone).max() < 1e-4
 
 
 @pytest.mark.parametrize("cache", CACHES, ids=lambda cache: cache.kind)

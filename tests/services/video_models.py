@@ -9,7 +9,20 @@ import diffusers
 import numpy as np
 import torch
 from PIL import Image
-from transformers import ByT5Tokenizer, T5Config, T5EncoderModel, UMT5Config, UMT5EncoderModel
+from tokenizers.pre_tokenizers import ByteLevel
+from transformers import (
+    ByT5Tokenizer,
+    Qwen2_5_VLTextConfig,
+    Qwen2_5_VLTextModel,
+    Qwen2Tokenizer,
+    SiglipImageProcessorPil,
+    SiglipVisionConfig,
+    SiglipVisionModel,
+    T5Config,
+    T5EncoderModel,
+    UMT5Config,
+    UMT5EncoderModel,
+)
 
 from tessera.engine.diffusion import DiffusionRequest
 
@@ -106,6 +119,68 @@ def cogvideox(kind: Any = diffusers.CogVideoXPipeline, *, newer: bool = False) -
     return _quiet(kind(ByT5Tokenizer(), _t5(), vae.eval(), transformer.eval(), scheduler))
 
 
+def hunyuan(kind: Any = diffusers.HunyuanVideo15Pipeline, *, mean_flow: bool = False) -> Any:
+    """A HunyuanVideo 1.5 pipeline: 4 frames a latent frame, 4 pixels a latent's side, short prompts."""
+    torch.manual_seed(0)
+    from_image = kind is diffusers.HunyuanVideo15ImageToVideoPipeline
+    transformer = diffusers.HunyuanVideo15Transformer3DModel(
+        in_channels=9,
+        out_channels=4,
+        num_attention_heads=2,
+        attention_head_dim=16,
+        num_layers=3,
+        num_refiner_layers=1,
+        mlp_ratio=2.0,
+        text_embed_dim=16,
+        text_embed_2_dim=32,
+        image_embed_dim=12,
+        rope_axes_dim=(4, 6, 6),
+        target_size=32,
+        task_type="i2v" if from_image else "t2v",
+        use_meanflow=mean_flow,
+    )
+    vae = diffusers.AutoencoderKLHunyuanVideo15(
+        latent_channels=4,
+        block_out_channels=(16, 16, 16),
+        layers_per_block=1,
+        spatial_compression_ratio=4,
+        temporal_compression_ratio=4,
+        downsample_match_channel=False,
+        upsample_match_channel=False,
+    )
+    encoder = Qwen2_5_VLTextModel(
+        Qwen2_5_VLTextConfig(
+            vocab_size=300,
+            hidden_size=16,
+            intermediate_size=16,
+            num_hidden_layers=3,
+            num_attention_heads=2,
+            num_key_value_heads=1,
+            rope_scaling={"type": "mrope", "mrope_section": [1, 1, 2]},
+        )
+    )
+    letters = sorted(ByteLevel.alphabet())
+    tokenizer = Qwen2Tokenizer({letter: index for index, letter in enumerate(letters)}, [])
+    tokenizer.chat_template = "{% for message in messages %}{{ message['content'] }}\n{% endfor %}"
+    guider = diffusers.ClassifierFreeGuidance(guidance_scale=6.0)
+    scheduler = diffusers.FlowMatchEulerDiscreteScheduler(shift=5.0)
+    parts = [encoder.eval(), tokenizer, transformer.eval(), vae.eval(), scheduler, _t5(), ByT5Tokenizer(), guider]
+    if from_image:
+        vision = SiglipVisionConfig(
+            hidden_size=12,
+            intermediate_size=12,
+            num_hidden_layers=1,
+            num_attention_heads=2,
+            image_size=32,
+            patch_size=8,
+        )
+        parts += [SiglipVisionModel(vision).eval(), SiglipImageProcessorPil(size={"height": 32, "width": 32})]
+    pipe = _quiet(kind(*parts))
+    pipe.system_message, pipe.prompt_template_encode_start_idx = "You see", 8
+    pipe.tokenizer_max_length, pipe.tokenizer_2_max_length, pipe.vision_num_semantic_tokens = 24, 16, 5
+    return pipe
+
+
 def mochi() -> Any:
     """A pipeline of a family that the engine does not step itself."""
     torch.manual_seed(0)
@@ -144,6 +219,8 @@ FAMILY_KINDS: dict[str, Callable[[], Any]] = {
     "CogVideoX 1.5": lambda: cogvideox(newer=True),
     "CogVideoX 1.0 from an image": lambda: cogvideox(diffusers.CogVideoXImageToVideoPipeline),
     "CogVideoX 1.5 from an image": lambda: cogvideox(diffusers.CogVideoXImageToVideoPipeline, newer=True),
+    "HunyuanVideo 1.5": hunyuan,
+    "HunyuanVideo 1.5 from an image": lambda: hunyuan(diffusers.HunyuanVideo15ImageToVideoPipeline),
 }
 
 

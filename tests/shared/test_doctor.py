@@ -172,11 +172,13 @@ def test_memory_is_what_the_tightest_control_group_leaves(tmp_path: Path) -> Non
 def test_a_selection_has_the_parts_it_needs_and_no_more(tmp_path: Path) -> None:
     settings = settings_for(tmp_path, video={"workers": 2})
     named = {
-        only: [part.name for part in parts(settings, select(only, settings))] for only in ("text,gateway", "video")
+        only: [part.name for part in parts(settings, select(only, settings))]
+        for only in ("text,gateway", "video", "speech")
     }
     assert named == {
         "text,gateway": ["text", "gateway"],
         "video": ["redis", "video", "video-worker-1", "video-worker-2"],
+        "speech": ["redis", "speech", "speech-worker"],
     }
     own = settings_for(tmp_path, redis={"url": "redis://elsewhere"})
     assert "redis" not in [part.name for part in parts(own, select(None, own))]

@@ -327,12 +327,14 @@ def test_a_ring_is_due_for_one_reaper_and_then_later_and_later(stores: Stores) -
     gaps: list[float] = []
     last = time.monotonic()
     while len(rings) < 3 and time.monotonic() < deadline:
+        began = time.monotonic()
         found = [ring.job_id for _ in range(2) for ring in stores.worker.reap()]
         assert len(found) <= 1
         if found:
             rings += found
+            # From before the last ring to after this one: no less than between the two, however slow the machine is.
             gaps.append(time.monotonic() - last)
-            last = time.monotonic()
+            last = began
         time.sleep(0.002)
     assert rings == ["a", "a", "a"]
     assert gaps[1] > SETTINGS.reap_every_s * 1.9
@@ -463,3 +465,41 @@ def _check_integrity(client: Any, names: list[str]) -> None:
     assert listed == existing
     assert unfinished <= existing
     assert set().union(*sets.values()) <= existing
+
+
+def test_a_redis_that_is_killed_under_load_forgets_nothing_that_it_has_answered(redis_server: Any) -> None:
+    """With `appendfsync everysec` it does, now and then: a busy disk holds back writes that were answered."""
+    settings = msgspec.structs.replace(SETTINGS, max_queued_per_key=10_000)
+    accepted: list[str] = []
+    many = asyncio.Event()
+
+    async def create_until_it_dies(number: int) -> None:
+        store = AsyncJobStore(redis_server.url, timeout_s=2, settings=settings)
+        try:
+            for count in range(10_000):
+                job_id = f"j{number}-{count}"
+                given = Given("a cat" * 100)
+                await store.create(job_id, kind="video", owner=f"o{number}", queue="video.m", job_input=given)
+                accepted.append(job_id)
+                if len(accepted) == 60:
+                    many.set()
+        except UnavailableError:
+            return
+        finally:
+            await store.close()
+
+    async def load() -> None:
+        clients = asyncio.gather(*(create_until_it_dies(number) for number in range(8)))
+        await many.wait()
+        await asyncio.to_thread(redis_server.kill)
+        await clients
+
+    asyncio.run(load())
+    redis_server.start()
+    client = redis.Redis.from_url(redis_server.url)
+    try:
+        assert client.config_get("appendfsync") == {"appendfsync": "always"}
+        assert [job_id for job_id in accepted if not client.exists(f"tessera:job:{job_id}")] == []
+        assert set(accepted) <= {each.decode() for each in client.zrange("tessera:jobs:queued", 0, -1)}
+    finally:
+        client.close()

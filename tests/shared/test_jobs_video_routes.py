@@ -15,7 +15,7 @@ from litestar.types import ASGIApp, Receive, Scope, Send
 from PIL import Image
 from prometheus_client import CollectorRegistry
 
-from tessera.errors import ModelNotFoundError
+from tessera.errors import InvalidRequestError, ModelNotFoundError
 from tessera.jobs import video_routes
 from tessera.jobs.artifacts import DirectoryArtifacts
 from tessera.jobs.records import Lease
@@ -65,6 +65,31 @@ def test_steps_and_guidance_are_the_requests_the_operators_or_the_cards(
         request_id=None,
     )
     assert (given.steps, given.guidance_scale) == made
+
+
+@pytest.mark.parametrize(
+    ("asked", "made"),
+    [
+        ({}, (4.0, 3.0)),
+        ({"guidance_scale": 2.0}, (2.0, None)),
+        ({"guidance_scale": 2.0, "guidance_scale_2": 1.5}, (2.0, 1.5)),
+        ({"guidance_scale_2": 1.5}, (4.0, 1.5)),
+    ],
+)
+def test_the_second_guidance_scale_is_the_requests_or_goes_with_the_cards_first(
+    asked: dict[str, float], made: tuple[float, float | None]
+) -> None:
+    card = msgspec.structs.replace(TEXT_CARD, experts=2, guidance_scale=4.0, guidance_scale_2=3.0)
+    request = VideoCreateRequest(prompt="a cat", **asked)
+    given = make_input(request, card, VideoSettings(), image=None, request_id=None)
+    assert (given.guidance_scale, given.guidance_scale_2) == made
+
+
+def test_a_second_guidance_scale_is_refused_for_a_model_with_one_expert() -> None:
+    request = VideoCreateRequest(prompt="a cat", guidance_scale_2=3.0)
+    with pytest.raises(InvalidRequestError, match="'tiny' has one") as refused:
+        make_input(request, TEXT_CARD, VideoSettings(), image=None, request_id=None)
+    assert refused.value.param == "guidance_scale_2"
 
 
 class House:

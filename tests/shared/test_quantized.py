@@ -10,6 +10,7 @@ from torch import nn
 
 from tessera.models.calibration import calibrate
 from tessera.models.quantized import Int8Linear, quantize, quantize_int8
+from tessera_kernels.int8_linear import quantize_weight
 
 
 def layer(inputs: int, outputs: int, *, bias: bool, seed: int = 0) -> nn.Linear:
@@ -101,3 +102,10 @@ def test_a_layer_that_cannot_be_cut_into_groups_stays():
     model = nn.Sequential(nn.Linear(200, 128), nn.Linear(128, 256))
     assert quantize(model, "int4").layers == 1
     assert type(model[0]) is nn.Linear
+
+
+def test_a_weight_is_quantized_where_it_is():
+    """Torch refuses to mix `meta` with a CPU as it refuses to mix a GPU with it."""
+    weight = quantize_weight(torch.empty(32, 64, device="meta"))
+    parts = (weight.weight_KN, weight.scale_N, weight.columns_M, weight.float_MN, weight.shrink_K)
+    assert {part.device.type for part in parts} == {"meta"}

@@ -66,9 +66,9 @@ def gated(directory):
     return Gated(directory)
 
 
-@pytest.fixture
-def engine(directory, gated):
-    settings = SequenceEngineSettings(max_waiting=3, kv_cache_bytes=1 << 20)
+@pytest.fixture(params=["off", "on"])
+def engine(directory, gated, request):
+    settings = SequenceEngineSettings(max_waiting=3, kv_cache_bytes=1 << 20, overlap=request.param)
     runner = SequenceRunner(directory, choose("cpu", threads=1), page_size=4, kv_cache_bytes=1 << 20)
     grammars = Grammars(lambda: gated, vocabulary=SIZE, stop_ids=[STOP], timeout_s=5)
     return SequenceEngine(runner, settings, Ready(device="cpu", cards=[], directories=[], report={}), grammars)

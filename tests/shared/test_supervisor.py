@@ -172,7 +172,6 @@ def test_a_killed_redis_is_started_again_on_the_same_data(start: Callable[..., S
     suite.until("Ctrl-C stops it")
     client = Redis(unix_socket_path=str(suite.directory / "redis" / "redis.sock"))
     client.set("job", "recorded")
-    time.sleep(1.1)  # appendfsync everysec: the promise covers what is older than a second
     first = suite.redis_pid()
     os.kill(first, signal.SIGKILL)
 
@@ -183,8 +182,9 @@ def test_a_killed_redis_is_started_again_on_the_same_data(start: Callable[..., S
             return False
 
     wait_until(back, "Redis with its data")
-    assert client.config_get("appendonly", "maxmemory-policy") == {
+    assert client.config_get("appendonly", "appendfsync", "maxmemory-policy") == {
         "appendonly": "yes",
+        "appendfsync": "always",
         "maxmemory-policy": "noeviction",
     }
     assert suite.stop() == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import collections
 import itertools
 from collections.abc import Iterator
 from dataclasses import replace
@@ -74,6 +75,26 @@ def test_clips_stay_inside_the_frame_and_their_things_apart() -> None:
         assert clip.shape == (17, 64, 64, 3)
         rim = np.concatenate([clip[:, 0], clip[:, -1], clip[:, :, 0], clip[:, :, -1]])
         assert (rim == data.BACKGROUNDS[scene.background]).all()
+
+
+def test_two_things_are_as_if_they_were_drawn_again_until_they_are_apart() -> None:
+    random, count = np.random.default_rng(4), 3000
+    scene = data.Scene((data.Thing("red", "square", "left"), data.Thing("blue", "star", "grow")), "white")
+    drawn = collections.Counter(_places(*data.draw_tracks(scene, random)) for _ in range(count))
+    fitting: collections.Counter[tuple[float, ...]] = collections.Counter()
+    alone = [data._alone(thing.motion, alone=False) for thing in scene.things]
+    while fitting.total() < count:
+        (first,), (second,) = (ways.draw(random) for ways in alone)
+        gap = np.hypot(first.x - second.x, first.y - second.y) - data.REACH * (first.radius + second.radius)
+        if gap.min() > 2.0 and (second.x - first.x + second.y - first.y).mean() > 14.0:
+            fitting[_places(first, second)] += 1
+    both = drawn.keys() | fitting.keys()
+    chi_squared = sum((drawn[place] - fitting[place]) ** 2 / (drawn[place] + fitting[place]) for place in both)
+    assert chi_squared < len(both) + 5 * np.sqrt(2 * len(both))
+
+
+def _places(*tracks: data.Track) -> tuple[float, ...]:
+    return tuple(float(value) for track in tracks for value in (track.x[0], track.y[0], track.radius[0]))
 
 
 def test_the_judge_shares_no_code_with_what_it_judges() -> None:

@@ -89,6 +89,16 @@ def test_a_companion_ends_when_the_first_one_pauses_or_is_killed(number: signal.
     assert (tmp_path / "stage.safetensors").is_file() == (number == signal.SIGTERM)
 
 
+def test_a_companion_that_is_killed_ends_the_training_with_a_word(tmp_path: Path) -> None:
+    first, companion = (started(rank, 2, tmp_path, 1_000_000) for rank in range(2))
+    assert first.stdout is not None
+    assert first.stdout.readline().strip() == "going"
+    companion.kill()
+    assert first.wait(60) != 0
+    assert companion.wait(60) == -signal.SIGKILL
+    assert "a process that shares this training has ended" in first.communicate()[1]
+
+
 def test_parts_of_a_batch_are_apart_and_all_of_it() -> None:
     for items in (1, 2, 7, 32):
         for count in (1, 2, 3, 4):

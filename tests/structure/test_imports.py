@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ast
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 ROOT = Path(__file__).parents[2]
 ROOTS = ("kernels", "shared", "services", "loadtests")
@@ -109,6 +111,34 @@ def test_a_process_with_every_torch_free_module_of_the_gateway_has_no_torch() ->
 @pytest.mark.parametrize("service", ["tessera_text", "tessera_video", "tessera_speech"])
 def test_the_http_process_of_a_service_has_no_torch(service: str) -> None:
     assert modules_after(f"import {service}.app").isdisjoint(TORCH)
+
+
+WITHOUT_NUMPY = """
+import importlib, sys
+for name in ("numpy", "numba", "transformers", "diffusers", "msgspec"):
+    sys.modules[name] = None  # importing it raises
+import torch
+from tessera_kernels import bench
+from tessera_kernels.cases import cases_of, measured_ops, results
+for op in measured_ops():
+    for part in ("triton", "launches"):
+        importlib.import_module(f"tessera_kernels.{op}.{part}")
+    torch.manual_seed(0)
+    case = next(case for case in cases_of(op) if case.tiny)
+    assert results(case.exact(*case.make(torch.device("cpu")))), op
+print(bench.main(["--check"]))
+"""
+
+
+def test_the_benchmark_of_kernels_needs_torch_and_triton_alone() -> None:
+    """On a machine without NumPy: every op's cases are made and computed by its reference, kernels are imported."""
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_NUMPY], capture_output=True, text=True, timeout=300, env=environment
+    )
+    assert done.returncode == 0, done.stderr
+    if not torch.cuda.is_available():
+        assert done.stdout.splitlines()[-1] == "2", "it cannot run: there is no GPU, and that is all that it lacks"
 
 
 def test_the_command_line_answers_before_it_has_loaded_anything() -> None:

@@ -61,11 +61,14 @@ def quantize_weight(
         columns_M: int64, the inputs that are multiplied in float.
         largest_K: the largest magnitude that each input is known to have; None where nothing is known.
     """
-    columns_M = torch.zeros(0, dtype=torch.int64) if columns_M is None else columns_M
+    device = weight_NK.device
+    columns_M = torch.zeros(0, dtype=torch.int64, device=device) if columns_M is None else columns_M.to(device)
+    largest_K = None if largest_K is None else largest_K.to(device)
     weight_NK = weight_NK.float().clone()
     float_MN = weight_NK[:, columns_M].t().contiguous()
     weight_NK[:, columns_M] = 0
-    shrink_K = torch.ones(weight_NK.shape[1]) if largest_K is None else _shrink(weight_NK, columns_M, largest_K)
+    whole_K = torch.ones(weight_NK.shape[1], device=device)
+    shrink_K = whole_K if largest_K is None else _shrink(weight_NK, columns_M, largest_K)
     weight_NK /= shrink_K
     scale_N = weight_NK.abs().amax(dim=1).clamp_min(torch.finfo(torch.float32).tiny) / LEVELS
     return Int8Weight(
@@ -78,7 +81,7 @@ def _shrink(weight_NK: torch.Tensor, columns_M: torch.Tensor, largest_K: torch.T
     inputs_K = largest_K.float().clamp_min(SMALLEST_RANGE)
     weights_K = weight_NK.abs().amax(dim=0).clamp_min(SMALLEST_RANGE)
     logarithm_K = 0.5 * (weights_K.log() - inputs_K.log())
-    rounded_K = torch.ones(len(logarithm_K), dtype=torch.bool).index_fill_(0, columns_M, False)
+    rounded_K = torch.ones_like(logarithm_K, dtype=torch.bool).index_fill_(0, columns_M, False)
     if not rounded_K.any():
         return torch.ones_like(logarithm_K)
     logarithm_K -= logarithm_K[rounded_K].mean()

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
 
 from tessera_kernels.compiled import ELEMENTS, available, compiled
 from tessera_kernels.int8_linear.reference import LEVELS, SMALLEST
 
 if TYPE_CHECKING:
-    from tessera_kernels.int8_linear import Int8Weight
+    import numpy as np
 
-HUGE = np.finfo(np.float32).max
+    from tessera_kernels.int8_linear import Int8Weight
+else:
+    np = import_module("numpy") if available() else None
+
+HUGE = np.finfo(np.float32).max if available() else None
 
 
 def suited(x_TK: torch.Tensor) -> bool:

@@ -10,7 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypedDict
 
-import numpy as np
 import torch
 
 from tessera_kernels.paged_attention import cpu, reference, registered
@@ -34,14 +33,11 @@ class Ragged:
     query_counts: list[int]
 
 
-class _CpuOptions(TypedDict):
+class _Options(TypedDict):
     scaling: float
     sliding_window: int | None
     softcap: float | None
     sinks_Q: torch.Tensor | None
-
-
-class _Options(_CpuOptions):
     tree_BNN: torch.Tensor | None
 
 
@@ -103,45 +99,15 @@ def paged_attention(
         return registered.computed(query_TQD, cache, ragged, **options)
     if tree_BNN is not None or not cpu.suited(query_TQD, cache):
         return reference.paged_attention(query_TQD, cache, ragged, **options)
-    return _on_cpu(query_TQD, cache, ragged, scaling, sliding_window, softcap, sinks_Q)
-
-
-def _on_cpu(
-    query_TQD: torch.Tensor,
-    cache: PagedKV,
-    ragged: Ragged,
-    scaling: float,
-    sliding_window: int | None,
-    softcap: float | None,
-    sinks_Q: torch.Tensor | None,
-) -> torch.Tensor:
-    """Few rows of a sequence by compiled code, many by matrix products."""
-    options: _CpuOptions = {
-        "scaling": scaling,
-        "sliding_window": sliding_window,
-        "softcap": softcap,
-        "sinks_Q": sinks_Q,
-    }
-    out_TQE = query_TQD.new_empty(*query_TQD.shape[:2], cache.value_PSHE.shape[-1])
-    counts = np.array(ragged.query_counts)
-    few = (counts > 0) & (counts <= cpu.MOST_ROWS)
-    ends = counts.cumsum()
-    if few.any():
-        sequences = np.repeat(np.arange(len(counts)), counts)
-        rows = np.flatnonzero(few[sequences])
-        behind = ends[sequences[rows]] - 1 - rows  # rows of the same sequence after this one
-        context = ragged.context_B.numpy()[sequences[rows]] - behind
-        table = ragged.page_table_BM
-        cpu.attend(query_TQD, cache, table, rows, sequences[rows], context, out_TQE, **options)
-    for sequence in np.flatnonzero(counts > cpu.MOST_ROWS):
-        part = slice(ends[sequence] - counts[sequence], ends[sequence])
-        alone = Ragged(
-            ragged.page_table_BM[sequence : sequence + 1],
-            ragged.context_B[sequence : sequence + 1],
-            [int(counts[sequence])],
-        )
-        out_TQE[part] = reference.paged_attention(query_TQD[part], cache, alone, **options)
-    return out_TQE
+    return cpu.paged_attention(
+        query_TQD,
+        cache,
+        ragged,
+        scaling=scaling,
+        sliding_window=sliding_window,
+        softcap=softcap,
+        sinks_Q=sinks_Q,
+    )
 
 
 def _check_options(

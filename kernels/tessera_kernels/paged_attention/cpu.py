@@ -7,13 +7,23 @@ visits exactly the positions that are seen.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from importlib import import_module
+from typing import TYPE_CHECKING
 
-import numpy as np
-import numpy.typing as npt
 import torch
 
 from tessera_kernels.compiled import SUMS, available, compiled
+from tessera_kernels.paged_attention import reference
 from tessera_kernels.paged_kv import PagedKV
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from tessera_kernels.paged_attention import Ragged
+else:
+    np = import_module("numpy") if available() else None
 
 MOST_ROWS = 16
 """Query rows of one sequence from which on matrix products are faster."""
@@ -24,6 +34,61 @@ def suited(query_TQD: torch.Tensor, cache: PagedKV) -> bool:
     if not available() or query_TQD.device.type != "cpu" or query_TQD.dtype != torch.float32:
         return False
     return cache.key_PSHD.dtype in {torch.float32, torch.int8} and cache.value_PSHE.dtype == cache.key_PSHD.dtype
+
+
+def paged_attention(
+    query_TQD: torch.Tensor,
+    cache: PagedKV,
+    ragged: Ragged,
+    *,
+    scaling: float,
+    sliding_window: int | None,
+    softcap: float | None,
+    sinks_Q: torch.Tensor | None,
+) -> torch.Tensor:
+    """Few rows of a sequence by compiled code, many by matrix products.
+
+    See `tessera_kernels.paged_attention.paged_attention`.
+    """
+    out_TQE = query_TQD.new_empty(*query_TQD.shape[:2], cache.value_PSHE.shape[-1])
+    counts = np.array(ragged.query_counts)
+    few = (counts > 0) & (counts <= MOST_ROWS)
+    ends = counts.cumsum()
+    if few.any():
+        sequences = np.repeat(np.arange(len(counts)), counts)
+        rows = np.flatnonzero(few[sequences])
+        behind = ends[sequences[rows]] - 1 - rows  # rows of the same sequence after this one
+        attend(
+            query_TQD,
+            cache,
+            ragged.page_table_BM,
+            rows,
+            sequences[rows],
+            ragged.context_B.numpy()[sequences[rows]] - behind,
+            out_TQE,
+            scaling=scaling,
+            sliding_window=sliding_window,
+            softcap=softcap,
+            sinks_Q=sinks_Q,
+        )
+    for sequence in np.flatnonzero(counts > MOST_ROWS):
+        part = slice(ends[sequence] - counts[sequence], ends[sequence])
+        alone = replace(
+            ragged,
+            page_table_BM=ragged.page_table_BM[sequence : sequence + 1],
+            context_B=ragged.context_B[sequence : sequence + 1],
+            query_counts=[int(counts[sequence])],
+        )
+        out_TQE[part] = reference.paged_attention(
+            query_TQD[part],
+            cache,
+            alone,
+            scaling=scaling,
+            sliding_window=sliding_window,
+            softcap=softcap,
+            sinks_Q=sinks_Q,
+        )
+    return out_TQE
 
 
 def attend(

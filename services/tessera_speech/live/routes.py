@@ -5,6 +5,7 @@ Does not know events: see `tessera_speech.live.session`.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -94,7 +95,10 @@ async def _session(socket: WebSocket[Any, Any, State], state: State, send: Calla
     tools = await host.tools(models[0].id if models else "")
     model = socket.query_params.get("model")
     settings = default_session("transcription" if intent == "transcription" else "realtime", model)
-    return LiveSession(tools, thinker, send, tools.transcription.detector, settings, tenant_from(socket.scope))
+    # In a thread: the first session loads the model that finds speech.
+    return await asyncio.to_thread(
+        LiveSession, tools, thinker, send, tools.transcription.detector, settings, tenant_from(socket.scope)
+    )
 
 
 def _offered(socket: WebSocket[Any, Any, State]) -> list[str]:

@@ -9,6 +9,7 @@ Shapes: T frames, H and W pixels. Lengths are pixels of a 64x64 frame, angles ra
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 import numpy.typing as npt
@@ -141,50 +142,76 @@ GRID = 4
 shape, and all of them are learned well."""
 
 
-def _near(random: np.random.Generator, low: float, high: float) -> float:
-    """A place of the grid between two bounds; the middle when there is none."""
+def _near(low: float, high: float) -> list[float]:
+    """The places of the grid between two bounds; the middle when there is none."""
     places = np.arange(np.ceil(low / GRID), np.floor(high / GRID) + 1) * GRID
-    return float(random.choice(places)) if len(places) else 0.5 * (low + high)
+    return [float(place) for place in places] or [0.5 * (low + high)]
 
 
-def _draw_track(motion: str, random: np.random.Generator, *, alone: bool) -> Track:
-    time = np.linspace(0.0, 1.0, FRAMES)
-    radius = random.choice([10.5, 12.0] if alone else [8.0, 9.0])
-    travel = random.choice([24.0, 28.0] if alone else [20.0, 24.0])
-    height = random.choice([18.0, 21.0] if alone else [13.0, 16.0])
-    radii = np.full(FRAMES, radius)
-    shift_x, shift_y, angle = np.zeros(FRAMES), np.zeros(FRAMES), np.zeros(FRAMES)
-    if motion in ("left", "right"):
-        shift_x = travel * (time - 0.5) * (1 if motion == "right" else -1)
-    elif motion in ("up", "down"):
-        shift_y = travel * (time - 0.5) * (1 if motion == "down" else -1)
-    elif motion in ("grow", "shrink"):
-        radii = radius * (0.7 + 0.55 * (time if motion == "grow" else 1.0 - time))
-    elif motion == "spin":
-        angle = np.pi * time
+@dataclass(frozen=True)
+class _Ways:
+    """All that a draw can come to: rows of tracks, and how likely each is, summed up to it."""
+
+    tracks: list[tuple[Track, ...]]
+    likely: npt.NDArray[np.float64]
+
+    def draw(self, random: np.random.Generator) -> tuple[Track, ...]:
+        return self.tracks[int(np.searchsorted(self.likely, random.random() * self.likely[-1], side="right"))]
+
+
+def _paths(motion: str, *, alone: bool) -> list[Track]:
+    """A motion around the origin, in each size and over each distance that there is."""
+    time, none = np.linspace(0.0, 1.0, FRAMES), np.zeros(FRAMES)
+    shifts = [(none, none)]
+    if motion in ("left", "right", "up", "down"):
+        sign = 1 if motion in ("right", "down") else -1
+        ways = [sign * travel * (time - 0.5) for travel in ([24.0, 28.0] if alone else [20.0, 24.0])]
+        shifts = [(way, none) if motion in ("left", "right") else (none, way) for way in ways]
     elif motion == "bounce":
-        shift_y = height * (0.5 - np.abs(np.sin(2.0 * np.pi * time)))
-    margin = REACH * radii.max() + 2.0
-    low_x, high_x = margin - shift_x.min(), SIDE - margin - shift_x.max()
-    low_y, high_y = margin - shift_y.min(), SIDE - margin - shift_y.max()
-    return Track(_near(random, low_x, high_x) + shift_x, _near(random, low_y, high_y) + shift_y, radii, angle)
+        height = 0.5 - np.abs(np.sin(2.0 * np.pi * time))
+        shifts = [(none, most * height) for most in ([18.0, 21.0] if alone else [13.0, 16.0])]
+    scale = {"grow": 0.7 + 0.55 * time, "shrink": 1.25 - 0.55 * time}.get(motion, none + 1.0)
+    angle = np.pi * time if motion == "spin" else none
+    radii = [10.5, 12.0] if alone else [8.0, 9.0]
+    return [Track(x, y, radius * scale, angle) for radius in radii for x, y in shifts]
 
 
-def _apart(first: Track, second: Track) -> bool:
-    """Whether two things never come near each other, and the first is clearly further to the upper left."""
-    gap = np.hypot(first.x - second.x, first.y - second.y) - REACH * (first.radius + second.radius)
-    lead = (second.x - first.x + second.y - first.y).mean()
-    return bool(gap.min() > 2.0 and lead > 14.0)
+@cache
+def _alone(motion: str, *, alone: bool = True) -> _Ways:
+    """One thing that is inside the frame."""
+    tracks, likely = [], []
+    for path in _paths(motion, alone=alone):
+        margin = REACH * path.radius.max() + 2.0
+        places_x, places_y = (_near(margin - shift.min(), SIDE - margin - shift.max()) for shift in (path.x, path.y))
+        for x in places_x:
+            for y in places_y:
+                tracks.append((Track(x + path.x, y + path.y, path.radius, path.angle),))
+                likely.append(1.0 / (len(places_x) * len(places_y)))
+    return _Ways(tracks, np.cumsum(likely))
+
+
+@cache
+def _together(first: str, second: str) -> _Ways:
+    """Two things that never come near each other, of which the first is clearly further to the upper left."""
+    ways = [_alone(motion, alone=False) for motion in (first, second)]
+    x, y, radius = (
+        [np.stack([getattr(track, name) for (track,) in one.tracks]) for one in ways] for name in ("x", "y", "radius")
+    )
+    chances = [np.diff(one.likely, prepend=0.0) for one in ways]
+    tracks, likely = [], []
+    for row, (track,) in enumerate(ways[0].tracks):
+        gap = np.hypot(x[1] - x[0][row], y[1] - y[0][row]) - REACH * (radius[1] + radius[0][row])
+        lead = (x[1] - x[0][row] + y[1] - y[0][row]).mean(axis=1)
+        for other in np.flatnonzero((gap.min(axis=1) > 2.0) & (lead > 14.0)):
+            tracks.append((track, *ways[1].tracks[other]))
+            likely.append(chances[0][row] * chances[1][other])
+    return _Ways(tracks, np.cumsum(likely))
 
 
 def draw_tracks(scene: Scene, random: np.random.Generator) -> tuple[Track, ...]:
     """Places, sizes and paths for a scene's things, all inside the frame and apart."""
-    if len(scene.things) == 1:
-        return (_draw_track(scene.things[0].motion, random, alone=True),)
-    while True:
-        first, second = (_draw_track(thing.motion, random, alone=False) for thing in scene.things)
-        if _apart(first, second):
-            return first, second
+    motions = [thing.motion for thing in scene.things]
+    return (_alone(*motions) if len(motions) == 1 else _together(*motions)).draw(random)
 
 
 def render(scene: Scene, random: np.random.Generator) -> Clip:

@@ -3,9 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from tessera.cache.transfers import Transfer
 from tessera.engine.sequence_request import SequenceRequest
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True)
+class Pending:
+    """Tokens of the step before that are on the device alone.
+
+    Attributes:
+        tokens_R: int64, on the device.
+        rows: of each request whose last token is `PENDING`, where in `tokens_R` it is.
+    """
+
+    tokens_R: torch.Tensor
+    rows: dict[SequenceRequest, int]
 
 
 @dataclass(frozen=True)
@@ -40,11 +57,13 @@ class Chunk:
 class Batch:
     """The chunks of one step, ragged: their tokens stand one after another.
 
-    `transfers` are pages that have to move before, in this order.
+    `transfers` are pages that have to move before, in this order; `pending` is where tokens come from that are
+    `PENDING` in its chunks.
     """
 
     chunks: list[Chunk]
     transfers: list[Transfer] = field(default_factory=list)
+    pending: Pending | None = None
 
     @property
     def tokens(self) -> int:

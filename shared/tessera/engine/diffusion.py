@@ -65,6 +65,10 @@ class DiffusionRequest:
     steps: int
     guidance_scale: float
     seed: int
+    guidance_scale_2: float | None = None
+    """Of the second expert, which takes the steps of low noise; None: the first's."""
+    adapters: tuple[tuple[str, float], ...] = ()
+    """Names of low-rank adapters with their weights, sorted."""
     fps: float | None = None
     """Frames per second, for models that place frames in time by it; None: as the model was trained."""
     image: Image | None = None

@@ -23,7 +23,8 @@ import torch
 from tessera.engine.diffusion import DiffusionRequest, DiffusionState, Frames, OnStep, Picture, Resume, to_frames
 from tessera.engine.diffusion_checkpoint import freeze, restore
 from tessera.engine.diffusion_costs import BatchCosts
-from tessera.engine.diffusion_memory import MemoryRoom, Shapes, memory_faults
+from tessera.engine.diffusion_faults import memory_faults
+from tessera.engine.diffusion_memory import MemoryRoom, Shapes
 from tessera.errors import UnavailableError
 
 logger = logging.getLogger(__name__)

@@ -39,7 +39,8 @@ class SkippingBlocks(nn.Module):
     """The blocks of a transformer as one.
 
     Args:
-        blocks: are called one after the other; each answers the hidden states, or those and the encoder's.
+        blocks: are called one after the other; each answers the hidden states, or those and the encoder's. Those that
+            write to arguments say which, as `written`: they get copies of what others still read.
     """
 
     def __init__(self, blocks: nn.ModuleList) -> None:
@@ -52,6 +53,7 @@ class SkippingBlocks(nn.Module):
         self._pairs = False
         """Whether blocks answer two tensors: known when one has."""
         self._names = inspect.signature(type(blocks[0]).forward)
+        self._written: tuple[str, ...] = getattr(blocks[0], "written", ())
 
     @contextlib.contextmanager
     def running(self, rows: Sequence[CachedRow | None]) -> Iterator[None]:
@@ -130,6 +132,8 @@ class SkippingBlocks(nn.Module):
         return [index for index, row in rows.items() if row.policy.skips(row.memory, numbers.get(index))]
 
     def _run(self, blocks: nn.ModuleList, given: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor | None]:
+        copies = {name: given[name].clone(memory_format=torch.contiguous_format) for name in self._written}
+        given = {**given, **copies}
         hidden, encoder = given[HIDDEN], None
         for block in blocks:
             answer = block(**{**given, HIDDEN: hidden})

@@ -7,7 +7,6 @@ before channels, so latents are turned for them. Inputs: `condition_BTCHW` (the 
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Sequence
 
 import diffusers
@@ -16,6 +15,8 @@ import torch
 from tessera.engine.diffusion import DiffusionRequest, DiffusionState, Prompt
 from tessera.engine.diffusion_family import Beginning, FamilyModel, Row, inputs_of, parts_of
 from tessera.engine.diffusion_memory import Shapes
+from tessera.engine.diffusion_schedulers import step
+from tessera.engine.diffusion_tiles import tile_pixels
 
 OFFSET = 2.0
 """What CogVideoX 1.5's image to video model reads as its offset."""
@@ -25,6 +26,7 @@ class CogVideoXModel(FamilyModel):
     """A CogVideoX pipeline. See `FamilyModel`."""
 
     max_prompt_tokens = 226
+    flow = False
 
     @property
     def image_input(self) -> str:
@@ -87,24 +89,21 @@ class CogVideoXModel(FamilyModel):
     def _advance(self, state: DiffusionState, predicted_BCTHW: torch.Tensor) -> None:
         # Noise that a scheduler draws is drawn with frames first.
         predicted, latents = _turned(predicted_BCTHW), _turned(state.latents_BCTHW)
-        timestep = state.timesteps[state.index]
         if isinstance(state.scheduler, diffusers.CogVideoXDPMScheduler):
             before = state.timesteps[state.index - 1] if state.index else None
-            stepped, clean = state.scheduler.step(
+            stepped, *known = state.scheduler.step(
                 predicted,
                 state.memory.get("denoised"),
-                timestep,
+                state.timesteps[state.index],
                 before,
                 latents,
                 generator=state.generator,
                 return_dict=False,
             )
-            state.memory["denoised"] = clean
+            state.memory["denoised"] = known[0]
         else:
-            known = inspect.signature(state.scheduler.step).parameters
-            optional = {"generator": state.generator} if "generator" in known else {}
-            stepped, clean, *_ = state.scheduler.step(predicted, timestep, latents, return_dict=False, **optional)
-        state.latents_BCTHW, state.clean_BCTHW = _turned(stepped), _turned(clean)
+            stepped, *known = step(state, predicted, latents)
+        state.latents_BCTHW, state.clean_BCTHW = _turned(stepped), _turned(known[0]) if known else None
 
     @property
     def shapes(self) -> Shapes:
@@ -122,6 +121,7 @@ class CogVideoXModel(FamilyModel):
             decoder_width=min(pipe.vae.config.block_out_channels),
             decoded_at_once=3,
             bytes_each=self.dtype.itemsize,
+            tile_pixels=tile_pixels(self.pipe.vae),
             lengths=2 * pipe.vae_scale_factor_temporal,
         )
 

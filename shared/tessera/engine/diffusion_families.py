@@ -16,6 +16,8 @@ FAMILIES = {
     "LTXImageToVideoPipeline": "tessera.engine.diffusion_ltx:LTXModel",
     "CogVideoXPipeline": "tessera.engine.diffusion_cogvideox:CogVideoXModel",
     "CogVideoXImageToVideoPipeline": "tessera.engine.diffusion_cogvideox:CogVideoXModel",
+    "HunyuanVideo15Pipeline": "tessera.engine.diffusion_hunyuan:HunyuanVideo15Model",
+    "HunyuanVideo15ImageToVideoPipeline": "tessera.engine.diffusion_hunyuan:HunyuanVideo15Model",
 }
 """The class of a family's model by the pipeline class that `model_index.json` names."""
 

@@ -12,7 +12,7 @@ import logging
 import threading
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -22,11 +22,14 @@ import torch
 
 from tessera.cache.steps import PREFIX, RowMemory, StepCalibration, policy_of
 from tessera.engine.diffusion import DiffusionRequest, DiffusionState, Picture, Prompt
+from tessera.engine.diffusion_adapters import Adapters
 from tessera.engine.diffusion_blocks import CachedRow, SkippingBlocks
+from tessera.engine.diffusion_checks import check_request
 from tessera.engine.diffusion_memory import Shapes
 from tessera.engine.diffusion_preview import LatentColours
 from tessera.engine.diffusion_prompts import PromptCache
-from tessera.errors import InvalidRequestError
+from tessera.engine.diffusion_schedulers import begun, clean_of, step, try_out
+from tessera.engine.diffusion_tiles import decoding
 
 logger = logging.getLogger(__name__)
 
@@ -61,17 +64,24 @@ class FamilyModel(ABC):
     Args:
         pipe: its components and its preparation of prompts, images and noise are used.
         device: where it is.
+
+    Raises:
+        ModelLoadError: the pipeline's scheduler is not for such a model.
     """
 
     max_prompt_tokens: ClassVar[int]
     """As many as the pipeline reads by default."""
     block_list: ClassVar[str] = "transformer_blocks"
     """What a transformer of the family calls its blocks."""
+    flow: ClassVar[bool] = True
+    """Whether the model predicts a flow."""
 
     def __init__(self, pipe: Any, device: torch.device) -> None:
         self.pipe = pipe
         self.device = device
         self.prompts = PromptCache()
+        self.adapters = Adapters()
+        self.decodes_in_tiles: Callable[[DiffusionRequest], bool] = lambda _: False
         self.step_calibration: StepCalibration | None = None
         self.blocks = {id(expert): self._one_of(expert) for expert in self.expert_components()}
         self.dtype: torch.dtype = self.expert_components()[0].dtype
@@ -80,6 +90,7 @@ class FamilyModel(ABC):
         self._vae = threading.Lock()
         # A tokenizer sets its padding while it works.
         self._encoding = threading.Lock()
+        try_out(pipe.scheduler, flow=self.flow, begin=self._set_timesteps, advance=self._advance)
 
     # what a family says of itself
 
@@ -126,19 +137,30 @@ class FamilyModel(ABC):
         """The transformers that denoise: more than one where timesteps have experts."""
         return [self.pipe.transformer]
 
+    def linear_layers(self, expert: Any) -> dict[str, Any]:
+        """Linear layers of a transformer by the names that they have in its own class."""
+        ours, theirs = f"{self.block_list}.0.blocks.", f"{self.block_list}."
+        return {
+            theirs + name.removeprefix(ours) if name.startswith(ours) else name: module
+            for name, module in expert.named_modules()
+            if hasattr(module, "in_features") and hasattr(module, "out_features")
+        }
+
     def expert(self, state: DiffusionState) -> Any:  # noqa: ARG002 - of families with several
         """The transformer of a request's next step."""
         return self.pipe.transformer
+
+    def _guidance(self, state: DiffusionState) -> float:
+        """The scale of a request's next step. At 1 the negative prompt says nothing."""
+        return state.request.guidance_scale
 
     def _set_timesteps(self, scheduler: Any, request: DiffusionRequest) -> None:
         scheduler.set_timesteps(request.steps, device=self.device)
 
     def _advance(self, state: DiffusionState, predicted_BCTHW: torch.Tensor) -> None:
         """The latents after a step; `index` is counted elsewhere."""
-        timestep = state.timesteps[state.index]
-        stepped = state.scheduler.step(predicted_BCTHW, timestep, state.latents_BCTHW, return_dict=False)
-        state.clean_BCTHW = _clean(state, predicted_BCTHW)
-        state.latents_BCTHW = stepped[0]
+        state.clean_BCTHW = clean_of(state, predicted_BCTHW, state.latents_BCTHW)
+        state.latents_BCTHW = step(state, predicted_BCTHW, state.latents_BCTHW)[0]
 
     # what all share
 
@@ -147,23 +169,16 @@ class FamilyModel(ABC):
         """Encode the prompts (or take them from the cache) and draw the first noise.
 
         Raises:
-            InvalidRequestError: an image is missing, or given to a model that takes none.
+            InvalidRequestError: the model cannot make this; see `check_request` and `begun`.
         """
-        if self.image_input == "required" and request.image is None:
-            raise InvalidRequestError("this model starts from an image, and none is given", param="input_reference")
-        if self.image_input == "none" and request.image is not None:
-            raise InvalidRequestError("this model takes no image", param="input_reference")
-        cache = request.step_cache
-        if cache is not None and cache.kind != "first_block" and self.step_calibration is None:
-            raise InvalidRequestError(
-                f"`step_cache` is {cache.kind!r}, for which this model was not measured yet: ask for 'first_block', or "
-                f"run `python -m tessera_video.calibrate` and start the worker again",
-                param="step_cache",
-            )
-        scheduler = type(self.pipe.scheduler).from_config(self.pipe.scheduler.config)
-        self._set_timesteps(scheduler, request)
-        if hasattr(scheduler, "set_begin_index"):
-            scheduler.set_begin_index(0)
+        check_request(
+            request,
+            image_input=self.image_input,
+            experts=len(self.expert_components()),
+            adapters=self.adapters,
+            calibrated=self.step_calibration is not None,
+        )
+        scheduler = begun(self.pipe.scheduler, request, self._set_timesteps)
         # On the CPU, so that a seed means the same noise on every device.
         generator = torch.Generator("cpu").manual_seed(request.seed)
         beginning = self._begin(request, generator)
@@ -194,7 +209,7 @@ class FamilyModel(ABC):
     def decode(self, state: DiffusionState) -> npt.NDArray[np.float32]:
         """The clip of a finished request: float32 [frames, height, width, 3] in 0..1. One at a time."""
         assert state.done
-        with self._vae:
+        with self._vae, decoding(self.pipe.vae, in_tiles=self.decodes_in_tiles(state.request)):
             video = self._paint(self._shown(state, state.latents_BCTHW))
         clip: npt.NDArray[np.float32] = self.pipe.video_processor.postprocess_video(video, output_type="np")[0]
         # A VAE whose latent frames come in pairs may make more than asked for.
@@ -215,9 +230,10 @@ class FamilyModel(ABC):
         return self.fit_colours().paint(latents[0, :, latents.shape[2] // 2])
 
     def shape(self, state: DiffusionState) -> tuple[object, ...]:
-        """What has to be equal for requests to share a forward pass: their expert now, and the shapes of its inputs."""
+        """What has to be equal for requests to share a pass: their expert now, adapters, and the shapes of inputs."""
         return (
             id(self.expert(state)),
+            state.request.adapters,
             state.latents_BCTHW.shape,
             *(part.shape for part in state.prompt),
             *((name, value.shape) for name, value in state.inputs.items()),
@@ -232,19 +248,25 @@ class FamilyModel(ABC):
         rows = []
         for state in batch:
             rows.append(Row(state, state.prompt))
-            if state.negative is not None:
-                rows.append(Row(state, state.negative, "negative"))
+            negative = self._negative(state)
+            if negative is not None:
+                rows.append(Row(state, negative, "negative"))
         expert = self.expert(batch[0])
-        with self.blocks[id(expert)].running([self._cached(row, expert) for row in rows]):
+        cached = [self._cached(row, expert) for row in rows]
+        with self.adapters.running(batch[0].request.adapters), self.blocks[id(expert)].running(cached):
             predicted = iter(torch.split(self._forward(rows), 1))
         guided: list[torch.Tensor] = []
         for state in batch:
             noise = next(predicted)
-            if state.negative is not None:
+            if self._negative(state) is not None:
                 unguided = next(predicted)
-                noise = unguided + state.request.guidance_scale * (noise - unguided)
+                noise = unguided + self._guidance(state) * (noise - unguided)
             guided.append(noise)
         return guided
+
+    def _negative(self, state: DiffusionState) -> Prompt | None:
+        """What the next step is guided away from, where it is guided."""
+        return None if self._guidance(state) == 1.0 else state.negative
 
     def _cached(self, row: Row, expert: Any) -> CachedRow | None:
         """With the step cache that the row's request asks for."""
@@ -281,15 +303,6 @@ class FamilyModel(ABC):
                 known = self._encode_text(text)
             self.prompts.put(text, known)
         return known
-
-
-def _clean(state: DiffusionState, predicted_BCTHW: torch.Tensor) -> torch.Tensor | None:
-    """The clip that a prediction points to, where the model predicts a flow: x - sigma * v (Lipman et al. 2022)."""
-    scheduler = state.scheduler
-    flow = "FlowMatch" in type(scheduler).__name__ or scheduler.config.get("prediction_type") == "flow_prediction"
-    if not flow:
-        return None
-    return state.latents_BCTHW - float(scheduler.sigmas[state.index]) * predicted_BCTHW
 
 
 def parts_of(rows: Sequence[Row], index: int) -> torch.Tensor:

@@ -17,6 +17,8 @@ import torch
 from tessera.engine.diffusion import DiffusionRequest, DiffusionState, Prompt
 from tessera.engine.diffusion_family import Beginning, FamilyModel, Row, inputs_of, parts_of
 from tessera.engine.diffusion_memory import Shapes
+from tessera.engine.diffusion_schedulers import clean_of, step
+from tessera.engine.diffusion_tiles import tile_pixels
 
 FRAMES_PER_SECOND = 25.0
 """Where a request names none: what Diffusers takes."""
@@ -105,13 +107,16 @@ class LTXModel(FamilyModel):
         return self._unpack(predicted.float(), grid)
 
     def _advance(self, state: DiffusionState, predicted_BCTHW: torch.Tensor) -> None:
+        latents = state.latents_BCTHW
         if "first" not in state.inputs:
-            super()._advance(state, predicted_BCTHW)
+            state.clean_BCTHW = clean_of(state, predicted_BCTHW, latents)
+            # Noise that a scheduler draws is drawn for tokens.
+            stepped_BLC = step(state, self._pack(predicted_BCTHW), self._pack(latents))[0]
+            state.latents_BCTHW = self._unpack(stepped_BLC, latents.shape[2:])
             return
-        latents, timestep = state.latents_BCTHW, state.timesteps[state.index]
-        stepped = state.scheduler.step(predicted_BCTHW[:, :, 1:], timestep, latents[:, :, 1:], return_dict=False)[0]
-        sigma = float(state.scheduler.sigmas[state.index])
-        clean = latents[:, :, 1:] - sigma * predicted_BCTHW[:, :, 1:]
+        clean = clean_of(state, predicted_BCTHW[:, :, 1:], latents[:, :, 1:])
+        assert clean is not None
+        stepped = step(state, predicted_BCTHW[:, :, 1:], latents[:, :, 1:])[0]
         state.latents_BCTHW, state.clean_BCTHW = (
             torch.cat([latents[:, :, :1], rest], dim=2) for rest in (stepped, clean)
         )
@@ -132,6 +137,7 @@ class LTXModel(FamilyModel):
             decoder_width=min(pipe.vae.config.decoder_block_out_channels) / pipe.vae.config.patch_size**2,
             decoded_at_once=2**31,
             bytes_each=self.dtype.itemsize,
+            tile_pixels=tile_pixels(self.pipe.vae),
         )
 
     @property
@@ -168,7 +174,7 @@ class LTXModel(FamilyModel):
         packed: torch.Tensor = self.pipe._pack_latents(latents_BCTHW, *self._patches())
         return packed
 
-    def _unpack(self, packed_BLC: torch.Tensor, grid: tuple[int, int, int]) -> torch.Tensor:
+    def _unpack(self, packed_BLC: torch.Tensor, grid: Sequence[int]) -> torch.Tensor:
         unpacked: torch.Tensor = self.pipe._unpack_latents(packed_BLC, *grid, *self._patches())
         return unpacked
 

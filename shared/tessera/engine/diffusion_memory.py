@@ -11,11 +11,12 @@ import contextlib
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
-import torch
-
-from tessera.engine.diffusion import DiffusionRequest
 from tessera.errors import InvalidRequestError
+
+if TYPE_CHECKING:  # this module is torch-free: services estimate, too, before a job is accepted
+    from tessera.engine.diffusion import DiffusionRequest
 
 WIDTHS_IN_A_BLOCK = 10
 """Tensors of the model's width that a block holds at once: stream, norm, queries, keys, values, copies, residuals."""
@@ -23,6 +24,8 @@ LAYERS_IN_A_DECODER = 5
 """Tensors of the decoder's width at full resolution that it holds at once, one of them in columns."""
 COPIES_OF_FRAMES = 3
 """Decoded, as float32 for whoever asked, and as bytes."""
+COPIES_OF_TILED_FRAMES = 6
+"""Where they are put together from tiles: all tiles, which overlap, and the rows of them."""
 COPIES_OF_LATENTS = 8
 """With what schedulers remember."""
 LOOK_EVERY_S = 0.5
@@ -50,12 +53,25 @@ class Shapes:
     """Latent frames."""
     bytes_each: int
     """Of a number in the transformer."""
+    tile_pixels: int = 0
+    """Of a tile that its decoder can work on by itself; 0: it cannot."""
     lengths: int = 0
     """Clips have k times this plus one frames; 0: as a latent frame has."""
 
 
-def estimate(request: DiffusionRequest, shapes: Shapes) -> int:
-    """Bytes beside the weights, at the worst moment of a clip."""
+@dataclass(frozen=True)
+class Clip:
+    """What the estimate needs to know of a request: the same fields as a `DiffusionRequest` has."""
+
+    width: int
+    height: int
+    frames: int
+    guidance_scale: float
+    step_cache: object | None = None
+
+
+def estimate(request: DiffusionRequest | Clip, shapes: Shapes, *, in_tiles: bool = False) -> int:
+    """Bytes beside the weights, at the worst moment of a clip, decoded whole or in tiles."""
     latent_frames = (request.frames - 1) // shapes.frames_multiple + 1
     cells = latent_frames * -(-request.height // shapes.spatial) * -(-request.width // shapes.spatial)
     tokens, rows = -(-cells // shapes.patch), 2 if request.guidance_scale > 1 else 1
@@ -65,9 +81,9 @@ def estimate(request: DiffusionRequest, shapes: Shapes) -> int:
     stepping = rows * tokens * (WIDTHS_IN_A_BLOCK * shapes.width + 2 * shapes.hidden) * shapes.bytes_each
     at_once = min(latent_frames, shapes.decoded_at_once) * shapes.frames_multiple
     pixels = request.height * request.width
-    decoding = (
-        4 * pixels * (at_once * shapes.decoder_width * LAYERS_IN_A_DECODER + 3 * COPIES_OF_FRAMES * request.frames)
-    )
+    layers = (min(pixels, shapes.tile_pixels) if in_tiles else pixels) * shapes.decoder_width * LAYERS_IN_A_DECODER
+    copies = COPIES_OF_TILED_FRAMES if in_tiles else COPIES_OF_FRAMES
+    decoding = 4 * (at_once * layers + 3 * copies * request.frames * pixels)
     return int(state + max(stepping, decoding))
 
 
@@ -76,13 +92,37 @@ class MemoryRoom:
 
     Args:
         capacity: in all.
+        tile_above: pixels of a frame above which clips are decoded in tiles though they fit; 0: no such size.
     """
 
-    def __init__(self, capacity: int) -> None:
+    def __init__(self, capacity: int, *, tile_above: int = 0) -> None:
         self.capacity = capacity
+        self.tile_above = tile_above
         self._taken = 0
         self._line: list[object] = []
         self._changed = threading.Condition()
+
+    def check(self, request: DiffusionRequest | Clip, shapes: Shapes) -> int:
+        """Refuse what would never fit. Returns the bytes of what does.
+
+        Raises:
+            InvalidRequestError: says what would.
+        """
+        need = self.need(request, shapes)
+        if need > self.capacity:
+            raise InvalidRequestError(self._too_large(request, shapes, need), param="size", code="too_large")
+        return need
+
+    def in_tiles(self, request: DiffusionRequest | Clip, shapes: Shapes) -> bool:
+        """Whether a clip is decoded in tiles. Says the same of a request whatever else is under way."""
+        pixels = request.width * request.height
+        if pixels <= shapes.tile_pixels or not shapes.tile_pixels:
+            return False
+        return 0 < self.tile_above < pixels or estimate(request, shapes) > self.capacity
+
+    def need(self, request: DiffusionRequest | Clip, shapes: Shapes) -> int:
+        """Bytes of a clip, decoded as `in_tiles` says."""
+        return estimate(request, shapes, in_tiles=self.in_tiles(request, shapes))
 
     @contextlib.contextmanager
     def of(self, request: DiffusionRequest, shapes: Shapes, look: Callable[[], None]) -> Iterator[None]:
@@ -96,9 +136,7 @@ class MemoryRoom:
         Raises:
             InvalidRequestError: it would never fit; says what would.
         """
-        need = estimate(request, shapes)
-        if need > self.capacity:
-            raise InvalidRequestError(_too_large(request, shapes, need, self.capacity), param="size", code="too_large")
+        need = self.check(request, shapes)
         with self._changed:
             place = object()
             self._line.append(place)
@@ -118,43 +156,27 @@ class MemoryRoom:
                 self._taken -= need
                 self._changed.notify_all()
 
+    def nearest(self, request: DiffusionRequest | Clip, shapes: Shapes) -> tuple[int | None, tuple[int, int] | None]:
+        """The most frames that fit at the request's size, and the largest size of its proportions at its frames."""
+        lengths = shapes.lengths or shapes.frames_multiple
+        counts = range((request.frames - 1) // lengths * lengths + 1, 0, -lengths)
+        frames = next((n for n in counts if self._fits(replace(request, frames=n), shapes)), None)
+        step = shapes.size_multiple
+        for width in range(request.width // step * step, 0, -step):
+            height = max(step, round(request.height * width / request.width / step) * step)
+            if self._fits(replace(request, width=width, height=height), shapes):
+                return frames, (width, height)
+        return frames, None
 
-@contextlib.contextmanager
-def memory_faults() -> Iterator[None]:
-    """Around work: a CPU's allocator that has nothing left says so as CUDA's does.
+    def _fits(self, request: DiffusionRequest | Clip, shapes: Shapes) -> bool:
+        return self.need(request, shapes) <= self.capacity
 
-    Raises:
-        torch.OutOfMemoryError: in place of a plain `RuntimeError`, or of Python's own `MemoryError`.
-    """
-    try:
-        yield
-    except MemoryError as error:
-        raise torch.OutOfMemoryError(str(error) or "the host has no memory left") from error
-    except RuntimeError as error:
-        if "can't allocate memory" not in str(error):
-            raise
-        raise torch.OutOfMemoryError(str(error)) from error
-
-
-def nearest(request: DiffusionRequest, shapes: Shapes, capacity: int) -> tuple[int | None, tuple[int, int] | None]:
-    """The most frames that fit at the request's size, and the largest size of its proportions at its frames."""
-    lengths = shapes.lengths or shapes.frames_multiple
-    counts = range((request.frames - 1) // lengths * lengths + 1, 0, -lengths)
-    frames = next((n for n in counts if estimate(replace(request, frames=n), shapes) <= capacity), None)
-    step = shapes.size_multiple
-    for width in range(request.width // step * step, 0, -step):
-        height = max(step, round(request.height * width / request.width / step) * step)
-        if estimate(replace(request, width=width, height=height), shapes) <= capacity:
-            return frames, (width, height)
-    return frames, None
-
-
-def _too_large(request: DiffusionRequest, shapes: Shapes, need: int, capacity: int) -> str:
-    frames, size = nearest(request, shapes, capacity)
-    said = (
-        f"{request.frames} frames of {request.width}x{request.height} need about {need / GIB:.2f} GiB of memory beside "
-        f"the model; there are {capacity / GIB:.2f} GiB"
-    )
-    instead = [f"at this size at most {frames} frames fit"] if frames else []
-    instead += [f"of so many frames the largest `size` is {size[0]}x{size[1]}"] if size else []
-    return f"{said}: {', '.join(instead) or 'the model has no room to make anything'}"
+    def _too_large(self, request: DiffusionRequest | Clip, shapes: Shapes, need: int) -> str:
+        frames, size = self.nearest(request, shapes)
+        said = (
+            f"{request.frames} frames of {request.width}x{request.height} need about {need / GIB:.2f} GiB of memory "
+            f"beside the model; there are {self.capacity / GIB:.2f} GiB"
+        )
+        instead = [f"at this size at most {frames} frames fit"] if frames else []
+        instead += [f"of so many frames the largest `size` is {size[0]}x{size[1]}"] if size else []
+        return f"{said}: {', '.join(instead) or 'the model has no room to make anything'}"

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import inspect
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
 
 from tessera.engine.diffusion import DiffusionRequest, Frames, OnStep, Resume, ResumeError, to_frames
+from tessera.engine.diffusion_tiles import decoding
 from tessera.errors import InvalidRequestError
 
 NEEDED = ("prompt", "height", "width", "num_frames", "num_inference_steps", "generator", "callback_on_step_end")
@@ -37,6 +39,7 @@ class PipelineModel:
     def __init__(self, pipe: Any, device: torch.device) -> None:
         self.pipe = pipe
         self.device = device
+        self.decodes_in_tiles: Callable[[DiffusionRequest], bool] = lambda _: False
         self._running = threading.Lock()
 
     def generate(self, request: DiffusionRequest, on_step: OnStep, resume: Resume | None = None) -> Frames:
@@ -48,8 +51,15 @@ class PipelineModel:
                 f"{type(self.pipe).__name__} steps itself, so it has no step cache: set `step_cache` to 'off'",
                 param="step_cache",
             )
+        if request.adapters:
+            raise InvalidRequestError(
+                f"{type(self.pipe).__name__} steps itself, so it has no adapters: leave `adapters` out",
+                param="adapters",
+            )
         known = _parameters(self.pipe)
         optional: dict[str, Any] = {"guidance_scale": request.guidance_scale}
+        if request.guidance_scale_2 is not None:
+            optional["guidance_scale_2"] = request.guidance_scale_2
         if request.negative_prompt:
             optional["negative_prompt"] = request.negative_prompt
         if request.image is not None:
@@ -63,7 +73,8 @@ class PipelineModel:
             on_step(index + 1, request.steps, None)
             return tensors
 
-        with self._running, torch.inference_mode():
+        tiles = decoding(getattr(self.pipe, "vae", None), in_tiles=self.decodes_in_tiles(request))
+        with self._running, torch.inference_mode(), tiles:
             made = self.pipe(
                 prompt=request.prompt,
                 height=request.height,

@@ -17,6 +17,7 @@ import torch
 from tessera.engine.diffusion import DiffusionRequest, DiffusionState, Prompt
 from tessera.engine.diffusion_family import Beginning, FamilyModel, Row, inputs_of, parts_of
 from tessera.engine.diffusion_memory import Shapes
+from tessera.engine.diffusion_tiles import tile_pixels
 
 
 class WanModel(FamilyModel):
@@ -47,6 +48,11 @@ class WanModel(FamilyModel):
             return self.pipe.transformer
         boundary = ratio * state.scheduler.config.num_train_timesteps
         return self.pipe.transformer if state.timesteps[state.index] >= boundary else self.pipe.transformer_2
+
+    def _guidance(self, state: DiffusionState) -> float:
+        """The low-noise expert may have a scale of its own."""
+        first, second = state.request.guidance_scale, state.request.guidance_scale_2
+        return first if second is None or self.expert(state) is self.pipe.transformer else second
 
     def _begin(self, request: DiffusionRequest, generator: torch.Generator) -> Beginning:
         shape = (request.height, request.width, request.frames)
@@ -113,6 +119,7 @@ class WanModel(FamilyModel):
             decoder_width=(vae.get("decoder_base_dim") or vae.base_dim) / (vae.get("patch_size") or 1) ** 2,
             decoded_at_once=1,
             bytes_each=self.dtype.itemsize,
+            tile_pixels=tile_pixels(self.pipe.vae),
         )
 
     @property

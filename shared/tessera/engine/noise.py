@@ -10,6 +10,7 @@ import secrets
 
 import torch
 
+from tessera.device import sent
 from tessera.engine.sequence_request import SequenceRequest
 
 _GAMMA = 0x9E3779B97F4A7C15
@@ -24,7 +25,12 @@ def key_of(request: SequenceRequest) -> int:
     if request.noise_seed is None:
         given = request.sampling.seed if request.sampling is not None else None
         request.noise_seed = secrets.randbits(64) if given is None else given
-    return _signed(_mixed((request.noise_seed & _MASK) ^ _mixed(request.output_length + 1)))
+    return key_at(request.noise_seed, request.output_length)
+
+
+def key_at(seed: int, place: int) -> int:
+    """What the noise of draw number `place`, from 0, is drawn with, a signed number of 64 bits."""
+    return _signed(_mixed((seed & _MASK) ^ _mixed(place + 1)))
 
 
 def gumbel(keys: list[int], ids_RK: torch.Tensor) -> torch.Tensor:
@@ -34,7 +40,7 @@ def gumbel(keys: list[int], ids_RK: torch.Tensor) -> torch.Tensor:
         keys: of each row, by `key_of`.
         ids_RK: token ids, int64; [1, K] where they are the same in every row.
     """
-    key_R1 = torch.tensor(keys, dtype=torch.int64, device=ids_RK.device)[:, None]
+    key_R1 = sent(keys, ids_RK.device, torch.int64)[:, None]
     bits_RK = _mixed_tensor(key_R1 + (ids_RK + 1) * _signed(_GAMMA))
     uniform_RK = _shifted(bits_RK, 64 - _BITS).double() * 2.0**-_BITS
     exponential_RK = -torch.log1p(-uniform_RK)

@@ -16,6 +16,8 @@ class Runner(Protocol):
     page_size: int
     host_pages: int
     encoder: Encoder | None
+    asynchronous: bool
+    """Whether `run` comes back before its batch is computed."""
 
     @property
     def context_length(self) -> int:
@@ -25,6 +27,11 @@ class Runner(Protocol):
     @property
     def vocabulary(self) -> int:
         """Number of token ids the model knows."""
+        ...
+
+    @property
+    def graph_steps(self) -> int:
+        """Steps that were computed as a graph."""
         ...
 
     def run(self, batch: Batch) -> StepOutput:

@@ -10,12 +10,15 @@ from dataclasses import dataclass
 
 import torch
 
+from tessera.device import Readback, sent
 from tessera.engine import filters
 from tessera.engine.grammar.matcher import allowed
 from tessera.engine.noise import gumbel, key_of
 from tessera.engine.sequence_request import SequenceRequest
 from tessera.wire.engine import Sampling, TokenScore
 
+_Score = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+"""Log-probability of the token, and of the likeliest tokens with their ids."""
 GREEDY_BELOW = 1e-5
 """Temperatures below this one are greedy (as vLLM): dividing by them overflows."""
 
@@ -31,31 +34,55 @@ class Sampled:
     score: TokenScore | None
 
 
+class Drawn:
+    """Tokens that are drawn for some rows, on their way from the device.
+
+    Attributes:
+        tokens_R: int64, on the device.
+    """
+
+    def __init__(self, tokens_R: torch.Tensor, finite_R: torch.Tensor, scores: list[_Score | None]) -> None:
+        self.tokens_R = tokens_R
+        self._scored = [row for row, score in enumerate(scores) if score is not None]
+        self._readback = Readback([tokens_R, finite_R, *(part for score in scores if score for part in score)])
+
+    def read(self) -> list[Sampled]:
+        """What was drawn; waits for it."""
+        tokens_R, finite_R, *parts = self._readback.read()
+        scores: list[TokenScore | None] = [None] * len(tokens_R)
+        for index, row in enumerate(self._scored):
+            chosen, values, ids = parts[3 * index : 3 * index + 3]
+            scores[row] = TokenScore(float(chosen), list(zip(ids.tolist(), values.tolist(), strict=True)))
+        found = zip(tokens_R.tolist(), finite_R.tolist(), scores, strict=True)
+        return [Sampled(token if good else None, score) for token, good, score in found]
+
+
 def sample(logits_RV: torch.Tensor, requests: list[SequenceRequest]) -> list[Sampled]:
+    """Pick a token per row, and wait for it. See `draw`."""
+    return draw(logits_RV, requests).read() if requests else []
+
+
+def draw(logits_RV: torch.Tensor, requests: list[SequenceRequest]) -> Drawn:
     """Pick a token per row.
+
+    On a GPU it does not wait for the device, unless a request has filters, penalties or a grammar.
 
     Args:
         logits_RV: [requests, vocabulary], any float dtype; row r belongs to `requests[r]`.
-        requests: each with `sampling` set.
+        requests: at least one, each with `sampling` set.
     """
-    if not requests:
-        return []
     raw_RV = logits_RV.float()
-    finite = torch.isfinite(raw_RV).any(dim=-1) & ~torch.isnan(raw_RV).any(dim=-1)
+    finite_R = torch.isfinite(raw_RV).any(dim=-1) & ~torch.isnan(raw_RV).any(dim=-1)
     adjusted_RV = raw_RV.clone()
     for row, request in enumerate(requests):
         _adjust(adjusted_RV[row], request)
-    finite &= _mask(adjusted_RV, requests)
+    finite_R &= _mask(adjusted_RV, requests)
     tokens_R = adjusted_RV.argmax(dim=-1)
-    random = [
-        row for row, request in enumerate(requests) if _sampling(request).temperature >= GREEDY_BELOW and finite[row]
-    ]
+    random = [row for row, request in enumerate(requests) if _sampling(request).temperature >= GREEDY_BELOW]
     if random:
-        rows = torch.tensor(random, device=raw_RV.device)
+        rows = sent(random, raw_RV.device)
         tokens_R[rows] = _draw(adjusted_RV[rows], [requests[row] for row in random])
-    scores = _scores(raw_RV, tokens_R, requests)
-    found = zip(tokens_R.tolist(), finite.tolist(), scores, strict=True)
-    return [Sampled(token if good else None, score) for token, good, score in found]
+    return Drawn(tokens_R, finite_R, _scores(raw_RV, tokens_R, requests))
 
 
 def _sampling(request: SequenceRequest) -> Sampling:
@@ -77,8 +104,8 @@ def _adjust(logits_V: torch.Tensor, request: SequenceRequest) -> None:
         used, counts = torch.unique(output, return_counts=True)
         logits_V[used] -= sampling.presence_penalty + sampling.frequency_penalty * counts
     if sampling.logit_bias:
-        ids = torch.tensor(list(sampling.logit_bias), device=logits_V.device)
-        logits_V[ids] += torch.tensor(list(sampling.logit_bias.values()), device=logits_V.device)
+        ids = sent(list(sampling.logit_bias), logits_V.device)
+        logits_V[ids] += sent(list(sampling.logit_bias.values()), logits_V.device)
 
 
 def _mask(logits_RV: torch.Tensor, requests: list[SequenceRequest]) -> torch.Tensor:
@@ -102,34 +129,34 @@ def _draw(logits_RV: torch.Tensor, requests: list[SequenceRequest]) -> torch.Ten
     """Sample rows that are not greedy, [rows]."""
     samplings = [_sampling(request) for request in requests]
     keys = [key_of(request) for request in requests]
-    temperature_R1 = torch.tensor([s.temperature for s in samplings], device=logits_RV.device)[:, None]
+    temperature_R1 = sent([s.temperature for s in samplings], logits_RV.device)[:, None]
     logits_RV = logits_RV / temperature_R1
     tokens_R = torch.empty(len(requests), dtype=torch.int64, device=logits_RV.device)
     rest = [row for row, sampling in enumerate(samplings) if not filters.is_narrow(sampling)]
     few = [row for row, sampling in enumerate(samplings) if filters.is_narrow(sampling)]
     if few:
-        ids_FK, kept_FK, complete_F = filters.narrow(logits_RV[few], [samplings[row] for row in few])
+        few_F = sent(few, logits_RV.device)
+        ids_FK, kept_FK, complete_F = filters.narrow(logits_RV[few_F], [samplings[row] for row in few])
         chosen_F1 = (kept_FK + gumbel([keys[row] for row in few], ids_FK)).argmax(dim=-1, keepdim=True)
-        tokens_R[few] = ids_FK.gather(1, chosen_F1)[:, 0]
+        tokens_R[few_F] = ids_FK.gather(1, chosen_F1)[:, 0]
         rest += [row for row, complete in zip(few, complete_F.tolist(), strict=True) if not complete]
     if rest:
-        kept_WV = filters.whole(logits_RV[rest], [samplings[row] for row in rest])
+        rest_W = sent(rest, logits_RV.device)
+        kept_WV = filters.whole(logits_RV[rest_W], [samplings[row] for row in rest])
         ids_1V = torch.arange(logits_RV.shape[-1], device=logits_RV.device)[None]
-        tokens_R[rest] = (kept_WV + gumbel([keys[row] for row in rest], ids_1V)).argmax(dim=-1)
+        tokens_R[rest_W] = (kept_WV + gumbel([keys[row] for row in rest], ids_1V)).argmax(dim=-1)
     return tokens_R
 
 
-def _scores(raw_RV: torch.Tensor, tokens_R: torch.Tensor, requests: list[SequenceRequest]) -> list[TokenScore | None]:
+def _scores(raw_RV: torch.Tensor, tokens_R: torch.Tensor, requests: list[SequenceRequest]) -> list[_Score | None]:
     """Log-probabilities of the model's own distribution, before temperature, penalties and filters (as vLLM)."""
     wanted = [row for row, request in enumerate(requests) if _sampling(request).logprobs is not None]
-    scores: list[TokenScore | None] = [None] * len(requests)
+    scores: list[_Score | None] = [None] * len(requests)
     if wanted:
-        rows = torch.tensor(wanted, device=raw_RV.device)
+        rows = sent(wanted, raw_RV.device)
         logprob_WV = torch.log_softmax(raw_RV[rows], dim=-1)
-        chosen_W = logprob_WV.gather(1, tokens_R[rows, None])[:, 0].tolist()
+        chosen_W = logprob_WV.gather(1, tokens_R[rows, None])[:, 0]
         for index, row in enumerate(wanted):
             count = min(_sampling(requests[row]).logprobs or 0, logprob_WV.shape[-1])
-            values, ids = logprob_WV[index].topk(count)
-            top = list(zip(ids.tolist(), values.tolist(), strict=True))
-            scores[row] = TokenScore(chosen_W[index], top)
+            scores[row] = chosen_W[index], *logprob_WV[index].topk(count)
     return scores

@@ -133,6 +133,8 @@ class Scheduler:
                 break
             if request not in self.running or request in chunks:  # preempted by an earlier one of this loop, or new
                 continue
+            if request.is_full:  # its last token is on the way, and nothing is computed behind it
+                continue
             count = min(request.remaining, budget)
             if not self._make_room(request, count, chunks):
                 continue

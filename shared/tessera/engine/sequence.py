@@ -5,24 +5,27 @@ Ties the scheduler (policy) to the runner (tensors) and the sampler; `tessera.en
 
 from __future__ import annotations
 
-import itertools
+import dataclasses
 import logging
 import time
 from collections.abc import Iterable
 from typing import Literal
 
 import msgspec
-import numpy as np
 import torch
 
 from tessera.cache.pages import PageAllocator
 from tessera.cache.prefix import PrefixCache
+from tessera.device import sent
 from tessera.engine.batch import Batch, Chunk
+from tessera.engine.embeddings import NOT_FINITE, embedded, pool
+from tessera.engine.flight import Flight
 from tessera.engine.grammar.queue import Grammars
+from tessera.engine.guesses import sample_on
 from tessera.engine.process import failed
 from tessera.engine.prompt_scores import score_prompts
 from tessera.engine.runner import Runner
-from tessera.engine.sampler import Sampled, sample
+from tessera.engine.sampler import Sampled, draw
 from tessera.engine.scheduler import Scheduler
 from tessera.engine.sequence_gauges import gauges_of
 from tessera.engine.sequence_input import check_tokens, media_ids, request_of
@@ -35,7 +38,6 @@ from tessera.settings_engine import SequenceEngineSettings
 from tessera.wire.engine import (
     Array,
     Embed,
-    Embedded,
     FromEngine,
     Generate,
     Ready,
@@ -50,7 +52,6 @@ LATE = "the request's deadline is over"
 STUCK = "the grammar allows no token that goes on here"
 GRAMMAR_WAIT_S = 0.005
 """How long a step with nothing else to do waits for a grammar; new messages wait as long."""
-NOT_FINITE = "the model's output is not finite (overflow); try another prompt"
 
 
 class SequenceEngine:
@@ -99,6 +100,11 @@ class SequenceEngine:
         self.batch_tokens = 0
         """Positions of the last step."""
         self.stages = Stages("schedule", "encode", "forward", "sample")
+        self.overlaps = settings.overlap == "on" or (settings.overlap == "auto" and runner.asynchronous)
+        if self.overlaps and self.speculation is not None:
+            logger.info("steps do not overlap: guesses continue tokens that are known")
+            self.overlaps = False
+        self._flight: Flight | None = None
         self._check_at = 0.0
 
     def ready(self) -> Ready:
@@ -146,11 +152,14 @@ class SequenceEngine:
 
     def has_work(self) -> bool:
         """Whether a step would do anything."""
-        return bool(self.unseen or self.unwritten) or self.scheduler.has_work()
+        return bool(self.unseen or self.unwritten or self._flight) or self.scheduler.has_work()
 
     def step(self) -> Iterable[FromEngine]:
         """Encode one request's images, compute one batch and tell what came of it."""
-        return [*self._expire(), *self._constrain(), *self._encode(), *self._compute()]
+        answers = [*self._expire(), *self._constrain(), *self._encode(), *self._compute()]
+        if self._flight is None and not self.scheduler.has_work():
+            self._check_integrity()
+        return answers
 
     def _constrain(self) -> list[FromEngine]:
         """Queue the requests whose grammar is compiled."""
@@ -193,67 +202,86 @@ class SequenceEngine:
         return []
 
     def _compute(self) -> list[FromEngine]:
+        """Run a batch; where steps overlap, it is queued before the tokens of the one before it are read."""
+        answers: list[FromEngine] = []
+        if self._flight is not None and self._flight.keeps_pages:
+            answers += self._land()
         with self.stages.time("schedule"):
             batch = self.scheduler.schedule()
         if not batch.chunks:
-            assert not self.scheduler.has_work(), "requests wait that can never be computed"
-            return []
+            stuck = self._flight is None and self.scheduler.has_work()
+            assert not stuck, "requests wait that can never be computed"
+            return [*answers, *self._land()]
+        if self._flight is not None:
+            batch = dataclasses.replace(batch, pending=self._flight.pending)
         try:
             with self.stages.time("forward"):
                 output = self.runner.run(batch)
-            if self.speculation is not None and all(chunk.completes and chunk.known == 1 for chunk in batch.chunks):
-                self.speculation.timed(batch.tokens, self.stages.last["forward"])
+            sampled = [chunk for chunk in batch.chunks if chunk.completes and chunk.request.sampling is not None]
+            answers += self._land()
             with self.stages.time("sample"):
                 score_prompts(batch, output.prompt_logits_SV)
-                sampled = self._sample(batch, output)
+                if self.speculation is None:
+                    self._flight = self._draw(batch, sampled, output.logits_RV)
+                else:
+                    if all(chunk.completes and chunk.known == 1 for chunk in batch.chunks):
+                        self.speculation.timed(batch.tokens, self.stages.last["forward"])
+                    self.scheduler.advance(batch)
+                    answers += sample_on(batch, output.logits_RV, self.scheduler, self.speculation, self._take)
+                answers += self._embeddings(batch, output)
         except (RuntimeError, ValueError, IndexError) as error:
-            if "CUDA error" in str(error):  # the device's context is lost: only a new process helps
-                raise
-            logger.exception("a step of %d requests failed", len(batch.chunks))
-            here = [chunk.request for chunk in batch.chunks if chunk.request.request_id in self.requests]
-            answers = [self._fail(request, error) for request in here]
-            self.scheduler.forget_cache()  # half of the step may be in it
-            return answers
+            return [*answers, *self._land(), *self._spoil([chunk.request for chunk in batch.chunks], error)]
+        if not self.overlaps:
+            answers += self._land()
         self.steps += 1
         self.computed_tokens += batch.tokens
         self.batch_tokens = batch.tokens
-        answers = self._embeddings(batch, output)
-        answers += sampled
-        if not self.scheduler.has_work():
-            self._check_integrity()
         return answers
 
-    def _sample(self, batch: Batch, output: StepOutput) -> list[FromEngine]:
-        """Sample behind every chunk that completes, and on through its guess as long as the samples are the guess.
+    def _is_here(self, request: SequenceRequest) -> bool:
+        """Whether a request has neither ended nor been cancelled."""
+        return self.requests.get(request.request_id) is request
 
-        Each round samples what would be sampled without guesses, so the text is the same with them.
+    def _spoil(self, requests: list[SequenceRequest], error: Exception) -> list[FromEngine]:
+        """End the requests of a step that failed, and forget what half of it may have written."""
+        if "CUDA error" in str(error):  # the device's context is lost: only a new process helps
+            raise error
+        logger.error("a step of %d requests failed", len(requests), exc_info=error)
+        answers = [self._fail(request, error) for request in requests if self._is_here(request)]
+        self.scheduler.forget_cache()
+        return answers
+
+    def _draw(self, batch: Batch, sampled: list[Chunk], logits_RV: torch.Tensor) -> Flight | None:
+        """Draw a token behind every chunk that completed, without reading it.
+
+        Args:
+            batch: was computed; some of its requests may have ended since it was queued.
+            sampled: its chunks that have a row of logits.
+            logits_RV: of them.
         """
-        self.scheduler.advance(batch)
-        answers: list[FromEngine] = []
-        rows: list[tuple[Chunk, int]] = []
-        row = 0
-        for chunk in batch.chunks:
-            if chunk.completes and chunk.request.sampling is not None:
-                rows.append((chunk, row))
-                row += 1 + len(chunk.guess)
-        for behind in itertools.count():
-            if not rows:
-                break
-            logits_RV = output.logits_RV if behind == 0 and row == len(rows) else output.logits_RV[[r for _, r in rows]]
-            found = sample(logits_RV, [chunk.request for chunk, _ in rows])
-            on: list[tuple[Chunk, int]] = []
-            for (chunk, place), one in zip(rows, found, strict=True):
-                answer = self._take(chunk.request, one)
-                answers.append(answer)
-                right = behind < len(chunk.guess) and one.token_id == chunk.guess[behind]
-                goes_on = isinstance(answer, Tokens) and answer.finish_reason is None
-                if right and goes_on:
-                    self.scheduler.confirm(chunk.request, 1)
-                    on.append((chunk, place + 1))
-                elif chunk.guess and self.speculation is not None:
-                    self.speculation.learn(chunk.request, len(chunk.guess), behind + right)
-            rows = on
-        return answers
+        here = [chunk for chunk in batch.chunks if self._is_here(chunk.request)]
+        self.scheduler.advance(Batch(here))
+        rows = [row for row, chunk in enumerate(sampled) if self._is_here(chunk.request)]
+        if not rows:
+            return None
+        if len(rows) < len(sampled):
+            logits_RV = logits_RV[sent(rows, logits_RV.device)]
+        requests = [sampled[row].request for row in rows]
+        flight = Flight(requests, draw(logits_RV, requests))
+        flight.depart()
+        return flight
+
+    def _land(self) -> list[FromEngine]:
+        """Read the tokens that were drawn last, and tell them to those who are still here."""
+        flight, self._flight = self._flight, None
+        if flight is None:
+            return []
+        with self.stages.time("sample"):
+            try:
+                found = flight.land()
+            except RuntimeError as error:
+                return self._spoil(flight.requests, error)
+            return [self._take(request, sampled) for request, sampled in found if self._is_here(request)]
 
     def _check_integrity(self) -> None:
         """A violated invariant drops the cache, never the server. Not at every pause: it looks at every page."""
@@ -300,28 +328,13 @@ class SequenceEngine:
 
     def _embeddings(self, batch: Batch, output: StepOutput) -> list[FromEngine]:
         answers: list[FromEngine] = []
-        offset = 0
-        for chunk in batch.chunks:
-            if chunk.request.sampling is None:
-                assert output.hidden_TD is not None
-                part = output.hidden_TD[offset : offset + chunk.count].float().sum(dim=0)
-                pooled = part if chunk.request.pooled is None else chunk.request.pooled + part
-                chunk.request.pooled = pooled
-                if chunk.completes:
-                    answers.append(self._embedded(chunk, pooled))
-            offset += chunk.count
+        for request in pool(batch, output.hidden_TD):
+            try:
+                answers.append(embedded(request))
+                self._end(request)
+            except InternalError as error:
+                answers.append(self._fail(request, error, spoiled=True))
         return answers
-
-    def _embedded(self, chunk: Chunk, pooled: torch.Tensor) -> FromEngine:
-        if not torch.isfinite(pooled).all():
-            return self._fail(chunk.request, InternalError(NOT_FINITE), spoiled=True)
-        self._end(chunk.request)
-        vector = torch.nn.functional.normalize(pooled / len(chunk.request.token_ids), dim=0)
-        data = np.ascontiguousarray(vector.cpu().numpy(), dtype="<f4")
-        return Embedded(
-            request_id=chunk.request.request_id,
-            vector=Array(dtype="float32", shape=list(data.shape), data=data.tobytes()),
-        )
 
     def _end(self, request: SequenceRequest, *, spoiled: bool = False) -> None:
         self.requests.pop(request.request_id, None)

@@ -32,6 +32,7 @@ def gauges_of(engine: SequenceEngine) -> dict[str, float]:
         "computed_tokens": engine.computed_tokens,
         "sampled_tokens": engine.sampled_tokens,
         "steps": engine.steps,
+        "graph_steps": engine.runner.graph_steps,
         "batch_tokens": engine.batch_tokens,
         "guessed_tokens": engine.speculation.guessed if engine.speculation is not None else 0,
         "confirmed_tokens": engine.speculation.confirmed if engine.speculation is not None else 0,

@@ -14,6 +14,8 @@ from tessera.cache.radix import Cursor, Node
 from tessera.engine.grammar.matcher import Matcher
 from tessera.wire.engine import Sampling, TokenScore
 
+PENDING = -1
+"""Stands for a token that the device has drawn and the host has not read yet."""
 _arrivals = itertools.count()
 
 
@@ -79,6 +81,23 @@ class SequenceRequest:
         self.token_ids.append(token_id)
         if self.cache_ids is not self.token_ids:
             self.cache_ids.append(token_id)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether it has all the tokens it may have, a pending one included."""
+        return self.sampling is not None and self.output_length >= self.sampling.max_tokens
+
+    @property
+    def pending(self) -> bool:
+        """Whether its last token is one that only the device knows."""
+        return self.token_ids[-1] == PENDING
+
+    def settle(self) -> None:
+        """Forget that a token is pending, if one is: it is known now, or it will not be used."""
+        if self.pending:
+            self.token_ids.pop()
+            if self.cache_ids is not self.token_ids:
+                self.cache_ids.pop()
 
     def identify_media(self, ids: dict[int, int]) -> None:
         """Let the prefix cache tell images apart.

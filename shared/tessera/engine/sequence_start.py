@@ -94,6 +94,7 @@ def _runner(
         weights=settings.weights,
         kv_cache_dtype=settings.kv_cache_dtype,
         dummy=dummy,
+        graph_rows=settings.max_running if settings.graphs == "auto" and device.place.type == "cuda" else 0,
     )
 
 

@@ -1,7 +1,8 @@
 """The speech engine: a bounded queue of requests; a step is a window of a text and a step of all recordings.
 
-Texts take turns after every window, see `tessera.engine.synthesis`; recordings share their steps, see
-`tessera.engine.speech_transcription`. A cancel takes effect between steps. Every request draws from its own random
+Texts take turns after every window, see `tessera.engine.synthesis`, or share their steps where the model is a language
+model of a codec, see `tessera.engine.codec_speech`; recordings share theirs, see `tessera.engine.speech_transcription`.
+A cancel takes effect between steps. Every request draws from its own random
 numbers, so that its result does not depend on what runs beside it. Does not know models' insides, text or HTTP.
 """
 
@@ -10,6 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 
+from tessera.engine.codec_speech import CodecSpeechQueue
 from tessera.engine.process import failed
 from tessera.engine.speech_transcription import TranscriptionQueue
 from tessera.engine.synthesis import SynthesisRequest, advance_together
@@ -38,7 +40,7 @@ class SpeechEngine:
 
     def __init__(
         self,
-        synthesizer: Synthesizer,
+        synthesizer: Synthesizer | CodecSpeechQueue,
         transcriber: Transcriber,
         *,
         max_waiting: int,
@@ -46,6 +48,7 @@ class SpeechEngine:
         max_windows: int = 16,
     ) -> None:
         self.synthesizer = synthesizer
+        self._texts = synthesizer if isinstance(synthesizer, CodecSpeechQueue) else None
         self.transcriber = transcriber
         self.max_waiting = max_waiting
         self._ready = ready
@@ -64,13 +67,16 @@ class SpeechEngine:
             OverloadedError: the queue is full.
             InvalidRequestError: not a speech request, or one that is empty.
         """
-        if len(self._turns) + len(self._recordings) >= self.max_waiting:
+        if self._held >= self.max_waiting:
             raise OverloadedError(
                 f"{self.max_waiting} speech requests are already waiting; try again in a moment",
                 retry_after=RETRY_AFTER_S,
             )
         if isinstance(message, Synthesize):
-            self._turns.append(SynthesisRequest(message, self.synthesizer))
+            if isinstance(self.synthesizer, CodecSpeechQueue):
+                self.synthesizer.submit(message)
+            else:
+                self._turns.append(SynthesisRequest(message, self.synthesizer))
         elif isinstance(message, Transcribe):
             self._recordings.submit(message)
         else:
@@ -80,15 +86,24 @@ class SpeechEngine:
         """Forget a request."""
         self._turns = deque(request for request in self._turns if request.message.request_id != request_id)
         self._recordings.cancel(request_id)
+        if self._texts is not None:
+            self._texts.cancel(request_id)
+
+    @property
+    def _held(self) -> int:
+        """Requests that wait or are in work."""
+        return len(self._turns) + len(self._recordings) + (len(self._texts) if self._texts is not None else 0)
 
     def has_work(self) -> bool:
         """Whether a request is queued."""
-        return bool(self._turns or len(self._recordings))
+        return self._held > 0
 
     def step(self) -> Iterable[FromEngine]:
-        """A window of the text whose turn it is, and a step of the recordings."""
+        """A window of the text whose turn it is, or a frame of all texts; and a step of the recordings."""
         if self._turns:
             yield from self._speak(self._turns.popleft())
+        if self._texts is not None and len(self._texts):
+            yield from self._texts.step()
         if len(self._recordings):
             yield from self._recordings.step()
 
@@ -98,7 +113,7 @@ class SpeechEngine:
         together: list[SynthesisRequest] = []
         length = 0
         for request in [first, *self._turns]:
-            if len(together) == max(1, self.synthesizer.together):
+            if len(together) == max(1, first.synthesizer.together):
                 break
             try:
                 found = request.prepare()
@@ -129,9 +144,14 @@ class SpeechEngine:
     def gauges(self) -> dict[str, float]:
         """Requests by state, and seconds of audio done since the start."""
         running = sum(request.started for request in self._turns) + self._recordings.running
+        spoken_s, pages = self._spoken_s, {}
+        if self._texts is not None:
+            running, spoken_s = running + self._texts.running, spoken_s + self._texts.spoken_s
+            pages = self._texts.gauges()
         return {
-            "waiting_requests": len(self._turns) + len(self._recordings) - running,
+            "waiting_requests": self._held - running,
             "running_requests": running,
-            "synthesized_audio_seconds": self._spoken_s,
+            **pages,
+            "synthesized_audio_seconds": spoken_s,
             "transcribed_audio_seconds": self._recordings.heard_s,
         }

@@ -107,7 +107,7 @@ class TranscriptionRequest:
         segments: list[TranscriptSegment] = []
         told = self._told
         while (window := self._heard.pop(self._told, None)) is not None:
-            seconds = self._starts[self._told] / self.rate
+            seconds = (self.message.offset + self._starts[self._told]) / self.rate
             segments += [_later(segment, seconds) for segment in window.segments]
             self._told += 1
         if told == self._told:

@@ -35,6 +35,7 @@ class SynthesisRequest:
         self.random = RandomStream(message.seed, synthesizer.device)
         self.started = False
         """Whether a unit has been done."""
+        self._made_s = 0.0
         self._sentence = 0
         self._latents: Latents | None = None
         self._sounding: Sounding | None = None
@@ -54,7 +55,7 @@ class SynthesisRequest:
                 random=self.random,
                 rates=sentence.rates,
             )
-            self._sounding = self.synthesizer.sounding(self._latents)
+            self._sounding = self.synthesizer.sounding(self._latents, ahead_s=self._made_s)
         if self._sounding is None:
             return 0
         window = self._sounding.window
@@ -89,7 +90,9 @@ class SynthesisRequest:
             token_samples=token_samples,
             frames=frames,
         )
-        return answer, samples.numel() / synthesizer.sample_rate
+        seconds = samples.numel() / synthesizer.sample_rate
+        self._made_s += seconds
+        return answer, seconds
 
 
 def advance_together(requests: Sequence[SynthesisRequest]) -> list[tuple[Audio, float]]:

@@ -127,6 +127,8 @@ def _derive(directory: Path) -> Card:
                 frames_multiple=geometry.frames_multiple,
                 size_multiple=geometry.size_multiple,
                 image_input=geometry.image_input,
+                guidance_scale=geometry.guidance_scale,
+                experts=geometry.experts,
             )
         if config.is_file():
             values = json.loads(config.read_text())
@@ -152,6 +154,8 @@ def _tasks_of(family: str, config: dict[str, Any]) -> list[Task]:
         return ["chat", "vision"]
     if "ForCausalLM" in family:
         return ["chat", "completions", "embeddings"]
+    if family.startswith("Csm"):
+        return ["speech"]
     if "ForConditionalGeneration" in family or "ForCTC" in family or "ForTDT" in family:
         return ["transcription"]
     return ["speech"]

@@ -15,6 +15,7 @@ import msgspec
 VAE_FACTORS = {
     "AutoencoderKLWan": (4, 8),
     "AutoencoderKLHunyuanVideo": (4, 8),
+    "AutoencoderKLHunyuanVideo15": (4, 16),
     "AutoencoderKLCogVideoX": (4, 8),
     "AutoencoderKLLTXVideo": (8, 32),
     "AutoencoderKLMochi": (6, 8),
@@ -35,6 +36,9 @@ class VideoGeometry(msgspec.Struct, frozen=True, kw_only=True):
     frames_multiple: int
     size_multiple: int
     image_input: Literal["none", "optional", "required"]
+    guidance_scale: float | None
+    """Where a pipeline has a component that says it."""
+    experts: int
 
 
 def video_geometry(directory: Path, family: str) -> VideoGeometry:
@@ -61,6 +65,8 @@ def video_geometry(directory: Path, family: str) -> VideoGeometry:
         frames_multiple=temporal,
         size_multiple=max(2, spatial * patch),
         image_input=_image_input(directory, family),
+        guidance_scale=_guidance_scale(directory),
+        experts=2 if _config(directory, "model_index.json").get("boundary_ratio") is not None else 1,
     )
 
 
@@ -70,6 +76,11 @@ def _image_input(directory: Path, family: str) -> Literal["none", "optional", "r
     # LTX and Wan 2.2's small model: a timestep for each token, so that a first frame can be there from the start.
     masked = family == "WanPipeline" and _config(directory, "model_index.json").get("expand_timesteps") is True
     return "optional" if masked or family == "LTXPipeline" else "none"
+
+
+def _guidance_scale(directory: Path) -> float | None:
+    scale = _config(directory / "guider", "guider_config.json").get("guidance_scale")
+    return float(scale) if isinstance(scale, int | float) else None
 
 
 def _config(directory: Path, name: str = "config.json") -> dict[str, Any]:

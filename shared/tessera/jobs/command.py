@@ -111,7 +111,7 @@ def _each(job_ids: Sequence[str], action: Callable[[str], str], say: Callable[[s
 
 def _row(job: Job) -> tuple[str, ...]:
     given: dict[str, Any] = msgspec.json.decode(job.input)
-    what = " ".join(str(given.get("prompt", "")).split())
+    what = " ".join(str(given.get("filename") or given.get("prompt") or "").split())
     shown = what if len(what) <= WIDEST else what[: WIDEST - 1] + "…"
     problem = f"  ({job.error.code})" if job.error is not None else ""
     status = "cancelling" if job.cancel_requested else job.status

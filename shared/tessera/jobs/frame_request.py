@@ -68,6 +68,27 @@ def guidance_of(asked: float | None, card: Card) -> float:
     return next(scale for scale in known if scale is not None)
 
 
+def second_guidance_of(asked: float | None, first: float | None, card: Card) -> float | None:
+    """The guidance scale of a second expert; the card's where a request says none at all.
+
+    Args:
+        asked: `guidance_scale_2` of the request.
+        first: its `guidance_scale`.
+        card: of the model.
+
+    Raises:
+        InvalidRequestError: the model has no second expert.
+    """
+    if asked is None:
+        return card.guidance_scale_2 if first is None else None
+    if card.experts < 2:
+        raise InvalidRequestError(
+            f"`guidance_scale_2` is for models with two experts, and {card.id!r} has one: leave it out",
+            param="guidance_scale_2",
+        )
+    return asked
+
+
 def seed_of(asked: int | None) -> int:
     """The request's seed, else a random one."""
     return asked if asked is not None else secrets.randbelow(2**31)

@@ -30,6 +30,7 @@ from tessera.errors import (
     all_errors,
 )
 from tessera.jobs.image_request import cost_of_images, make_image_input, quality_of
+from tessera.jobs.memory_check import check_memory
 from tessera.jobs.serving import VideoJobs, owner_of, queue_of, remove_files, ring
 from tessera.telemetry import request_id_var
 from tessera.web.app import json_response
@@ -41,6 +42,8 @@ from tessera.wire.jobs import ImageInput, Job, JobError
 
 logger = logging.getLogger(__name__)
 
+KEEP_S = 60.0
+"""Images that were made for a process that was killed are fetched by nobody: they end so soon after their job."""
 AGAIN_S = 0.5
 """Between two looks at a Redis that is down."""
 _OF_JOBS: Mapping[str | None, type[TesseraError]] = {
@@ -68,6 +71,7 @@ async def generate_images(request: Request[Any, Any, Any], state: State) -> Resp
     card = await jobs.cards(asked.model)
     settings = jobs.settings.video
     job_input = make_image_input(asked, card, settings, request_id=request_id_var.get())
+    check_memory(job_input, card)
     job_id, owner = f"image_{uuid.uuid4().hex}", owner_of(request)
     wait_s = min(asked.deadline_s or settings.image_wait_s, settings.image_wait_s)
     created = await jobs.store.create(
@@ -79,6 +83,7 @@ async def generate_images(request: Request[Any, Any, Any], state: State) -> Resp
         cost=cost_of_images(job_input),
         priority=asked.priority,
         deadline_s=wait_s,
+        keep_s=KEEP_S,
     )
     try:
         await ring(jobs.bell, created.job)

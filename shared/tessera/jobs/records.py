@@ -60,6 +60,8 @@ class JobEvent(msgspec.Struct, frozen=True):
     error: JobError | None
     picture: bytes = b""
     """JPEG, of a preview."""
+    done: float | None = None
+    total: float | None = None
 
     @property
     def last(self) -> bool:
@@ -106,6 +108,10 @@ def _text(value: Any) -> str:
     return value.decode() if isinstance(value, bytes) else str(value)
 
 
+def _number(value: bytes | None) -> float | None:
+    return float(value) if value else None
+
+
 def _fields(reply: Mapping[Any, Any] | Sequence[Any]) -> dict[str, bytes]:
     pairs = reply.items() if isinstance(reply, Mapping) else zip(reply[::2], reply[1::2], strict=True)
     return {_text(key): value for key, value in pairs}
@@ -129,6 +135,8 @@ def job_from(reply: Mapping[Any, Any] | Sequence[Any]) -> Job:
         status=cast("JobStatus", _text(fields["status"])),
         input=msgspec.Raw(fields["input"]),
         progress=int(fields["progress"]),
+        done=_number(fields.get("done")),
+        total=_number(fields.get("total")),
         attempts=int(fields["attempts"]),
         cancel_requested=fields.get("cancel") == b"1",
         created_at=created_at,
@@ -179,6 +187,8 @@ def events_from(reply: Sequence[Any]) -> list[JobEvent]:
                 attempts=int(fields["attempt"]),
                 error=msgspec.json.decode(error, type=JobError) if error else None,
                 picture=fields.get("picture", b""),
+                done=_number(fields.get("done")),
+                total=_number(fields.get("total")),
             )
         )
     return found

@@ -50,6 +50,7 @@ class JobContext:
         self._draining = draining
         self._stop: StopReason | None = None
         self._progress = 0
+        self._measure: tuple[float, float] | None = None
         self._checkpoint: str | None = None
         self._preview = b""
         self._stepped = threading.Event()
@@ -69,12 +70,17 @@ class JobContext:
         self._preview = jpeg
         self._stepped.set()
 
-    def step(self, progress: int) -> None:
+    def step(self, progress: int, measure: tuple[float, float] | None = None) -> None:
         """Report progress (0 to 100) and stop here if it is time to. Never blocks.
+
+        Args:
+            progress: never falls within an attempt.
+            measure: how much is done, and of how much, in what the kind of job counts in; None leaves what is known.
 
         Raises:
             JobStoppedError: see the class.
         """
+        self._measure = measure or self._measure
         self._progress = max(self._progress, min(progress, 100))
         self._stepped.set()
         if self._stop is not None:
@@ -100,6 +106,11 @@ class JobContext:
         """For the keeper of the lease: the picture that was not sent yet, if there is one."""
         jpeg, self._preview = self._preview, b""
         return jpeg
+
+    @property
+    def measure(self) -> tuple[float, float] | None:
+        """For the keeper of the lease: what was last said to be done, and of how much."""
+        return self._measure
 
     def wake(self) -> None:
         """For the runner: end a `wait_for_step` now."""
@@ -308,7 +319,11 @@ class Runner:
                 return
             try:
                 held = self.store.renew(
-                    lease, progress=progress, checkpoint=context.checkpoint, preview=context.take_preview()
+                    lease,
+                    progress=progress,
+                    checkpoint=context.checkpoint,
+                    preview=context.take_preview(),
+                    measure=context.measure,
                 )
             except UnavailableError:
                 closing.wait(RETRY_EVERY_S)

@@ -45,14 +45,16 @@ _STATES = """
 -- What happened to a job, for those who watch it; a repeated status is an event too (another attempt).
 -- `picture`, a JPEG, comes with a preview alone.
 local function tell(id, event, picture)
-  local known = redis.call('HMGET', job(id), 'status', 'progress', 'attempts', 'error')
+  local known = redis.call('HMGET', job(id), 'status', 'progress', 'attempts', 'error', 'done', 'total')
   redis.call('XADD', events(id), 'MAXLEN', '~', MOST_EVENTS, '*', 'event', event, 'status', known[1],
-    'progress', known[2], 'attempt', known[3], 'error', known[4] or '', 'picture', picture or '')
+    'progress', known[2], 'attempt', known[3], 'error', known[4] or '', 'picture', picture or '',
+    'done', known[5] or '', 'total', known[6] or '')
   redis.call('PUBLISH', P .. 'events', id)
 end
 
 local function finish(id, status, err, keep)
   local at = now()
+  keep = tonumber(get(id, 'keep') or keep)
   redis.call('HSET', job(id), 'status', status, 'ended_at', text(at), 'expires_at', text(at + keep))
   if err ~= '' then redis.call('HSET', job(id), 'error', err) else redis.call('HDEL', job(id), 'error') end
   redis.call('HDEL', job(id), 'cancel', 'worker', 'checkpoint')
@@ -72,6 +74,7 @@ end
 
 local function queue_again(id)
   redis.call('HSET', job(id), 'status', 'queued', 'progress', '0', 'rings', '0')
+  redis.call('HDEL', job(id), 'done')
   redis.call('ZREM', LEASED, id)
   redis.call('ZADD', QUEUED, text(now()), id)
   wait(id)
@@ -146,7 +149,8 @@ end
 PRELUDE = _BASICS + FAIR + _STATES
 
 # id, kind, owner, queue, input, most unfinished, ring again after, idempotency key, hash of the body, its seconds,
-# cost, priority, microseconds until its deadline or '', microseconds that a short job takes at most, webhook or ''
+# cost, priority, microseconds until its deadline or '', microseconds that a short job takes at most, webhook or '',
+# microseconds that it is kept when it has ended or '' for as long as others
 CREATE = """
 local id, kind, owner, queue, input = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 local most, ring_after, key, hash, keep_s = tonumber(ARGV[6]), tonumber(ARGV[7]), ARGV[8], ARGV[9], ARGV[10]
@@ -165,6 +169,7 @@ redis.call('HSET', job(id), 'id', id, 'kind', kind, 'owner', owner, 'queue', que
   'input', input, 'progress', '0', 'attempts', '0', 'token', '0', 'rings', '0', 'created_at', text(at),
   'cost', ARGV[11], 'priority', ARGV[12])
 if ARGV[15] ~= '' then redis.call('HSET', job(id), 'webhook', ARGV[15]) end
+if ARGV[16] ~= '' then redis.call('HSET', job(id), 'keep', ARGV[16]) end
 if ARGV[13] ~= '' then
   redis.call('HSET', job(id), 'deadline', text(at + tonumber(ARGV[13])))
   redis.call('ZADD', DEADLINES, text(at + tonumber(ARGV[13])), id)

@@ -65,6 +65,7 @@ class AsyncJobStore:
         priority: int = 0,
         deadline_s: float | None = None,
         webhook: str | None = None,
+        keep_s: float | None = None,
     ) -> Created:
         """Write the record of a new job. Nobody has heard of it yet: ring next.
 
@@ -79,6 +80,7 @@ class AsyncJobStore:
             priority: among the owner's; higher waits longer.
             deadline_s: seconds until it is failed if it has not ended.
             webhook: address that is told of its end; checked before.
+            keep_s: seconds that it is kept when it has ended; None is `jobs.keep_s`.
 
         Raises:
             OverloadedError: the owner has too many unfinished jobs.
@@ -102,6 +104,7 @@ class AsyncJobStore:
             "" if deadline_s is None else microseconds(deadline_s),
             microseconds(self.settings.short_s),
             webhook or "",
+            "" if keep_s is None else microseconds(keep_s),
         )
         outcome = bytes(reply[0])
         if outcome == b"full":

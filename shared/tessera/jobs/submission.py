@@ -15,7 +15,7 @@ from tessera.jobs.store import Idempotency
 from tessera.jobs.video_request import ImageUpload, cost_of
 from tessera.jobs.webhooks import checked_webhook
 from tessera.wire.jobs import VideoInput
-from tessera.wire.videos import VideoCreateRequest, VideoRemixRequest
+from tessera.wire.videos import VideoCreateRequest, VideoExtendRequest, VideoRemixRequest
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Submission:
 
     job_id: str
     job_input: VideoInput
-    asked: VideoCreateRequest | VideoRemixRequest
+    asked: VideoCreateRequest | VideoExtendRequest | VideoRemixRequest
     idempotency: Idempotency | None
     image: ImageUpload | None
 

@@ -14,7 +14,7 @@ import msgspec
 
 from tessera.errors import InvalidRequestError, PayloadTooLargeError, UnsupportedMediaError
 from tessera.jobs.artifacts import ArtifactStore
-from tessera.jobs.frame_request import cost_of_frames, guidance_of, seed_of, size_of, steps_of
+from tessera.jobs.frame_request import cost_of_frames, guidance_of, second_guidance_of, seed_of, size_of, steps_of
 from tessera.settings_media import VideoSettings
 from tessera.web.forms import Form
 from tessera.wire.decoding import convert_form, decode_json
@@ -54,11 +54,13 @@ def read_remix(form: Form, body: bytes, *, is_form: bool) -> VideoRemixRequest:
     return convert_form(form.fields, VideoRemixRequest) if is_form else decode_json(body, VideoRemixRequest)
 
 
-def stored_image(artifacts: ArtifactStore, key: str) -> ImageUpload:
-    """The first frame of an earlier job. Raises `NotFoundError`."""
-    with artifacts.open(key) as file:
+def stored_input(artifacts: ArtifactStore, given: VideoInput) -> ImageUpload | None:
+    """What an earlier job began with: its first frame, or the video that it went on from. Raises `NotFoundError`."""
+    if given.image is None:
+        return None
+    with artifacts.open(given.image) as file:
         data = file.read()
-    return ImageUpload(data, _image_type(data))
+    return ImageUpload(data, _image_type(data) if given.extends is None else "application/octet-stream")
 
 
 def check_limits(given: VideoInput, card: Card, settings: VideoSettings) -> None:
@@ -143,6 +145,8 @@ def make_input(
         seconds=f"{seconds:g}",
         steps=steps_of(request.steps, card, settings),
         guidance_scale=guidance_of(request.guidance_scale, card),
+        guidance_scale_2=second_guidance_of(request.guidance_scale_2, request.guidance_scale, card),
+        adapters=_adapters(request, card),
         seed=seed_of(request.seed),
         step_cache=cache,
         step_cache_threshold=request.step_cache_threshold or threshold or None,
@@ -150,6 +154,15 @@ def make_input(
         output_format=request.output_format,
         request_id=request_id,
     )
+
+
+def _adapters(request: VideoCreateRequest, card: Card) -> dict[str, float]:
+    """What the request asks for, without those that have no weight."""
+    for name in request.adapters or {}:
+        if name not in card.adapters:
+            known = ", ".join(card.adapters) or "none: `video.adapters` lists them"
+            raise InvalidRequestError(f"{card.id!r} has no adapter {name!r}; it has: {known}", param="adapters")
+    return {name: weight for name, weight in sorted((request.adapters or {}).items()) if weight}
 
 
 def cost_of(given: VideoInput) -> float:

@@ -8,28 +8,34 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import re
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Annotated, Any, Literal
 
 import msgspec
-from litestar import Controller, HttpMethod, Litestar, Request, Response, Router, delete, get, post, route
+from litestar import Controller, HttpMethod, Request, Response, Router, delete, get, post, route
 from litestar.datastructures import State
 from litestar.params import Parameter
 from litestar.response import Stream
 from litestar.types import ControllerRouterHandler
 
-from tessera.errors import ConflictError, InvalidRequestError, NotFoundError, TesseraError
+from tessera.errors import ConflictError, InvalidRequestError
 from tessera.jobs.artifact_answers import answer
-from tessera.jobs.artifact_places import make_artifacts
-from tessera.jobs.celery_app import make_bell
+from tessera.jobs.extension_routes import edit_video, extend_video
 from tessera.jobs.image_routes import generate_images
-from tessera.jobs.records import Created, JobEvent
-from tessera.jobs.serving import Cards, VideoJobs, owner_of, remove_files
-from tessera.jobs.store import AsyncJobStore, Idempotency
+from tessera.jobs.memory_check import check_memory
+from tessera.jobs.records import JobEvent
+from tessera.jobs.serving import (
+    Cards,
+    Mounted,
+    VideoJobs,
+    event_before,
+    idempotency_of,
+    mounted,
+    owner_of,
+    poll_headers,
+    remove_files,
+)
 from tessera.jobs.submission import Submission, submit
 from tessera.jobs.video_previews import preview_of
 from tessera.jobs.video_request import (
@@ -39,43 +45,27 @@ from tessera.jobs.video_request import (
     read_image,
     read_remix,
     read_request,
-    stored_image,
+    stored_input,
 )
+from tessera.jobs.video_view import accepted, checked_id, video_of
 from tessera.settings import Settings
 from tessera.telemetry import request_id_var
-from tessera.web.app import Lifespan, ReadyCheck, json_response
+from tessera.web.app import json_response
 from tessera.web.docs import documented
 from tessera.web.forms import read_form
 from tessera.web.sse import PING, event, stream_response
 from tessera.wire.jobs import Job, VideoInput
 from tessera.wire.videos import (
-    Video,
     VideoCreateRequest,
     VideoDeleted,
-    VideoError,
     VideoList,
     VideoRemixRequest,
-    VideoStatus,
 )
 
 VideoId = Annotated[str, Parameter(description="Id of a video.")]
 
-POLL_AFTER_MS = 500
 MAX_LIST = 100
-MAX_KEY_LENGTH = 255
 FORM_OVERHEAD_BYTES = 256 * 1024
-_ID = re.compile(r"^video_[0-9a-f]{32}$")
-_EVENT_ID = re.compile(r"^[0-9]{1,20}-[0-9]{1,20}$")
-
-
-@dataclass(frozen=True)
-class Mounted:
-    """What an app passes to `build_app`, and the readiness of what the routes need (`{"redis": …}`)."""
-
-    route_handlers: list[ControllerRouterHandler]
-    lifespan: list[Lifespan]
-    state: Mapping[str, Any]
-    ready: ReadyCheck
 
 
 def mount(settings: Settings, cards: Cards) -> Mounted:
@@ -85,29 +75,12 @@ def mount(settings: Settings, cards: Cards) -> Mounted:
         settings: of the suite.
         cards: how this app finds the card of a video model.
     """
-    store = AsyncJobStore(settings.redis_url, timeout_s=settings.redis.timeout_s, settings=settings.jobs)
-    bell = make_bell(settings)
-    jobs = VideoJobs(store, make_artifacts(settings), bell, cards, settings)
     # a data URL is a third longer than the image
     body_limit = settings.video.max_image_bytes * 4 // 3 + FORM_OVERHEAD_BYTES
-    router = Router("/", route_handlers=[VideosController, generate_images], request_max_body_size=body_limit)
+    handlers: list[ControllerRouterHandler] = [VideosController, extend_video, edit_video, generate_images]
+    router = Router("/", route_handlers=handlers, request_max_body_size=body_limit)
 
-    @asynccontextmanager
-    async def lifespan(_: Litestar) -> AsyncIterator[None]:
-        try:
-            yield
-        finally:
-            await store.close()
-            bell.close()
-
-    async def ready() -> Mapping[str, str]:
-        try:
-            await store.ping()
-        except TesseraError:
-            return {"redis": "failed"}
-        return {"redis": "ok"}
-
-    return Mounted([router], [lifespan], {"videos": jobs}, ready)
+    return mounted("videos", [router], settings, cards)
 
 
 class VideosController(Controller):
@@ -134,8 +107,9 @@ class VideosController(Controller):
         job_id = f"video_{uuid.uuid4().hex}"
         image_key = f"{job_id}/input" if image is not None else None
         job_input = make_input(asked, card, jobs.settings.video, image=image_key, request_id=request_id_var.get())
-        submission = Submission(job_id, job_input, asked, _idempotency(request, body_hash(form)), image)
-        return _accepted(await submit(jobs, owner_of(request), submission))
+        check_memory(job_input, card)
+        submission = Submission(job_id, job_input, asked, idempotency_of(request, body_hash(form)), image)
+        return accepted(await submit(jobs, owner_of(request), submission))
 
     @post(
         "/{video_id:str}/remix",
@@ -156,9 +130,7 @@ class VideosController(Controller):
             raise ConflictError(f"the video {video_id!r} is {video_of(source).status}; only a completed one is remixed")
         given = msgspec.json.decode(source.input, type=VideoInput)
         card = await jobs.cards(given.model)
-        image = None
-        if given.image is not None:
-            image = await asyncio.to_thread(stored_image, jobs.artifacts, given.image)
+        image = await asyncio.to_thread(stored_input, jobs.artifacts, given)
         job_id = f"video_{uuid.uuid4().hex}"
         job_input = msgspec.structs.replace(
             given,
@@ -168,8 +140,11 @@ class VideosController(Controller):
             request_id=request_id_var.get(),
         )
         check_limits(job_input, card, jobs.settings.video)
-        submission = Submission(job_id, job_input, asked, _idempotency(request, f"{video_id} {body_hash(form)}"), image)
-        return _accepted(await submit(jobs, owner_of(request), submission))
+        check_memory(job_input, card)
+        submission = Submission(
+            job_id, job_input, asked, idempotency_of(request, f"{video_id} {body_hash(form)}"), image
+        )
+        return accepted(await submit(jobs, owner_of(request), submission))
 
     @get("/", summary="List videos.")
     async def list_videos(
@@ -191,7 +166,7 @@ class VideosController(Controller):
     async def retrieve(self, request: Request[Any, Any, Any], state: State, video_id: VideoId) -> Response[bytes]:
         """Status and progress; `openai-poll-after-ms` says when to ask again."""
         job = await _job(request, state, video_id)
-        return json_response(video_of(job), headers=_poll(job))
+        return json_response(video_of(job), headers=poll_headers(job))
 
     @get("/{video_id:str}/events", summary="Watch a video job.")
     async def events(self, request: Request[Any, Any, Any], state: State, video_id: VideoId) -> Stream:
@@ -202,18 +177,16 @@ class VideosController(Controller):
         or `video.failed`. With the header `Last-Event-ID` they go on behind that event.
         """
         jobs: VideoJobs = state.videos
-        after = request.headers.get("last-event-id", "")
-        if after and not _EVENT_ID.match(after):
-            raise InvalidRequestError("`Last-Event-ID` is no id of an event of this stream", param="Last-Event-ID")
+        after = event_before(request)
         await _job(request, state, video_id)
-        found = jobs.store.events(_checked(video_id), kind="video", owner=owner_of(request), after=after)
+        found = jobs.store.events(checked_id(video_id), kind="video", owner=owner_of(request), after=after)
         return await stream_response(_shown(found), done=False)
 
     @delete("/{video_id:str}", status_code=200, summary="Delete a video and its files.")
     async def delete_video(self, request: Request[Any, Any, Any], state: State, video_id: VideoId) -> Response[bytes]:
         """A job that runs is stopped at its next step."""
         jobs: VideoJobs = state.videos
-        await jobs.store.delete(_checked(video_id), kind="video", owner=owner_of(request))
+        await jobs.store.delete(checked_id(video_id), kind="video", owner=owner_of(request))
         await remove_files(jobs, video_id)
         return json_response(VideoDeleted(id=video_id))
 
@@ -221,8 +194,8 @@ class VideosController(Controller):
     async def cancel(self, request: Request[Any, Any, Any], state: State, video_id: VideoId) -> Response[bytes]:
         """Beyond OpenAI. A job that runs stops at its next step and becomes `failed` with the code `cancelled`."""
         jobs: VideoJobs = state.videos
-        job = await jobs.store.cancel(_checked(video_id), kind="video", owner=owner_of(request))
-        return json_response(video_of(job), headers=_poll(job))
+        job = await jobs.store.cancel(checked_id(video_id), kind="video", owner=owner_of(request))
+        return json_response(video_of(job), headers=poll_headers(job))
 
     @route(
         "/{video_id:str}/content",
@@ -250,32 +223,6 @@ class VideosController(Controller):
         return await answer(request, state.videos.artifacts, artifact, filename=name)
 
 
-def video_of(job: Job) -> Video:
-    """A job as OpenAI shows a video: a cancelled one is a failed one with the code `cancelled`."""
-    given = msgspec.json.decode(job.input, type=VideoInput)
-    status: VideoStatus = "failed" if job.status == "cancelled" else job.status
-    return Video(
-        id=job.id,
-        model=given.model,
-        prompt=given.prompt,
-        status=status,
-        progress=job.progress,
-        seconds=given.seconds,
-        size=f"{given.width}x{given.height}",
-        created_at=int(job.created_at),
-        completed_at=int(job.ended_at) if job.status == "completed" and job.ended_at is not None else None,
-        expires_at=int(job.expires_at) if job.expires_at is not None else None,
-        estimated_start_at=_rounded(job.estimated_start_at),
-        estimated_completion_at=_rounded(job.estimated_end_at),
-        error=VideoError(code=job.error.code, message=job.error.message) if job.error and status == "failed" else None,
-        remixed_from_video_id=given.remixed_from,
-    )
-
-
-def _rounded(seconds: float | None) -> int | None:
-    return None if seconds is None else round(seconds)
-
-
 async def _shown(events: AsyncGenerator[tuple[JobEvent, Job]]) -> AsyncIterator[bytes]:
     yield PING  # so that the answer begins, though nothing may happen for long
     async with contextlib.aclosing(events):
@@ -292,28 +239,4 @@ async def _shown(events: AsyncGenerator[tuple[JobEvent, Job]]) -> AsyncIterator[
 
 async def _job(request: Request[Any, Any, Any], state: State, video_id: str) -> Job:
     jobs: VideoJobs = state.videos
-    return await jobs.store.get(_checked(video_id), kind="video", owner=owner_of(request))
-
-
-def _checked(video_id: str) -> str:
-    if not _ID.match(video_id):
-        raise NotFoundError(f"there is no video {video_id!r}", code="video_not_found")
-    return video_id
-
-
-def _accepted(created: Created) -> Response[bytes]:
-    replayed = {"idempotent-replayed": "true"} if created.replayed else {}
-    return json_response(video_of(created.job), headers={**_poll(created.job), **replayed})
-
-
-def _poll(job: Job) -> dict[str, str]:
-    return {"openai-poll-after-ms": str(POLL_AFTER_MS)} if job.status in ("queued", "in_progress") else {}
-
-
-def _idempotency(request: Request[Any, Any, Any], asked: str) -> Idempotency | None:
-    key = request.headers.get("idempotency-key")
-    if key is None:
-        return None
-    if not 0 < len(key) <= MAX_KEY_LENGTH:
-        raise InvalidRequestError(f"`Idempotency-Key` has 1 to {MAX_KEY_LENGTH} characters", param="Idempotency-Key")
-    return Idempotency(key, asked)
+    return await jobs.store.get(checked_id(video_id), kind="video", owner=owner_of(request))

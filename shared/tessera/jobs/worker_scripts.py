@@ -32,12 +32,13 @@ while true do
 end
 """
 
-# id, token, lease, progress, key of a checkpoint or '', a preview or ''
+# id, token, lease, progress, key of a checkpoint or '', a preview or '', how much is done or '', of how much
 RENEW = """
 local id, progress = ARGV[1], tonumber(ARGV[4])
 if not holds(id, ARGV[2]) then return 'lost' end
 if ARGV[5] ~= '' then redis.call('HSET', job(id), 'checkpoint', ARGV[5]) end
 redis.call('ZADD', LEASED, text(now() + tonumber(ARGV[3])), id)
+if ARGV[7] ~= '' then redis.call('HSET', job(id), 'done', ARGV[7], 'total', ARGV[8]) end
 if progress > tonumber(get(id, 'progress')) then
   redis.call('HSET', job(id), 'progress', text(progress))
   tell(id, 'progress')
@@ -54,8 +55,10 @@ if get(id, 'status') == 'completed' and get(id, 'token') == token then return 'c
 if not holds(id, token) then return 'lost' end
 if get(id, 'cancel') == '1' then cancelled(id, keep) return 'cancelled' end
 redis.call('HSET', job(id), 'progress', '100', 'artifacts', ARGV[3])
+local total = get(id, 'total')
+if total then redis.call('HSET', job(id), 'done', total) end
 -- Images are too small to say how long a video takes: most of their time is not denoising.
-if get(id, 'attempts') == '1' and get(id, 'kind') == 'video' then learn(id, now() - tonumber(get(id, 'started_at'))) end
+if get(id, 'attempts') == '1' and get(id, 'kind') ~= 'image' then learn(id, now() - tonumber(get(id, 'started_at'))) end
 finish(id, 'completed', '', keep)
 return 'completed'
 """

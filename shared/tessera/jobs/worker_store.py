@@ -58,7 +58,15 @@ class WorkerStore:
         lease, keep = microseconds(settings.lease_s), microseconds(settings.keep_s)
         return records.lease_from(self._run("CLAIM_NEXT", queue, worker, lease, keep, int(short_only)))
 
-    def renew(self, lease: Lease, *, progress: int, checkpoint: str | None = None, preview: bytes = b"") -> Held:
+    def renew(
+        self,
+        lease: Lease,
+        *,
+        progress: int,
+        checkpoint: str | None = None,
+        preview: bytes = b"",
+        measure: tuple[float, float] | None = None,
+    ) -> Held:
         """Hold the lease for another `lease_s`, and raise the job's progress (it never falls within an attempt).
 
         Args:
@@ -66,9 +74,11 @@ class WorkerStore:
             progress: 0 to 100.
             checkpoint: key of the artifact from which another attempt can go on; None leaves what is known.
             preview: a small JPEG that those who watch the job are told.
+            measure: how much is done, and of how much, in what the kind of job counts in.
         """
         seconds = microseconds(self.settings.lease_s)
-        reply = self._run("RENEW", lease.job.id, lease.token, seconds, progress, checkpoint or "", preview)
+        done, total = map(repr, measure) if measure is not None else ("", "")
+        reply = self._run("RENEW", lease.job.id, lease.token, seconds, progress, checkpoint or "", preview, done, total)
         return records.held_from(reply)
 
     def complete(self, lease: Lease, artifacts: Mapping[str, Artifact]) -> Ending:

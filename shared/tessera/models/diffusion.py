@@ -21,19 +21,22 @@ from tessera.engine.diffusion_families import FAMILIES, family_of
 from tessera.engine.diffusion_family import FamilyModel
 from tessera.engine.diffusion_pipeline import PipelineModel, unsupported
 from tessera.errors import ModelLoadError
+from tessera.models.diffusion_transformers import TransformerOptions, prepare
 
 logger = logging.getLogger(__name__)
 
 PICKLE_SUFFIXES = frozenset({".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle", ".msgpack"})
 LIBRARIES = frozenset({"diffusers", "transformers"})
+AS_STORED = TransformerOptions()
 
 
-def load(directory: Path, device: Device) -> FamilyModel | PipelineModel:
+def load(directory: Path, device: Device, options: TransformerOptions = AS_STORED) -> FamilyModel | PipelineModel:
     """Load a pipeline and choose how it is stepped.
 
     Args:
         directory: as `DiffusionPipeline.save_pretrained` writes it.
         device: where it goes; the VAE stays in float32, as its makers run it.
+        options: of the transformers of a pipeline that we step.
 
     Raises:
         ModelLoadError: no pipeline, a class that Diffusers does not have, pickled or missing weights, a component that
@@ -52,14 +55,18 @@ def load(directory: Path, device: Device) -> FamilyModel | PipelineModel:
             pipe = getattr(diffusers, name).from_pretrained(
                 str(directory), torch_dtype=kinds, use_safetensors=True, local_files_only=True
             )
-    except (OSError, ValueError, KeyError, TypeError, RuntimeError, ImportError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, ImportError) as error:
         raise ModelLoadError(f"the pipeline in {directory} cannot be loaded: {error}") from error
     for component in pipe.components.values():
         if isinstance(component, torch.nn.Module):
             component.eval().requires_grad_(requires_grad=False)
+    family = family_of(name)
+    if family is not None:
+        prepare(pipe, family.block_list, device.place, options)
+    elif options != AS_STORED:
+        logger.warning("%s is computed as Diffusers has it: %s is for pipelines that we step", name, options)
     pipe.to(device.place)
     pipe.set_progress_bar_config(disable=True)
-    family = family_of(name)
     if family is not None:
         return family(pipe, device.place)
     if reason := unsupported(pipe):

@@ -1,11 +1,14 @@
 """Experts of a mixture through `tessera_kernels.moe`: weights as they are, or in few bits.
 
 By structure, as everywhere: three-dimensional weights `gate_up_proj` and `down_proj` with SwiGLU between them, whatever
-the model is called; and tried out on random rows. Others (interleaved or capped gates) stay with Transformers.
+the model is called; and tried out on random rows. Two layouts are known: outputs before inputs with gates first, and as
+gpt-oss has it, inputs before outputs, a gate and its up in turns, biases, and the clamped form. Others stay with
+Transformers.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -13,6 +16,7 @@ from torch import nn
 
 from tessera.models.quantized import QuantizationReport, Scheme, quantized_weight
 from tessera_kernels.grouped_gemm import ExpertsWeight
+from tessera_kernels.grouped_gemm.reference import ALPHA, LIMIT
 from tessera_kernels.moe import moe
 from tessera_kernels.quantized_weight import QuantizedWeight
 from tessera_kernels.quantizers import quantize_scaled
@@ -21,17 +25,42 @@ from tessera_kernels.scaled_weight import ScaledWeight
 TRIED_ROWS = 5
 
 
+@dataclass(frozen=True)
+class ExpertParts:
+    """A layer of experts as `moe` takes it. E experts, F inner features, D features.
+
+    Attributes:
+        gate_up_EJD: [E, 2F, D], gates first.
+        down_EDF: [E, D, F].
+        gate_up_bias_EJ: [E, 2F], gates first, or None.
+        down_bias_ED: [E, D], or None.
+        clamped: whether gates are gpt-oss'.
+    """
+
+    gate_up_EJD: torch.Tensor
+    down_EDF: torch.Tensor
+    gate_up_bias_EJ: torch.Tensor | None = None
+    down_bias_ED: torch.Tensor | None = None
+    clamped: bool = False
+
+
 class Experts(nn.Module):
     """Stands where a model's own experts were.
 
     Args:
-        gate_up: [experts, 2 · inner, features], gates first.
-        down: [experts, features, inner].
+        parts: of the layer.
+        scheme: of its weights from now on.
     """
 
-    def __init__(self, gate_up: ExpertsWeight, down: ExpertsWeight) -> None:
+    gate_up_bias: torch.Tensor | None
+    down_bias: torch.Tensor | None
+
+    def __init__(self, parts: ExpertParts, scheme: Literal["stored"] | Scheme) -> None:
         super().__init__()
-        self.gate_up, self.down = gate_up, down
+        self.gate_up, self.down = _weight(parts.gate_up_EJD, scheme), _weight(parts.down_EDF, scheme)
+        self.register_buffer("gate_up_bias", parts.gate_up_bias_EJ, persistent=False)
+        self.register_buffer("down_bias", parts.down_bias_ED, persistent=False)
+        self.clamped = parts.clamped
 
     def forward(
         self, hidden_states: torch.Tensor, top_k_index: torch.Tensor, top_k_weights: torch.Tensor
@@ -43,6 +72,9 @@ class Experts(nn.Module):
             self.down,
             top_k_index.to(torch.int32).contiguous(),
             top_k_weights.float().contiguous(),
+            gate_up_bias=self.gate_up_bias,
+            down_bias=self.down_bias,
+            clamped=self.clamped,
         ).view_as(hidden_states)
 
     @property
@@ -61,13 +93,13 @@ def replace_experts(model: nn.Module, scheme: Literal["stored"] | Scheme) -> Qua
     replaced = before = after = 0
     for module in list(model.modules()):
         for name, child in list(module.named_children()):
-            gate_up, down = getattr(child, "gate_up_proj", None), getattr(child, "down_proj", None)
-            if not isinstance(gate_up, nn.Parameter) or not isinstance(down, nn.Parameter) or not _alike(child):
+            parts = _parts(child)
+            if parts is None or not _alike(child, parts):
                 continue
-            made = Experts(_weight(gate_up.detach(), scheme), _weight(down.detach(), scheme))
+            made = Experts(parts, scheme)
             setattr(module, name, made)
             replaced += 1
-            before += gate_up.nbytes + down.nbytes
+            before += parts.gate_up_EJD.nbytes + parts.down_EDF.nbytes
             after += made.nbytes
     return QuantizationReport(replaced, before, after)
 
@@ -101,21 +133,47 @@ def _weight(weight_ENK: torch.Tensor, scheme: Literal["stored"] | Scheme) -> Exp
     )
 
 
+def _parts(module: nn.Module) -> ExpertParts | None:
+    """What the shapes of its weights say they are; None where they are of no layout that is known."""
+    gate_up, down = getattr(module, "gate_up_proj", None), getattr(module, "down_proj", None)
+    if not isinstance(gate_up, nn.Parameter) or not isinstance(down, nn.Parameter):
+        return None
+    if gate_up.ndim != 3 or down.ndim != 3 or getattr(module, "has_post_expert_norm", False):
+        return None
+    experts, rows, columns = gate_up.shape
+    gate_up_bias = getattr(module, "gate_up_proj_bias", None)
+    down_bias = getattr(module, "down_proj_bias", None)
+    if gate_up_bias is None and down_bias is None:
+        fits = down.shape == (experts, columns, rows // 2) and not getattr(module, "has_bias", False)
+        return ExpertParts(gate_up.detach(), down.detach()) if fits else None
+    if not isinstance(gate_up_bias, nn.Parameter) or not isinstance(down_bias, nn.Parameter):
+        return None
+    if down.shape != (experts, columns // 2, rows) or gate_up_bias.shape != (experts, columns):
+        return None
+    if (getattr(module, "alpha", None), getattr(module, "limit", None)) != (ALPHA, LIMIT):
+        return None
+    return ExpertParts(
+        _gates_first(gate_up.detach().transpose(1, 2)),
+        down.detach().transpose(1, 2).contiguous(),
+        _gates_first(gate_up_bias.detach()),
+        down_bias.detach(),
+        clamped=True,
+    )
+
+
+def _gates_first(turns: torch.Tensor) -> torch.Tensor:
+    """[E, 2F, …] of a gate and its up in turns → all gates, then all ups."""
+    return torch.cat([turns[:, ::2], turns[:, 1::2]], dim=1).contiguous()
+
+
 @torch.inference_mode()
-def _alike(module: nn.Module) -> bool:
-    """Whether a layer of experts is plain SwiGLU: what it gives for some rows is what `moe` gives."""
-    gate_up, down = module.gate_up_proj, module.down_proj
-    assert isinstance(gate_up, nn.Parameter)
-    assert isinstance(down, nn.Parameter)
-    if gate_up.ndim != 3 or down.shape != (gate_up.shape[0], gate_up.shape[2], gate_up.shape[1] // 2):
-        return False
-    if getattr(module, "has_bias", False) or getattr(module, "has_post_expert_norm", False):
-        return False
-    experts, _, features = gate_up.shape
+def _alike(module: nn.Module, parts: ExpertParts) -> bool:
+    """Whether what a layer of experts gives for some rows is what `moe` gives."""
+    experts, _, features = parts.gate_up_EJD.shape
     random = torch.Generator().manual_seed(0)
-    x_TD = torch.randn(TRIED_ROWS, features, generator=random).to(gate_up)
-    chosen = torch.stack([torch.randperm(experts, generator=random)[:2] for _ in range(TRIED_ROWS)]).to(gate_up.device)
-    shares = torch.rand(TRIED_ROWS, chosen.shape[1], generator=random).to(gate_up)
+    x_TD = torch.randn(TRIED_ROWS, features, generator=random).to(parts.down_EDF)
+    chosen = torch.stack([torch.randperm(experts, generator=random)[:2] for _ in range(TRIED_ROWS)]).to(x_TD.device)
+    shares = torch.rand(TRIED_ROWS, chosen.shape[1], generator=random).to(x_TD)
     expected = module(x_TD, chosen, shares).float()
-    made = Experts(_weight(gate_up.detach(), "stored"), _weight(down.detach(), "stored"))
+    made = Experts(parts, "stored")
     return bool((made(x_TD, chosen, shares).float() - expected).norm() <= 0.02 * expected.norm())

@@ -10,6 +10,7 @@ Does not know what the layers are for, nor how weights are stored afterwards: se
 from __future__ import annotations
 
 from collections import Counter, defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -131,15 +132,30 @@ def fuse(model: PreTrainedModel) -> FusionReport:
     for layers in calls.values():
         if len(layers) < 2 or not _alike(layers) or any(seen[layer] != 1 for layer in layers):
             continue
-        projections = Projections(layers)
-        for index, layer in enumerate(layers):
-            owner, name = owners[layer]
-            setattr(owner, name, Part(projections, index, layer))
-        groups["+".join(owners[layer][1] for layer in layers)] += 1
-    return FusionReport(dict(groups), _replace_norms(model))
+        groups[fuse_layers(owners[layers[0]][0], [owners[layer][1] for layer in layers])] += 1
+    return FusionReport(dict(groups), replace_norms(model))
 
 
-def _replace_norms(model: nn.Module) -> int:
+def fuse_layers(owner: nn.Module, names: Sequence[str]) -> str:
+    """Make one product of several layers of a module that read the same input, in place.
+
+    Args:
+        owner: calls them one after another, with the same tensor.
+        names: of the layers.
+
+    Returns:
+        The names, joined; empty where these layers cannot be one product (missing, replaced, of other sizes).
+    """
+    layers = [layer for name in names if type(layer := getattr(owner, name, None)) is nn.Linear]
+    if len(layers) < max(2, len(names)) or not _alike(layers):
+        return ""
+    projections = Projections(layers)
+    for index, (name, layer) in enumerate(zip(names, layers, strict=True)):
+        setattr(owner, name, Part(projections, index, layer))
+    return "+".join(names)
+
+
+def replace_norms(model: nn.Module) -> int:
     """Replace every module that computes what `RMSNorm` does, which is tried out on it; returns how many."""
     replaced = 0
     for module in list(model.modules()):

@@ -7,10 +7,17 @@ Transformers. Does not know services or engines.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText, PreTrainedModel
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForImageTextToText,
+    Mxfp4Config,
+    PreTrainedConfig,
+    PreTrainedModel,
+)
 from transformers.utils import logging as transformers_logging
 
 from tessera.errors import ModelLoadError
@@ -92,12 +99,32 @@ def load_decoder(directory: Path, *, device: torch.device, dtype: torch.dtype, d
         auto_class: Any = AutoModelForImageTextToText
     else:
         implementation, auto_class = attention.NAME, AutoModelForCausalLM
+    # Transformers' own layers of four bits fetch their kernels from a hub; ours come after loading.
+    optional = {"quantization_config": Mxfp4Config(dequantize=True)} if _is_mxfp4(config) else {}
     if dummy:
         return make_dummy(auto_class, config, device=device, dtype=dtype, attn_implementation=implementation)
     model: PreTrainedModel = load_pretrained(
-        auto_class, directory, device=device, dtype=dtype, attn_implementation=implementation
+        auto_class, directory, device=device, dtype=dtype, attn_implementation=implementation, **optional
     )
     return model
+
+
+def experts_stored_as(directory: Path) -> Literal["stored", "mxfp4"]:
+    """The scheme that keeps the experts of a directory as they are there: gpt-oss' are MXFP4, which loading expands.
+
+    Raises:
+        ModelLoadError: its configuration cannot be read.
+    """
+    try:
+        config = AutoConfig.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
+    except (OSError, ValueError) as error:
+        raise ModelLoadError(f"cannot read the configuration in {directory}: {error}") from error
+    return "mxfp4" if _is_mxfp4(config) else "stored"
+
+
+def _is_mxfp4(config: PreTrainedConfig) -> bool:
+    stored = getattr(config, "quantization_config", None)
+    return isinstance(stored, dict) and stored.get("quant_method") == "mxfp4"
 
 
 def make_dummy(

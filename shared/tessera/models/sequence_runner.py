@@ -5,7 +5,6 @@ Does not know scheduling or sampling: it computes what a `Batch` says and return
 
 from __future__ import annotations
 
-import itertools
 import logging
 import time
 from dataclasses import dataclass
@@ -15,20 +14,22 @@ from typing import Literal
 import torch
 
 from tessera.cache.transfers import Copy, Offload, Transfer
-from tessera.device import Device
+from tessera.device import Device, free_bytes
 from tessera.engine.batch import Batch, Chunk
 from tessera.engine.sequence_request import SequenceRequest
+from tessera.errors import ModelLoadError
 from tessera.models import attention
 from tessera.models.calibration import Calibration, calibrate, kept
 from tessera.models.compiled_decoder import CompiledDecoder, compile_decoder, spared_threads, why_not_compiled
+from tessera.models.decode_graphs import Capture, CudaCapture, DecodeGraphs, graph_bytes, try_graphs
 from tessera.models.experts import replace_experts
 from tessera.models.fusion import FusionReport, fuse
-from tessera.models.loading import load_decoder, require_attention_only
+from tessera.models.loading import experts_stored_as, load_decoder, require_attention_only
 from tessera.models.quantized import Scheme, quantize
+from tessera.models.step_inputs import StaticInputs, StepInputs, fresh_inputs
 from tessera.models.threads import ThreadShare
 from tessera.models.vision import Encoder
 from tessera.wire.engine import Sampling
-from tessera_kernels.paged_attention import Ragged
 
 logger = logging.getLogger(__name__)
 
@@ -58,7 +59,21 @@ class StepOutput:
 
 
 class SequenceRunner:
-    """A loaded decoder with its paged cache."""
+    """A loaded decoder with its paged cache.
+
+    Args:
+        directory: of the model.
+        device: where it runs.
+        page_size: token slots of a page.
+        kv_cache_bytes: memory for pages.
+        host_cache_bytes: memory on the host for pages that leave the device.
+        fused: whether layers that read the same input are computed at once.
+        weights: the scheme of linear layers.
+        kv_cache_dtype: what keys and values are kept as.
+        dummy: whether weights are random.
+        graph_rows: most sequences of a decode step that runs as a graph, padded to one of a few sizes. 0: none does.
+        capture: makes the graphs; CUDA's when not given.
+    """
 
     def __init__(
         self,
@@ -72,9 +87,12 @@ class SequenceRunner:
         weights: Literal["auto", "stored"] | Scheme = "stored",
         kv_cache_dtype: KeyValueType = "auto",
         dummy: bool = False,
+        graph_rows: int = 0,
+        capture: Capture | None = None,
     ) -> None:
         started = time.perf_counter()
         self.device = device
+        self.asynchronous = device.place.type == "cuda"
         self.page_size = page_size
         self.model = load_decoder(directory, device=device.place, dtype=device.dtype, dummy=dummy)
         loaded = time.perf_counter()
@@ -85,10 +103,15 @@ class SequenceRunner:
         self.encoder = Encoder.of(self.model)
         on_cpu = device.place.type == "cpu"
         weights, stored = self._choose(layers, weights, kv_cache_dtype)
+        self._compiled: CompiledDecoder | None = None
+        self._graphs: DecodeGraphs | None = None
+        self._graph_rows = graph_rows
+        self.threads = ThreadShare(torch.get_num_threads() if on_cpu else 1, torch.set_num_threads)
+        if graph_rows:
+            capture = CudaCapture(device.place) if capture is None else capture
+            kv_cache_bytes = self._beside_graphs(layers, stored, kv_cache_bytes, capture)
         room = (kv_cache_bytes, host_cache_bytes)
         self._keep(layers, stored, *room)
-        self._compiled: CompiledDecoder | None = None
-        self.threads = ThreadShare(torch.get_num_threads() if on_cpu else 1, torch.set_num_threads)
         found = Calibration({}, [])
         if weights == "int8":
             settings = f"{CALIBRATED} tokens, fused: {fused}, keys: {stored}"
@@ -97,7 +120,8 @@ class SequenceRunner:
             logger.info("in %s: %s", weights, quantize(self.model, weights, found.inputs))
         # On a CPU Transformers' own grouped products are the faster ones.
         if not on_cpu or weights not in {"stored", "int8"}:
-            logger.info("experts in %s: %s", weights, replace_experts(self.model, weights))
+            scheme = experts_stored_as(directory) if weights == "stored" else weights
+            logger.info("experts in %s: %s", scheme, replace_experts(self.model, scheme))
         if weights == "int8" and on_cpu:
             self._compiled, different = compile_decoder(self.model, layers, self.caches, found.keys)
             logger.info("compiled: %s", f"no, {different}" if different else "the whole step")
@@ -105,6 +129,9 @@ class SequenceRunner:
                 self._keep(layers, device.dtype, *room)
         cached = time.perf_counter()
         self._warm_up()
+        if graph_rows:
+            assert capture is not None
+            self._capture(capture)
         self.report = {
             "weights_s": loaded - started,
             "kv_cache_s": cached - loaded,
@@ -147,11 +174,52 @@ class SequenceRunner:
         """Make caches of keys and values, and give them to the layers."""
         page_bytes = attention.bytes_per_token(layers, stored) * self.page_size
         self.pages, self.host_pages = max(1, device_bytes // page_bytes), host_bytes // page_bytes
+        beyond = StaticInputs.padding_pages(self._graph_rows, self.page_size)
         self.caches, self.host_caches = (
             attention.make_caches(layers, pages=pages, page_size=self.page_size, dtype=stored, device=place)
-            for pages, place in ((self.pages, self.device.place), (self.host_pages, torch.device("cpu")))
+            for pages, place in ((self.pages + beyond, self.device.place), (self.host_pages, torch.device("cpu")))
         )
         attention.attach_caches(layers, self.caches)
+
+    @torch.inference_mode()
+    def _beside_graphs(self, layers: attention.Probe, stored: torch.dtype, wanted: int, capture: Capture) -> int:
+        """Bytes for pages: what is wanted, as far as it is free beside what graphs will take.
+
+        Raises:
+            ModelLoadError: not even one page is.
+        """
+        pages = StaticInputs.padding_pages(self._graph_rows, self.page_size)
+        page_bytes = attention.bytes_per_token(layers, stored) * self.page_size
+        few = attention.make_caches(
+            layers, pages=pages, page_size=self.page_size, dtype=stored, device=self.device.place
+        )
+        attention.attach_caches(layers, few)
+        needed = graph_bytes(self._static_inputs(0), self._decode, capture) + pages * page_bytes
+        free = free_bytes(self.device.place) - needed
+        logger.info("graphs of decode steps are expected to take %d MiB", needed >> 20)
+        if free < page_bytes:
+            raise ModelLoadError(
+                f"decode steps of up to {self._graph_rows} sequences as CUDA graphs take {needed >> 20} MiB, which "
+                'leaves no memory for KV pages; set `graphs = "off"`, or `max_running` lower'
+            )
+        if free < wanted:
+            logger.warning("KV pages get %d MiB, not %d: no more is free", free >> 20, wanted >> 20)
+        return min(wanted, free)
+
+    def _static_inputs(self, padding_page: int) -> StaticInputs:
+        return StaticInputs(
+            self._graph_rows,
+            width=-(-self.context_length // self.page_size),
+            page_size=self.page_size,
+            padding_page=padding_page,
+            device=self.device.place,
+        )
+
+    @torch.inference_mode()
+    def _capture(self, capture: Capture) -> None:
+        before = free_bytes(self.device.place)
+        self._graphs = try_graphs(self._static_inputs(self.pages), self._decode, capture)
+        logger.info("graphs of decode steps took %d MiB", (before - free_bytes(self.device.place)) >> 20)
 
     def _find(self) -> Calibration:
         return calibrate(self.model, self.caches, self._calibrate)
@@ -171,44 +239,39 @@ class SequenceRunner:
 
     @torch.inference_mode()
     def run(self, batch: Batch) -> StepOutput:
-        """Compute the batch's chunks; their keys and values are in the cache afterwards."""
+        """Compute the batch's chunks; their keys and values are in the cache afterwards.
+
+        What is returned is valid until the next run.
+        """
         self._move(batch.transfers)
+        if self._graphs is not None and self._graphs.suits(batch):
+            return StepOutput(self._graphs.run(batch), None)
         chunks = batch.chunks
-        device = self.device.place
-        ids = [token for chunk in chunks for token in chunk.token_ids]
-        positions = [p for chunk in chunks for p in range(chunk.start, chunk.start + chunk.count)]
-        slots = [
-            chunk.request.pages[p // self.page_size] * self.page_size + p % self.page_size
-            for chunk in chunks
-            for p in range(chunk.start, chunk.start + chunk.count)
-        ]
-        ends = list(itertools.accumulate(chunk.count for chunk in chunks))
-        sampled = [
-            row
-            for end, chunk in zip(ends, chunks, strict=True)
-            if chunk.completes and _samples(chunk.request)
-            for row in range(end - 1 - len(chunk.guess), end)
-        ]
-        scored = [
-            end - chunk.count + position - chunk.start
-            for end, chunk in zip(ends, chunks, strict=True)
-            for position in chunk.request.scored(chunk.start, chunk.count)
-        ]
-        embeds = any(not _samples(chunk.request) for chunk in chunks)
-        ids_1T = torch.tensor([ids], device=device)
-        given = ids_1T
+        inputs = fresh_inputs(batch, self.page_size, self.device.place)
+        given = inputs.ids_1T
         if any(chunk.request.media is not None for chunk in chunks):
             assert self.encoder is not None
-            given = self.encoder.embed(ids_1T, chunks)
-        position_1T = torch.tensor([positions], device=device)
-        rows = torch.tensor(sampled + scored, dtype=torch.long, device=device)
-        batched = attention.AttentionBatch(torch.tensor(slots, dtype=torch.long, device=device), self._ragged(batch))
-        with self.threads.step(spared_threads(len(ids)) if self._compiled is not None else 0):
-            if self._compiled is not None:
-                logits, hidden_TD = self._compiled.run(given, position_1T, batched, rows, hidden=embeds)
-            else:
-                logits, hidden_TD = self._forward(given, position_1T, batched, rows, hidden=embeds)
-        return StepOutput(logits[: len(sampled)], hidden_TD, logits[len(sampled) :] if scored else None)
+            given = self.encoder.embed(inputs.ids_1T, chunks)
+        embeds = any(chunk.request.sampling is None for chunk in chunks)
+        logits, hidden_TD = self._computed(inputs, given, hidden=embeds)
+        scored = logits[inputs.sampled :] if len(logits) > inputs.sampled else None
+        return StepOutput(logits[: inputs.sampled], hidden_TD, scored)
+
+    def _computed(
+        self, inputs: StepInputs, given: torch.Tensor, *, hidden: bool
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Logits of the rows that are wanted; and hidden states of all tokens, where they are."""
+        forward = self._forward if self._compiled is None else self._compiled.run
+        with self.threads.step(0 if self._compiled is None else spared_threads(given.shape[1])):
+            return forward(given, inputs.position_1T, inputs.batch, inputs.rows_R, hidden=hidden)
+
+    def _decode(self, inputs: StepInputs) -> torch.Tensor:
+        return self._computed(inputs, inputs.ids_1T, hidden=False)[0]
+
+    @property
+    def graph_steps(self) -> int:
+        """Steps that were computed as a graph."""
+        return self._graphs.replayed if self._graphs is not None else 0
 
     def _forward(
         self,
@@ -241,18 +304,3 @@ class SequenceRunner:
                         on_host[transfer.slot].copy_(on_device[transfer.page], non_blocking=True)
                     else:
                         on_device[transfer.page].copy_(on_host[transfer.slot], non_blocking=True)
-
-    def _ragged(self, batch: Batch) -> Ragged:
-        chunks = batch.chunks
-        width = max(-(-(chunk.start + chunk.count) // self.page_size) for chunk in chunks)
-        table = torch.zeros(len(chunks), width, dtype=torch.int32)
-        for row, chunk in enumerate(chunks):
-            pages = chunk.request.pages[: -(-(chunk.start + chunk.count) // self.page_size)]
-            table[row, : len(pages)] = torch.tensor(pages, dtype=torch.int32)
-        context = torch.tensor([chunk.start + chunk.count for chunk in chunks])
-        device = self.device.place
-        return Ragged(table.to(device), context.to(device), [chunk.count for chunk in chunks])
-
-
-def _samples(request: SequenceRequest) -> bool:
-    return request.sampling is not None

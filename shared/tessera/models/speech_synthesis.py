@@ -49,14 +49,15 @@ class Synthesizer:
     Args:
         model: in eval mode on its device.
         card: completed with what the configuration says.
+        vocoder: configuration of its HiFi-GAN, where it is not the model's own.
     """
 
-    def __init__(self, model: Any, card: Card) -> None:
+    def __init__(self, model: Any, card: Card, vocoder: Any = None) -> None:
         self.model = model
         self.card = card
         self.device: torch.device = model.device
         self.together = TOGETHER_ON_GPU if self.device.type == "cuda" else 1
-        config = model.config
+        config = model.config if vocoder is None else vocoder
         self.hop = 1
         for rate in config.upsample_rates:
             self.hop *= rate
@@ -72,9 +73,10 @@ class Synthesizer:
         """Samples a second of what `decode` returns."""
         return int(self.model.config.sampling_rate)
 
-    def sounding(self, latents: Latents) -> Sounding:
-        """The windows in which a sentence is decoded."""
-        return Sounding(latents.frames_FT.shape[1], reach=self.reach, frame_s=self.hop / self.sample_rate)
+    def sounding(self, latents: Latents, *, ahead_s: float = 0.0) -> Sounding:
+        """The windows in which a sentence is decoded, after `ahead_s` seconds of the same text."""
+        frame_s = self.hop / self.sample_rate
+        return Sounding(latents.frames_FT.shape[1], reach=self.reach, frame_s=frame_s, ahead_s=ahead_s)
 
     @torch.inference_mode()
     def latents(
@@ -99,10 +101,7 @@ class Synthesizer:
             InvalidRequestError: a token id or a voice that the model does not have, or no rate for each token.
         """
         model, config = self.model, self.model.config
-        if not token_ids or min(token_ids) < 0 or max(token_ids) >= config.vocab_size:
-            raise InvalidRequestError(f"token ids must be 0 to {config.vocab_size - 1}, at least one", param="input")
-        if rates and len(rates) != len(token_ids):
-            raise InvalidRequestError(f"{len(rates)} rates for {len(token_ids)} tokens", param="input")
+        self._check_tokens(token_ids, rates, config.vocab_size)
         speaker_1E1 = self._speaker(voices)
         ids_1N = torch.tensor([list(token_ids)], device=self.device)
         mask_11N = torch.ones((1, 1, len(token_ids)), dtype=self.model.dtype, device=self.device)
@@ -158,15 +157,31 @@ class Synthesizer:
         latents = self.latents(token_ids, voices={voice: 1.0}, speed=speed, random=random)
         return self.decode([(latents, slice(0, latents.frames_FT.shape[1]))])[0]
 
+    @staticmethod
+    def _check_tokens(token_ids: Sequence[int], rates: Sequence[float], vocabulary: int) -> None:
+        if not token_ids or min(token_ids) < 0 or max(token_ids) >= vocabulary:
+            raise InvalidRequestError(f"token ids must be 0 to {vocabulary - 1}, at least one", param="input")
+        if rates and len(rates) != len(token_ids):
+            raise InvalidRequestError(f"{len(rates)} rates for {len(token_ids)} tokens", param="input")
+
+    @property
+    def _speakers(self) -> int:
+        return max(1, int(self.model.config.num_speakers))
+
+    def _embedded(self, voices: torch.Tensor) -> torch.Tensor:
+        """Embeddings of speakers [V, E]."""
+        found: torch.Tensor = self.model.embed_speaker(voices)
+        return found
+
     def _speaker(self, voices: Mapping[int, float]) -> torch.Tensor | None:
         """The embedding of shape [1, E, 1] of a voice or a mixture; None where a model has one voice."""
-        count = max(1, self.model.config.num_speakers)
+        count = self._speakers
         if not voices or any(not 0 <= index < count for index in voices):
             raise InvalidRequestError(f"voices {sorted(voices)} are not 0 to {count - 1}", param="voice")
         if count == 1:
             return None
         indices = sorted(voices)
-        found_VE: torch.Tensor = self.model.embed_speaker(torch.tensor(indices, device=self.device))
+        found_VE = self._embedded(torch.tensor(indices, device=self.device))
         if len(indices) == 1:
             return found_VE[0][None, :, None]
         weights_V = torch.tensor([voices[index] for index in indices], dtype=found_VE.dtype, device=self.device)

@@ -1,9 +1,9 @@
 """In which windows a vocoder goes through a sentence, so that the first sound comes early and nothing sounds different.
 
 A window has, on each side where the sentence goes on, as many frames of context as the vocoder's convolutions can see;
-what is made of the context is dropped. The first window is short, each next one makes twice as much, so that what is
-computed twice stays a small part. Lengths are of a fixed series, so that windows of several sentences fit one batch.
-Does not know models' weights.
+what is made of the context is dropped. The first window of a text is short, each next one makes twice as much, no more
+than was made before: so nobody waits, and what is computed twice stays a small part. Lengths are of a fixed series, so
+that windows of several sentences fit one batch. Does not know models' weights.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import math
 from collections.abc import Sequence
 
 FIRST_S = 0.25
-"""What the first window makes."""
+"""What the first window of a text makes."""
 LONGEST_S = 4.0
 """What a window makes at most; its memory is some megabytes a second."""
 
@@ -24,14 +24,17 @@ class Sounding:
         frames: of the sentence.
         reach: frames to each side that one frame of output depends on; None: the vocoder cannot be cut.
         frame_s: seconds of a frame.
+        ahead_s: that the text has sounded for before this sentence.
     """
 
-    def __init__(self, frames: int, *, reach: int | None, frame_s: float) -> None:
+    def __init__(self, frames: int, *, reach: int | None, frame_s: float, ahead_s: float = 0.0) -> None:
         self.frames = frames
         self.done = 0
         self._reach = frames if reach is None else reach
         self._next = max(1, math.ceil(FIRST_S / frame_s))
         self._most = max(self._next, math.ceil(LONGEST_S / frame_s))
+        while 2 * self._next * frame_s <= ahead_s and self._next < self._most:
+            self._next = min(2 * self._next, self._most)
 
     @property
     def finished(self) -> bool:

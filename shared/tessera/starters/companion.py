@@ -56,7 +56,7 @@ def main() -> int:
     from tessera.device import choose  # noqa: PLC0415 - torch: only now
     from tessera.starters import recipe as recipes  # noqa: PLC0415
     from tessera.starters.run import Run  # noqa: PLC0415
-    from tessera.starters.sharing import Sharing  # noqa: PLC0415
+    from tessera.starters.sharing import LeftAloneError, Sharing  # noqa: PLC0415
 
     place = choose("cpu", threads=1).place
     sharing = Sharing(given.rank, given.count)
@@ -74,9 +74,7 @@ def main() -> int:
         sharing.join(given.meeting)
         try:
             train(run)
-        except RuntimeError as error:
-            if "onnection" not in str(error):
-                raise
+        except LeftAloneError:
             return 1  # the first process has paused or was killed
     return 0
 

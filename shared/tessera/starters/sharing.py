@@ -7,18 +7,25 @@ are taken by all, so that last bits that differ do not add up. Does not know sta
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import distributed, nn
 
+from tessera.errors import StartError
+
 ALIGN_EVERY = 20
 """Steps after which everyone takes the first one's weights."""
 PATIENCE = timedelta(minutes=30)
 """That others are waited for."""
+
+
+class LeftAloneError(StartError):
+    """Another process of the training is gone."""
 
 
 class Sharing:
@@ -71,6 +78,9 @@ class Sharing:
         Args:
             parameters: the same at everyone; gradients of the mean over this process' part, or none without one.
             share: the part's share of the batch.
+
+        Raises:
+            LeftAloneError: another process is gone.
         """
         if self._group is None:
             return
@@ -81,23 +91,44 @@ class Sharing:
                 for parameter in trained
             ]
         )
-        self._group.allreduce([flat]).wait()
+        self._do(lambda: self._group.allreduce([flat]))
         for parameter, summed in zip(trained, torch.split(flat, [one.numel() for one in trained]), strict=True):
             parameter.grad = summed.view_as(parameter).to(parameter.dtype)
 
     def align(self, modules: Iterable[nn.Module]) -> None:
-        """Take the first process' weights."""
+        """Take the first process' weights.
+
+        Raises:
+            LeftAloneError: another process is gone.
+        """
         if self._group is None:
             return
         for module in modules:
             for tensor in module.state_dict().values():
                 # Strided views (channels last) are sent as they lie, which is alike at everyone.
                 whole = tensor if tensor.is_contiguous() else tensor.contiguous()
-                self._group.broadcast(whole, 0).wait()
+                self._do(partial(self._group.broadcast, whole, 0))
                 if whole is not tensor:
                     tensor.copy_(whole)
 
     def wait(self) -> None:
-        """Until all are here."""
+        """Until all are here.
+
+        Raises:
+            LeftAloneError: another process is gone.
+        """
         if self._group is not None:
-            self._group.barrier().wait()
+            self._do(self._group.barrier)
+
+    def _do(self, begin: Callable[[], Any]) -> None:
+        """Something that all do together.
+
+        Raises:
+            LeftAloneError: one of them does not.
+        """
+        try:
+            begin().wait()
+        except RuntimeError as error:  # gloo's own, of no other class
+            raise LeftAloneError(
+                "a process that shares this training has ended; the same command goes on from the last checkpoint"
+            ) from error

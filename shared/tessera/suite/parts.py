@@ -27,7 +27,8 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
     """One process of the suite.
 
     `url` is where it answers `/ready`; `service` whose row it belongs to; `stop_s` how many seconds it has between
-    SIGTERM and SIGKILL; `death_signal` what it gets when the supervisor is killed.
+    SIGTERM and SIGKILL; `death_signal` what it gets when the supervisor is killed; `vital` whether its service is of no
+    use without it.
     """
 
     name: str
@@ -37,6 +38,7 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
     url: str | None = None
     service: Service | None = None
     death_signal: signal.Signals = signal.SIGKILL
+    vital: bool = True
 
 
 class Selection(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,8 +49,8 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def needs_redis(self) -> bool:
-        """Only jobs need it, and only video makes jobs."""
-        return "video" in self.services
+        """Only jobs need it: videos, images and long recordings."""
+        return "video" in self.services or "speech" in self.services
 
 
 def select(only: str | None, settings: Settings) -> Selection:
@@ -96,7 +98,19 @@ def parts(settings: Settings, selection: Selection) -> list[Part]:
     if "video" in selection.services:
         found += [
             Part(name=name, kind="worker", command=_module("tessera_video.worker"), stop_s=20.0, service="video")
-            for name in _worker_names(settings.video.workers)
+            for name in _worker_names("video", settings.video.workers)
+        ]
+    if "speech" in selection.services:
+        found += [
+            Part(
+                name=name,
+                kind="worker",
+                command=_module("tessera_speech.job_worker"),
+                stop_s=20.0,
+                service="speech",
+                vital=False,
+            )
+            for name in _worker_names("speech", settings.speech.job_workers)
         ]
     if selection.gateway:
         url = local_url(settings.gateway.host, settings.gateway.port)
@@ -129,8 +143,8 @@ def environment(config: str | None, overrides: Mapping[str, Any], inherited: Map
     return values
 
 
-def _worker_names(count: int) -> Sequence[str]:
-    return ["video-worker"] if count == 1 else [f"video-worker-{number + 1}" for number in range(count)]
+def _worker_names(service: Service, count: int) -> Sequence[str]:
+    return [f"{service}-worker"] if count == 1 else [f"{service}-worker-{number + 1}" for number in range(count)]
 
 
 def _module(name: str) -> list[str]:

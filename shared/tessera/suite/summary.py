@@ -63,7 +63,8 @@ def _rows(
             rows.append(Row(name, _configured(settings, name), NONE, urls[name], watch.states[name]))
     for child in children.values():
         if child.part.kind == "worker":
-            state = "ready" if child.state == "running" and watch.states.get("video") == "ready" else child.state
+            served = watch.states.get(child.part.service or "") == "ready"
+            state = "ready" if child.state == "running" and served else child.state
             rows.append(Row(child.part.name, NONE, NONE, f"process {child.pid or NONE}", state))
     if "redis" in children:
         rows.append(Row("redis", NONE, NONE, settings.redis_url, "ready"))

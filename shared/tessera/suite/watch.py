@@ -118,7 +118,9 @@ class Watch:
 
     def _workers_failed(self, service: str) -> bool:
         workers = [
-            child for child in self.children.values() if child.part.kind == "worker" and child.part.service == service
+            child
+            for child in self.children.values()
+            if child.part.kind == "worker" and child.part.service == service and child.part.vital
         ]
         return bool(workers) and all(worker.state == "failed" for worker in workers)
 

@@ -31,7 +31,7 @@ from tessera.wire.audio import SpeechRequest, TranscriptionRequest, TranslationR
 from tessera.wire.chat import ChatCompletionRequest, CompletionRequest, EmbeddingRequest, TokenizeRequest
 from tessera.wire.images import ImageGenerationRequest
 from tessera.wire.tools import DetokenizeRequest
-from tessera.wire.videos import VideoCreateRequest, VideoRemixRequest
+from tessera.wire.videos import VideoCreateRequest, VideoEditRequest, VideoExtendRequest, VideoRemixRequest
 
 _ASSETS = {
     "swagger-ui-bundle.js": "text/javascript",
@@ -51,6 +51,8 @@ _BODIES = (
     ImageGenerationRequest,
     VideoCreateRequest,
     VideoRemixRequest,
+    VideoExtendRequest,
+    VideoEditRequest,
 )
 
 

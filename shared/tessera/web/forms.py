@@ -42,10 +42,7 @@ def parse_multipart(body: bytes, content_type: str) -> Form:
     Raises:
         InvalidRequestError: no boundary, a broken part, a field twice, more than `MAX_PARTS` parts.
     """
-    _, options = multipart.parse_options_header(content_type)
-    boundary = options.get("boundary", "")
-    if not boundary:
-        raise InvalidRequestError("the multipart body has no boundary in its content-type", code="invalid_form")
+    boundary = boundary_of(content_type)
     fields: dict[str, Any] = {}
     files: dict[str, Upload] = {}
     try:
@@ -66,10 +63,31 @@ def parse_multipart(body: bytes, content_type: str) -> Form:
                     )
                 files[part.name] = Upload(part.filename, part.content_type or "", part.raw)
             else:
-                _put(fields, part.name, _text(part.name, part.raw))
+                put_field(fields, part.name, part.raw)
     except multipart.MultipartError as error:
         raise InvalidRequestError(f"the multipart body is damaged: {error}", code="invalid_form") from error
     return Form(fields, files)
+
+
+def put_field(fields: dict[str, Any], name: str, raw: bytes) -> None:
+    """Add a field of a form to those before it.
+
+    Raises:
+        InvalidRequestError: it is not text, or given twice.
+    """
+    _put(fields, name, _text(name, raw))
+
+
+def boundary_of(content_type: str) -> str:
+    """What separates the parts of a form.
+
+    Raises:
+        InvalidRequestError: nothing does.
+    """
+    _, options = multipart.parse_options_header(content_type)
+    if not options.get("boundary"):
+        raise InvalidRequestError("the multipart body has no boundary in its content-type", code="invalid_form")
+    return str(options["boundary"])
 
 
 def _text(name: str, raw: bytes) -> str:

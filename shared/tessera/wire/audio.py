@@ -60,6 +60,15 @@ class TranscriptionRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unk
     known_speaker_names: Annotated[list[Annotated[str, Meta(min_length=1, max_length=64)]], Meta(max_length=4)] = []
     known_speaker_references: Annotated[list[str], Meta(max_length=4)] = []
     """Data URLs, 2 to 10 seconds each, of those who have the names. For `response_format=diarized_json`."""
+    # beyond OpenAI, whose responses have `background` too
+    background: bool = False
+    """As a job that outlives the connection: answered 202 with its id. The next three are for it alone."""
+    priority: Annotated[int, Meta(ge=0, le=100)] = 0
+    """Among the jobs of one key: higher waits longer."""
+    deadline_s: Annotated[float, Meta(gt=0, le=30 * 24 * 3600)] | None = None
+    """Seconds from now until the job is failed if it has not ended."""
+    webhook_url: Annotated[str, Meta(min_length=1, max_length=2048)] | None = None
+    """Told when the job has ended, as OpenAI's webhooks are; needs `webhooks.secret`."""
 
 
 class Segment(msgspec.Struct, frozen=True, kw_only=True):

@@ -152,6 +152,8 @@ class Transcribe(Message, frozen=True, kw_only=True):
     """Whether the times of words are wanted, too."""
     translate: bool = False
     """Into English, where the model can."""
+    offset: int = 0
+    """Samples of the recording that come before `audio`, where that is a part of it: times count them."""
 
 
 class Cancel(Message, frozen=True, kw_only=True):

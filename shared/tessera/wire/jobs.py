@@ -9,10 +9,11 @@ from typing import Literal
 
 import msgspec
 
+from tessera.wire.audio import DiarizedFormat, ServerVAD
 from tessera.wire.images import ImageFormat
 from tessera.wire.videos import VideoFormat
 
-JobKind = Literal["video", "image"]
+JobKind = Literal["video", "image", "transcription"]
 JobStatus = Literal["queued", "in_progress", "completed", "failed", "cancelled"]
 ENDED: frozenset[str] = frozenset({"completed", "failed", "cancelled"})
 
@@ -45,6 +46,9 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     status: JobStatus
     input: msgspec.Raw
     progress: int = 0
+    done: float | None = None
+    """Of `total`, in what the kind counts in (seconds of a recording); None before it is known, or not counted."""
+    total: float | None = None
     attempts: int = 0
     cancel_requested: bool = False
     """A worker still has it, and stops at its next step."""
@@ -80,12 +84,19 @@ class VideoInput(msgspec.Struct, frozen=True, kw_only=True):
     steps: int
     guidance_scale: float
     seed: int
+    guidance_scale_2: float | None = None
+    adapters: dict[str, float] = {}
     step_cache: Literal["off", "first_block", "polynomial", "magnitude"] = "off"
     step_cache_threshold: float | None = None
     image: str | None = None
     output_format: VideoFormat = "mp4"
     remixed_from: str | None = None
     """Id of the video that this one varies."""
+    extends: str | None = None
+    """Id of the video that this one goes on from: `image` is the key of its file then, whose last frame is the first
+    of the new ones."""
+    before: int = 0
+    """Frames of that video."""
     request_id: str | None = None
 
 
@@ -105,4 +116,24 @@ class ImageInput(msgspec.Struct, frozen=True, kw_only=True):
     output_format: ImageFormat
     compression: int | None
     """Quality of a JPEG or WebP, 0 to 100; None is the encoder's own."""
+    request_id: str | None = None
+
+
+class TranscriptionInput(msgspec.Struct, frozen=True, kw_only=True):
+    """`input` of a job of kind `transcription`; the recording and the speakers' references by artifact key."""
+
+    model: str
+    recording: str
+    bytes: int
+    """Of the recording."""
+    filename: str
+    language: str | None = None
+    prompt: str | None = None
+    response_format: DiarizedFormat = "json"
+    temperature: float = 0.0
+    timestamp_granularities: list[Literal["word", "segment"]] = []
+    chunking_strategy: Literal["auto", "none"] | ServerVAD | None = None
+    known_speaker_names: list[str] = []
+    speakers: str | None = None
+    """Key of a JSON list of data URLs: how those sound."""
     request_id: str | None = None

@@ -32,6 +32,17 @@ class Measure(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
+class ClipMemory(msgspec.Struct, frozen=True, kw_only=True):
+    """What a worker has for clips, so that one that would never fit is refused before it is a job."""
+
+    capacity: int
+    """Bytes beside the model."""
+    shapes: dict[str, int | float]
+    """What an estimate needs to know of the model: `tessera.engine.diffusion_memory.Shapes`."""
+    tile_above: int = 0
+    """Pixels of a frame above which it decodes in tiles in any case; 0: no such size."""
+
+
 class Card(msgspec.Struct, frozen=True, kw_only=True):
     """What we know about a model. Stored as `card.json` in its directory."""
 
@@ -64,6 +75,14 @@ class Card(msgspec.Struct, frozen=True, kw_only=True):
     """Denoising steps that a video model is best asked for."""
     guidance_scale: float | None = None
     """And how strongly it is guided by its prompt."""
+    clip_memory: ClipMemory | None = None
+    """Of the video worker that has the least, where one is there: none of them fails what was accepted."""
+    guidance_scale_2: float | None = None
+    """The same of its second expert."""
+    adapters: list[str] = []
+    """Low-rank adapters that a request to a video model can ask for."""
+    experts: int = 1
+    """Transformers that share a video model's steps: two of Wan 2.2's large models."""
     sample_rate: int | None = None
     window_s: float | None = None
     """Seconds of a recording that a transcription model hears at once."""

@@ -36,6 +36,10 @@ class VideoCreateRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     seed: Annotated[int, Meta(ge=0, le=2**63 - 1)] | None = None
     steps: Annotated[int, Meta(ge=1)] | None = None
     guidance_scale: Annotated[float, Meta(ge=0, le=100)] | None = None
+    guidance_scale_2: Annotated[float, Meta(ge=0, le=100)] | None = None
+    """For the steps of low noise, where the model has a second expert for them; `guidance_scale` when not given."""
+    adapters: Annotated[dict[str, Annotated[float, Meta(ge=-4, le=4)]], Meta(max_length=8)] | None = None
+    """Low-rank adapters (LoRA) of the model by name, each with its weight; the model's card lists them."""
     negative_prompt: Annotated[str, Meta(max_length=8192)] | None = None
     fps: Annotated[int, Meta(ge=1, le=120)] | None = None
     """Frames per second; the model's own rate when not given."""
@@ -65,6 +69,33 @@ class VideoRemixRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     webhook_url: Annotated[str, Meta(min_length=1, max_length=2048)] | None = None
 
 
+class VideoReference(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A completed video of this server, by its id."""
+
+    id: Annotated[str, Meta(min_length=1, max_length=64)]
+
+
+class VideoExtendRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Fields of `POST /v1/videos/extensions`: how a completed video goes on."""
+
+    prompt: Annotated[str, Meta(min_length=1, max_length=8192)]
+    seconds: Annotated[str, Meta(pattern=r"^[0-9]{1,4}(\.[0-9]{1,3})?$")] | Annotated[float, Meta(gt=0, lt=1e4)]
+    """Of the new part."""
+    video: VideoReference
+    # beyond OpenAI, as in `VideoCreateRequest`
+    seed: Annotated[int, Meta(ge=0, le=2**63 - 1)] | None = None
+    priority: Annotated[int, Meta(ge=0, le=100)] = 0
+    deadline_s: Annotated[float, Meta(gt=0, le=30 * 24 * 3600)] | None = None
+    webhook_url: Annotated[str, Meta(min_length=1, max_length=2048)] | None = None
+
+
+class VideoEditRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Fields of `POST /v1/videos/edits`, which no model here can do."""
+
+    prompt: Annotated[str, Meta(min_length=1, max_length=8192)]
+    video: VideoReference
+
+
 class VideoError(msgspec.Struct, frozen=True, kw_only=True):
     """Why a video failed."""
 
@@ -91,6 +122,8 @@ class Video(msgspec.Struct, frozen=True, kw_only=True):
     estimated_completion_at: int | None = None
     error: VideoError | None = None
     remixed_from_video_id: str | None = None
+    extended_from_video_id: str | None = None
+    """Beyond OpenAI: the video whose end this one goes on from, and begins with. `seconds` are those of both."""
 
 
 class VideoPreview(msgspec.Struct, frozen=True, kw_only=True):

@@ -26,10 +26,11 @@ import numpy as np
 import pytest
 
 from tessera.hub.cards import write_card
-from tessera.hub.store import ModelDirectory
+from tessera.hub.store import ModelDirectory, ensure
 
 SPEECH = "tiny-random-speech"
 TRANSCRIPTION = "tiny-random-transcription"
+CODEC = "tiny-random-csm"
 START_S = 90.0
 
 
@@ -46,6 +47,12 @@ def synthesis_model(models_dir: Path) -> ModelDirectory:
 @pytest.fixture(scope="session")
 def transcription_model(models_dir: Path) -> ModelDirectory:
     return made("random_transcription", models_dir / TRANSCRIPTION)
+
+
+@pytest.fixture(scope="session")
+def codec_model(models_dir: Path) -> ModelDirectory:
+    """The starter `tiny-random-csm`, made as a service would."""
+    return ensure(CODEC, models_dir)
 
 
 def made(builder: str, directory: Path) -> ModelDirectory:

@@ -51,12 +51,15 @@ def samples(made: list[Any], name: str) -> np.ndarray[Any, Any]:
 
 
 @given(
-    frames=st.integers(1, 900), reach=st.one_of(st.none(), st.integers(0, 40)), frame_s=st.sampled_from([0.004, 0.0116])
+    frames=st.integers(1, 900),
+    reach=st.one_of(st.none(), st.integers(0, 40)),
+    frame_s=st.sampled_from([0.004, 0.0116]),
+    ahead_s=st.floats(0, 20),
 )
 def test_windows_cover_a_sentence_once_with_all_the_context_there_is(
-    frames: int, reach: int | None, frame_s: float
+    frames: int, reach: int | None, frame_s: float, ahead_s: float
 ) -> None:
-    sounding, covered = Sounding(frames, reach=reach, frame_s=frame_s), []
+    sounding, covered = Sounding(frames, reach=reach, frame_s=frame_s, ahead_s=ahead_s), []
     while not sounding.finished:
         window = sounding.window
         fresh = sounding.advance()
@@ -112,6 +115,20 @@ def test_the_first_sound_is_a_small_part_of_a_long_sentence(engine: SpeechEngine
     parts = [np.frombuffer(answer.samples.data, "<f4").size for answer in answers(engine)]
     assert len(parts) >= 4
     assert parts[0] <= 0.05 * sum(parts)
+
+
+def test_later_sentences_have_longer_windows_of_the_same_lengths(engine: SpeechEngine) -> None:
+    engine.submit(asked("long", LONG, LONG, LONG, speed=0.25))
+    made: dict[int, list[int]] = {}
+    for answer in answers(engine):
+        made.setdefault(answer.sentence, []).append(answer.frames)
+    first, second, third = made.values()
+    assert first[0] < 100 < second[0] <= third[0]
+    frame_s = engine.synthesizer.hop / engine.synthesizer.sample_rate
+    windows = {
+        Sounding(10_000, reach=0, frame_s=frame_s, ahead_s=ahead_s / 10).window.stop for ahead_s in range(1, 200)
+    }
+    assert len(windows) <= 6, "few lengths, so that windows of several texts can share a forward"
 
 
 @pytest.mark.parametrize("together", [1, 3, 8])

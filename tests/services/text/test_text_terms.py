@@ -68,16 +68,16 @@ def test_who_asks_less_is_served_before_who_asks_much(start_service, tiny_text_m
     ended: list[str] = []
     with start_service("text", **settings) as service, concurrent.futures.ThreadPoolExecutor(16) as pool:
 
-        def ask(tenant: str) -> None:
-            body = {"model": MODEL, "messages": HELLO, "max_tokens": 150, "ignore_eos": True}
+        def ask(tenant: str, tokens: int) -> None:
+            body = {"model": MODEL, "messages": HELLO, "max_tokens": tokens, "ignore_eos": True}
             headers = {"x-tessera-tenant": tenant}
             httpx.post(f"{service.url}/v1/chat/completions", json=body, headers=headers, timeout=60).raise_for_status()
             ended.append(tenant)
 
-        many = [pool.submit(ask, "much") for _ in range(8)]
+        many = [pool.submit(ask, "much", 600) for _ in range(8)]
         until(lambda: waiting(service) >= 5)
         asked_at = len(ended)
-        pool.submit(ask, "little").result()
+        pool.submit(ask, "little", 20).result()
         served_before = ended.index("little") - asked_at
         for one in many:
             one.result()

