@@ -40,14 +40,16 @@ class Plan:
     peak: float
     stars: float = 0.0
     """Share of windows that are around a star: its tips are the finest thing there is."""
+    grid: int = 1
+    """Pixels from one place where a window may be to the next: in the end a latent's, as clips are coded whole."""
     noise: float = 0.1
     """Added to latents, so that what is near a clip's latents is painted like it."""
 
 
 ROUGH = Plan("codec", steps=3000, windows=4, last_from=2500, last_windows=0, peak=1.5e-3)
 SHARP = Plan("codec-sharp", steps=4000, windows=6, last_from=2400, last_windows=3, peak=1e-3)
-FINE = Plan("codec-fine", steps=5000, windows=0, last_from=0, last_windows=4, peak=8e-4)
-TIPS = Plan("codec-tips", steps=5000, windows=0, last_from=0, last_windows=4, peak=8e-4, stars=0.5)
+FINE = Plan("codec-fine", steps=5000, windows=0, last_from=0, last_windows=4, peak=8e-4, grid=8)
+TIPS = Plan("codec-tips", steps=5000, windows=0, last_from=0, last_windows=4, peak=8e-4, stars=0.5, grid=8)
 PLANS = (ROUGH, SHARP, FINE, TIPS)
 
 
@@ -114,9 +116,9 @@ class CodecStage:
 
     def _clips(self, index: int, random: np.random.Generator) -> list[data.Clip]:
         if index < self.plan.last_from:
-            return [_window(random, WINDOW_FRAMES) for _ in range(self.plan.windows)]
+            return [_window(random, self.plan, WINDOW_FRAMES) for _ in range(self.plan.windows)]
         if self.plan.last_windows:
-            return [_window(random, data.FRAMES, self.plan.stars) for _ in range(self.plan.last_windows)]
+            return [_window(random, self.plan, data.FRAMES) for _ in range(self.plan.last_windows)]
         return [_whole(random)]
 
 
@@ -129,21 +131,20 @@ def _whole(random: np.random.Generator) -> data.Clip:
     return data.render(data.draw_scene(random, things=2), random)
 
 
-def _window(random: np.random.Generator, frames: int, stars: float = 0.0) -> data.Clip:
-    """Some frames of a square around a thing, which is a star in `stars` of all cases or more."""
+def _window(random: np.random.Generator, plan: Plan, frames: int) -> data.Clip:
+    """Some frames of a square around a thing, which is a star in `plan.stars` of all cases or more."""
     scene = data.draw_scene(random)
     starred = [index for index, thing in enumerate(scene.things) if thing.shape == "star"]
-    if wanted := bool(stars and random.random() < stars):
+    if wanted := bool(plan.stars and random.random() < plan.stars):
         while not starred:
             scene = data.draw_scene(random)
             starred = [index for index, thing in enumerate(scene.things) if thing.shape == "star"]
     tracks = data.draw_tracks(scene, random)
     start = int(random.integers(0, data.FRAMES - frames + 1))
     track = tracks[starred[0] if wanted else int(random.integers(0, len(tracks)))]
-    corner = [
-        int(np.clip(place[start : start + frames].mean() + random.uniform(-14, 14) - 16, 0, data.SIDE - 32))
-        for place in (track.y, track.x)
-    ]
+    most = data.SIDE - WINDOW_SIDE
+    middles = [place[start : start + frames].mean() + random.uniform(-14, 14) for place in (track.y, track.x)]
+    corner = [plan.grid * int(np.clip(middle - WINDOW_SIDE / 2, 0, most) / plan.grid + 0.5) for middle in middles]
     clip = data.paint(scene, tracks)
     y, x = corner
     return clip[start : start + frames, y : y + WINDOW_SIDE, x : x + WINDOW_SIDE]

@@ -137,9 +137,9 @@ class Track:
 
 REACH = 1.3
 """The furthest that any shape extends, in radii."""
-GRID = 4
-"""Pixels from one place where a thing's path may be to the next. Of few places and sizes there are few pictures of each
-shape, and all of them are learned well."""
+GRID = 8
+"""Pixels from one place where a thing's path may be to the next: a latent's. Of few places and sizes there are few
+pictures of each shape, and all of them are learned well."""
 
 
 def _near(low: float, high: float) -> list[float]:
@@ -165,11 +165,11 @@ def _paths(motion: str, *, alone: bool) -> list[Track]:
     shifts = [(none, none)]
     if motion in ("left", "right", "up", "down"):
         sign = 1 if motion in ("right", "down") else -1
-        ways = [sign * travel * (time - 0.5) for travel in ([24.0, 28.0] if alone else [20.0, 24.0])]
+        ways = [sign * travel * (time - 0.5) for travel in ([24.0] if alone else [16.0, 20.0])]
         shifts = [(way, none) if motion in ("left", "right") else (none, way) for way in ways]
     elif motion == "bounce":
         height = 0.5 - np.abs(np.sin(2.0 * np.pi * time))
-        shifts = [(none, most * height) for most in ([18.0, 21.0] if alone else [13.0, 16.0])]
+        shifts = [(none, most * height) for most in ([18.0] if alone else [12.0])]
     scale = {"grow": 0.7 + 0.55 * time, "shrink": 1.25 - 0.55 * time}.get(motion, none + 1.0)
     angle = np.pi * time if motion == "spin" else none
     radii = [10.5, 12.0] if alone else [8.0, 9.0]
