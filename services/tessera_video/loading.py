@@ -10,7 +10,7 @@ from pathlib import Path
 from tessera.device import Device
 from tessera.engine.diffusion_family import FamilyModel
 from tessera.engine.diffusion_pipeline import PipelineModel
-from tessera.models.diffusion import load
+from tessera.models.diffusion import Offloading, load
 from tessera.models.diffusion_transformers import TransformerOptions
 from tessera.settings_media import VideoSettings
 from tessera_kernels import dispatch
@@ -24,7 +24,8 @@ def load_model(directory: Path, device: Device, settings: VideoSettings) -> Fami
     """
     off = "the setting `video.kernels` is `reference`" if settings.kernels == "reference" else ""
     dispatch.without_triton(off)
-    return load(directory, device, TransformerOptions(settings.weights, settings.attention))
+    offloading = Offloading(settings.offload, settings.weights_bytes)
+    return load(directory, device, TransformerOptions(settings.weights, settings.attention), offloading)
 
 
 def computed_as(settings: VideoSettings) -> str:

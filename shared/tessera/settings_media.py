@@ -67,6 +67,17 @@ class VideoSettings(Section, frozen=True, kw_only=True):
             "slowly."
         ),
     ] = "stored"
+    offload: Annotated[
+        Literal["auto", "none", "encoders", "blocks"],
+        says(
+            "Weights that wait in the host's memory and come to the GPU when they are used. `auto`: as little as must: "
+            "first text encoder and VAE, then blocks of the transformer, one ahead of its turn. `none`: nothing. "
+            "`encoders`, `blocks`: no less than those."
+        ),
+    ] = "auto"
+    weights_bytes: Annotated[
+        NonNegative, says("Memory of the device for weights. 0: three quarters of what is free; on a CPU no limit.")
+    ] = 0
     attention: Annotated[
         Literal["exact", "int8", "int8_fp8"],
         says(

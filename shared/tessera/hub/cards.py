@@ -83,8 +83,8 @@ def verify(directory: Path, card: Card, *, cure: str = "") -> None:
             raise ModelLoadError(f"the weight file {path} is damaged (its checksum is not the card's); {cure}")
 
 
-def safetensors_parameters(path: Path) -> int:
-    """Number of parameters in a safetensors file, from its header alone.
+def safetensors_header(path: Path) -> dict[str, Any]:
+    """What a safetensors file says of its tensors, by name: `dtype`, `shape`; maybe `__metadata__`, too.
 
     Raises:
         ModelLoadError: the file is truncated or its header is not a safetensors header.
@@ -97,6 +97,16 @@ def safetensors_parameters(path: Path) -> int:
             header: dict[str, Any] = json.loads(file.read(length))
     except (OSError, struct.error, ValueError) as error:
         raise ModelLoadError(f"{path} is not a whole safetensors file: {error}") from error
+    return header
+
+
+def safetensors_parameters(path: Path) -> int:
+    """Number of parameters in a safetensors file, from its header alone.
+
+    Raises:
+        ModelLoadError: the file is truncated or its header is not a safetensors header.
+    """
+    header = safetensors_header(path)
     total = 0
     for name, tensor in header.items():
         if name != "__metadata__":

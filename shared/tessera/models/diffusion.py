@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import warnings
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,14 @@ import diffusers
 import torch
 import transformers
 
-from tessera.device import Device
+from tessera.device import Device, free_bytes
 from tessera.engine.diffusion_families import FAMILIES, family_of
 from tessera.engine.diffusion_family import FamilyModel
 from tessera.engine.diffusion_pipeline import PipelineModel, unsupported
 from tessera.errors import ModelLoadError
 from tessera.models.diffusion_transformers import TransformerOptions, prepare
+from tessera.models.offload import Visitors
+from tessera.models.offload_plan import GIB, WEIGHTS_SHARE, Offload, Plan, decide, weights_of
 
 logger = logging.getLogger(__name__)
 
@@ -30,21 +33,43 @@ LIBRARIES = frozenset({"diffusers", "transformers"})
 AS_STORED = TransformerOptions()
 
 
-def load(directory: Path, device: Device, options: TransformerOptions = AS_STORED) -> FamilyModel | PipelineModel:
+@dataclass(frozen=True)
+class Offloading:
+    """What weights may take of the device.
+
+    Attributes:
+        how: see `tessera.models.offload_plan.decide`.
+        weights_bytes: of the device for weights. 0: most of what is free; on a CPU, where weights have nowhere else to
+            be, no limit.
+    """
+
+    how: Offload = "auto"
+    weights_bytes: int = 0
+
+
+def load(
+    directory: Path,
+    device: Device,
+    options: TransformerOptions = AS_STORED,
+    offloading: Offloading = Offloading(),
+) -> FamilyModel | PipelineModel:
     """Load a pipeline and choose how it is stepped.
 
     Args:
         directory: as `DiffusionPipeline.save_pretrained` writes it.
         device: where it goes; the VAE stays in float32, as its makers run it.
         options: of the transformers of a pipeline that we step.
+        offloading: what of the device its weights may take, and what comes only when it is used.
 
     Raises:
         ModelLoadError: no pipeline, a class that Diffusers does not have, pickled or missing weights, a component that
-            wants code from elsewhere. Says which file and what to do.
+            wants code from elsewhere, or more weights than there is memory for. Says which and what to do.
     """
     index = _read_index(directory)
     name = _checked_class(directory, index)
     _refuse_pickles(directory, index)
+    family = family_of(name)
+    plan = _planned(directory, device, options, offloading, "" if family is None else family.block_list)
     kinds: Any = device.dtype if device.dtype == torch.float32 else {"default": device.dtype, "vae": torch.float32}
     diffusers.utils.logging.disable_progress_bar()
     transformers.utils.logging.disable_progress_bar()
@@ -60,12 +85,11 @@ def load(directory: Path, device: Device, options: TransformerOptions = AS_STORE
     for component in pipe.components.values():
         if isinstance(component, torch.nn.Module):
             component.eval().requires_grad_(requires_grad=False)
-    family = family_of(name)
     if family is not None:
-        prepare(pipe, family.block_list, device.place, options)
+        prepare(pipe, family.block_list, device.place, options, plan.streamed)
     elif options != AS_STORED:
         logger.warning("%s is computed as Diffusers has it: %s is for pipelines that we step", name, options)
-    pipe.to(device.place)
+    _bring(pipe, plan, device.place, ours=family is not None)
     pipe.set_progress_bar_config(disable=True)
     if family is not None:
         return family(pipe, device.place)
@@ -76,6 +100,61 @@ def load(directory: Path, device: Device, options: TransformerOptions = AS_STORE
         )
     logger.warning("%s has no step loop of ours: it runs whole, one request at a time, through Diffusers' own", name)
     return PipelineModel(pipe, device.place)
+
+
+def _planned(
+    directory: Path, device: Device, options: TransformerOptions, offloading: Offloading, block_list: str
+) -> Plan:
+    """Where weights are to be, before any is read.
+
+    Raises:
+        ModelLoadError: there is too little memory, on the device or on the host.
+    """
+    weights = weights_of(directory, block_list, itemsize=device.dtype.itemsize, scheme=options.weights)
+    room = offloading.weights_bytes
+    if device.place.type == "cpu" and not room and offloading.how == "auto":
+        return decide(weights, 0, "none")
+    plan = decide(weights, room or int(WEIGHTS_SHARE * free_bytes(device.place)), offloading.how)
+    free = free_bytes(torch.device("cpu"))
+    if plan.host_bytes > free:
+        raise ModelLoadError(
+            f"{plan.host_bytes / GIB:,.1f} GiB of weights have no room on the device and are to wait in the host's "
+            f"memory, of which {free / GIB:,.1f} GiB are free"
+        )
+    logger.info("%s", plan)
+    return plan
+
+
+def _bring(pipe: Any, plan: Plan, place: torch.device, *, ours: bool) -> None:
+    """Everything to its place; blocks that come when they are used are there already.
+
+    Args:
+        pipe: on the host, but for blocks that `prepare` brought.
+        plan: that is followed.
+        place: the device.
+        ours: whether we step it; Diffusers' own loop has a way of its own.
+
+    Raises:
+        ModelLoadError: its own way is for GPUs.
+    """
+    if plan.everything_stays:
+        pipe.to(place)
+        return
+    if not ours:
+        if place.type == "cpu":
+            raise ModelLoadError(
+                f"{type(pipe).__name__} runs through Diffusers' own loop, which brings weights to GPUs alone: set "
+                f"`video.offload` to `auto` and `video.weights_bytes` to 0"
+            )
+        pipe.enable_model_cpu_offload(device=place)
+        return
+    visitors = Visitors(place)
+    for name, component in pipe.components.items():
+        if name in plan.visiting:
+            # A VAE is asked for its two halves, anything else is called.
+            visitors.add(component, ("encode", "decode") if hasattr(component, "decode") else ("forward",))
+        elif isinstance(component, torch.nn.Module):
+            component.to(place)
 
 
 def _read_index(directory: Path) -> dict[str, Any]:

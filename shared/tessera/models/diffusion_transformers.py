@@ -9,7 +9,7 @@ became of it: an adapter adds its own product to what that module gives, by a ho
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -18,6 +18,7 @@ from torch import nn
 
 from tessera.models.fused_blocks import Fused, fuse_block
 from tessera.models.fused_blocks.attention import Precision, RotaryTables
+from tessera.models.offload import StreamedBlocks
 from tessera.models.quantized import QuantizationReport, Scheme, quantize
 from tessera_kernels.dispatch import triton_on
 
@@ -61,7 +62,13 @@ class TransformerReport:
         return said
 
 
-def prepare(pipe: Any, block_list: str, place: torch.device, options: TransformerOptions) -> list[TransformerReport]:
+def prepare(
+    pipe: Any,
+    block_list: str,
+    place: torch.device,
+    options: TransformerOptions,
+    streamed: Mapping[str, int] | None = None,
+) -> list[TransformerReport]:
     """Bring the blocks of all transformers of a pipeline to a device, fused and quantized.
 
     Args:
@@ -69,22 +76,27 @@ def prepare(pipe: Any, block_list: str, place: torch.device, options: Transforme
         block_list: what a transformer calls its blocks.
         place: blocks are fused if Triton computes there.
         options: of all transformers.
+        streamed: of each transformer, how many of its last blocks go back to the host and come when they are used.
 
     Returns:
         Of each transformer, in the order of the pipeline's components.
     """
-    return [_prepared(blocks, place, options) for blocks in _lists(pipe, block_list)]
+    coming, counts = StreamedBlocks(place), streamed or {}
+    lists = list(_lists(pipe, block_list))
+    return [_prepared(blocks, place, options, coming, counts.get(name, 0)) for name, blocks in lists]
 
 
-def _lists(pipe: Any, block_list: str) -> Iterator[nn.ModuleList]:
+def _lists(pipe: Any, block_list: str) -> Iterator[tuple[str, nn.ModuleList]]:
     for name, component in pipe.components.items():
         blocks = getattr(component, block_list, None) if name.startswith("transformer") else None
         if isinstance(blocks, nn.ModuleList):
-            yield blocks
+            yield name, blocks
 
 
 @torch.no_grad()
-def _prepared(blocks: nn.ModuleList, place: torch.device, options: TransformerOptions) -> TransformerReport:
+def _prepared(
+    blocks: nn.ModuleList, place: torch.device, options: TransformerOptions, coming: StreamedBlocks, streamed: int
+) -> TransformerReport:
     answer = triton_on(torch.empty(0, device=place))
     fused, tables = Fused() if answer.ok else None, RotaryTables()
     layers = before = after = 0
@@ -92,12 +104,10 @@ def _prepared(blocks: nn.ModuleList, place: torch.device, options: TransformerOp
         made: nn.Module = block.to(place)
         if fused is not None:
             made = blocks[index] = fuse_block(made, options.attention, tables, fused)
-        if options.weights == "stored":
-            continue
-        for name in QUANTIZED:
-            if isinstance(part := getattr(made, name, None), nn.Module):
-                done = quantize(part, options.weights)
-                layers, before, after = layers + done.layers, before + done.bytes_before, after + done.bytes_after
+        for done in _quantized(made, options.weights):
+            layers, before, after = layers + done.layers, before + done.bytes_before, after + done.bytes_after
+        if index >= len(blocks) - streamed:
+            coming.add(made, index - len(blocks) + streamed, streamed)
     report = TransformerReport(fused, answer.reason, options.weights, QuantizationReport(layers, before, after))
     logger.info("%s", report)
     if options.weights != "stored" and not layers:
@@ -105,3 +115,10 @@ def _prepared(blocks: nn.ModuleList, place: torch.device, options: TransformerOp
             "no product of these blocks is large enough, or where blocks have them, to be in %s", report.weights
         )
     return report
+
+
+def _quantized(block: nn.Module, weights: Literal["stored"] | Scheme) -> list[QuantizationReport]:
+    if weights == "stored":
+        return []
+    parts = [getattr(block, name, None) for name in QUANTIZED]
+    return [quantize(part, weights) for part in parts if isinstance(part, nn.Module)]
