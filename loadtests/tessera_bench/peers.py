@@ -27,10 +27,10 @@ def run(prompts, tokens):
     with torch.inference_mode():
         model.generate(**inputs, max_new_tokens=tokens, min_new_tokens=tokens, do_sample=False)
     return time.perf_counter() - started
-run([given["first"]], 4)
-one, many = run([given["single"]], given["tokens"]), run(given["prompts"], given["tokens"])
+run(given["first"], 4)
+one, many = run([given["single"]], given["tokens"]), sum(run(each, given["tokens"]) for each in given["rounds"])
 cold = run([given["long_prompt"]], 1)
-count = len(given["prompts"])
+count = sum(map(len, given["rounds"]))
 rates = {"one": given["tokens"] / one, "many": count * given["tokens"] / many}
 print(json.dumps({**rates, "ttft_cold": cold, "ttft_warm": cold}))
 """
@@ -49,10 +49,10 @@ def run(prompts, tokens):
     started = time.perf_counter()
     pipe.generate(prompts, config)
     return time.perf_counter() - started
-run([given["first"]], 4)
-one, many = run([given["single"]], given["tokens"]), run(given["prompts"], given["tokens"])
+run(given["first"], 4)
+one, many = run([given["single"]], given["tokens"]), sum(run(each, given["tokens"]) for each in given["rounds"])
 cold, warm = run([given["long_prompt"]], 1), run([given["long_prompt"]], 1)
-count = len(given["prompts"])
+count = sum(map(len, given["rounds"]))
 rates = {"one": given["tokens"] / one, "many": count * given["tokens"] / many}
 print(json.dumps({**rates, "ttft_cold": cold, "ttft_warm": warm}))
 """
@@ -81,8 +81,8 @@ def _measured(python: Path, script: str, work: Work, **more: str) -> Speeds:
     given = {
         **more,
         "directory": str(work.directory),
-        "prompts": [_chat(question) for question in work.questions],
-        "first": _chat(work.first),
+        "rounds": [[_chat(question) for question in questions] for questions in work.rounds],
+        "first": [_chat(question) for question in work.first],
         "single": _chat(work.single),
         "tokens": work.tokens,
         "long_prompt": _chat(work.long_question),

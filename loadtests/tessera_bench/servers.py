@@ -53,7 +53,7 @@ def llama_cpp(work: Work) -> Speeds:
     server = folder / "build" / "bin" / "llama-server"
     if not server.is_file():
         _build_llama_cpp(folder)
-    count = len(work.questions)
+    count = len(work.first)
     # One slot for each stream, and room for the long prompt in any of them.
     options = ["-np", str(count), "-c", str(2048 * count), "-t", str(os.cpu_count()), "--no-webui", "--jinja"]
     command = [server.absolute(), "-m", work.gguf, "--host", "127.0.0.1", *options]
@@ -83,7 +83,7 @@ def vllm(work: Work) -> Speeds:
     preloaded = [*python.parent.parent.glob("lib/libiomp5.so"), *Path("/usr/lib").glob("*/libtcmalloc_minimal.so.4")]
     if len(preloaded) < 2:
         raise SystemExit("vLLM on a CPU wants tcmalloc: install the system's package libtcmalloc-minimal4")
-    options = ["--host", "127.0.0.1", "--max-model-len", "2048", "--max-num-seqs", str(len(work.questions))]
+    options = ["--host", "127.0.0.1", "--max-model-len", "2048", "--max-num-seqs", str(len(work.first))]
     command = [python, "-m", "vllm.entrypoints.openai.api_server", "--model", work.directory, *options]
     variables = {"LD_PRELOAD": ":".join(map(str, preloaded)), "VLLM_CPU_KVCACHE_SPACE": "2"}
     return _measured(Server(command, str(work.directory), {"ignore_eos": True}, variables=variables), work)
@@ -145,9 +145,9 @@ async def _ask(process: subprocess.Popen[bytes], url: str, server: Server, work:
         async def ask(questions: Sequence[str], tokens: int) -> streaming.Round:
             return await streaming.at_once(session, url, server.model, questions, tokens, server.more)
 
-        await ask([work.first], 4)
+        await ask(work.first, 4)
         one = await ask([work.single], work.tokens)
-        many = await ask(work.questions, work.tokens)
+        many = streaming.joined([await ask(questions, work.tokens) for questions in work.rounds])
         cold = await ask([work.long_question], 2)
         warm = await ask([work.long_question], 2)
     return Speeds(one.rate, many.rate, cold.streams[0].ttft, warm.streams[0].ttft)

@@ -31,7 +31,7 @@ class Stream:
 
 @dataclass(frozen=True)
 class Round:
-    """Streams that ran at once, and the seconds from the first request to the last byte."""
+    """Streams that ran at once, and the seconds from the first request to the last byte; or several such rounds."""
 
     streams: list[Stream]
     seconds: float
@@ -40,6 +40,11 @@ class Round:
     def rate(self) -> float:
         """Tokens per second over all streams."""
         return sum(stream.tokens for stream in self.streams) / self.seconds
+
+
+def joined(rounds: Sequence[Round]) -> Round:
+    """Rounds that ran one after the other, as one."""
+    return Round([stream for one in rounds for stream in one.streams], sum(one.seconds for one in rounds))
 
 
 def client() -> aiohttp.ClientSession:

@@ -13,7 +13,7 @@ from tessera_bench import streaming
 from tessera_bench.peers import PEERS
 from tessera_bench.streaming import Round
 from tessera_bench.suite import Suite
-from tessera_bench.work import Speeds, more_questions, work_of
+from tessera_bench.work import Speeds, more_rounds, work_of
 
 
 async def run(suite: Suite, *, model: str, streams: int, tokens: int, words: int, peers: Sequence[str]) -> None:
@@ -33,10 +33,15 @@ async def run(suite: Suite, *, model: str, streams: int, tokens: int, words: int
         async def ask(part: str, questions: Sequence[str], count: int) -> Round:
             return await streaming.at_once(session, suite.url(part), model, questions, count, {"ignore_eos": True})
 
-        await ask("text", [work.first], 4)
+        await ask("text", work.first, 4)
         one = await ask("gateway", [work.single], tokens)
-        many = await ask("gateway", work.questions, tokens)
-        direct = await ask("text", more_questions(work), tokens)
+        # There and back again, so that neither has the better half of a machine that others use too.
+        ways = [("gateway", work.rounds), ("text", more_rounds(work))]
+        rounds: dict[str, list[Round]] = {"gateway": [], "text": []}
+        for turn in range(len(work.rounds)):
+            for part, questions in ways[:: 1 if turn % 2 == 0 else -1]:
+                rounds[part].append(await ask(part, questions[turn], tokens))
+        many, direct = (streaming.joined(rounds[part]) for part in ("gateway", "text"))
         cold = await ask("gateway", [work.long_question], 2)
         warm = await ask("gateway", [work.long_question], 2)
     ours = Speeds(one.rate, many.rate, cold.streams[0].ttft, warm.streams[0].ttft)
