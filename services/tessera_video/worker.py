@@ -14,12 +14,14 @@ import sys
 import threading
 import time
 import uuid
+from collections.abc import Callable
+from pathlib import Path
 
 import diffusers
 import msgspec
 import torch
 
-from tessera.device import choose, free_bytes, yield_to_interactive
+from tessera.device import Device, free_bytes, yield_to_interactive
 from tessera.engine import diffusion_calibration
 from tessera.engine.diffusion import VideoModel
 from tessera.engine.diffusion_batching import StepBatcher
@@ -40,6 +42,7 @@ from tessera.settings import Settings, load
 from tessera.settings_media import VideoSettings
 from tessera.telemetry import configure_logging
 from tessera.wire.models import Card, ClipMemory
+from tessera_video.companion import companions, device_of, share_passes
 from tessera_video.images import ImagePipeline
 from tessera_video.loading import computed_as, load_model
 from tessera_video.pipeline import VideoPipeline
@@ -68,19 +71,36 @@ def work(settings: Settings) -> int:
     Raises:
         TesseraError: the model cannot be made or loaded, or there is no such device.
     """
-    started = time.perf_counter()
     yield_to_interactive()
-    device = choose(settings.video.device, threads=settings.video.threads)
+    device = device_of(settings, 0)
+    if settings.video.devices == 1:
+        return _work(settings, device, None)
+
+    def lost() -> None:
+        # Whoever waits for the lost one in a pass waits for ever. The job goes on from its checkpoint elsewhere.
+        os._exit(BROKEN_STATUS)
+
+    with companions(settings.video.devices, lost) as meeting:
+        return _work(settings, device, meeting)
+
+
+def _work(settings: Settings, device: Device, meeting: Path | None) -> int:
+    started = time.perf_counter()
     found = ensure(settings.video.model, settings.models_dir, logger.info)
     check(found)
     loaded = load_model(found.path, device, settings.video)
     model: VideoModel = loaded
     adapters = adapter_files(settings.video.adapters)
+    if meeting and not isinstance(loaded, FamilyModel):
+        raise ModelLoadError(f"{found.card.id} steps itself, so its passes cannot be shared: set `video.devices` to 1")
     if adapters and not isinstance(loaded, FamilyModel):
         raise ModelLoadError(f"{found.card.id} steps itself, so it takes no adapters: empty `video.adapters`")
     card = msgspec.structs.replace(found.card, adapters=sorted(adapters))
+    end_sharing: Callable[[], None] | None = None
     if isinstance(loaded, FamilyModel):
         load_adapters(loaded, adapters)
+        if meeting is not None:
+            end_sharing = share_passes(loaded, settings, meeting, device)
         loaded.step_calibration = diffusion_calibration.read(found.path)
         if settings.video.preview_steps:
             loaded.fit_colours()
@@ -135,6 +155,8 @@ def work(settings: Settings) -> int:
         return BROKEN_STATUS if broken.is_set() else status
     finally:
         model.close()
+        if end_sharing is not None:
+            end_sharing()
         bell.close()
         store.close()
 

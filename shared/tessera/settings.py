@@ -215,6 +215,12 @@ def environment() -> Mapping[str, str]:
     return os.environ
 
 
+def stay_on_this_machine() -> None:
+    """Let PyTorch's processes that compute together meet over loopback alone; before they do."""
+    for library in ("GLOO", "NCCL"):
+        os.environ[f"{library}_SOCKET_IFNAME"] = "lo"
+
+
 def _read_toml(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))

@@ -21,6 +21,13 @@ class VideoSettings(Section, frozen=True, kw_only=True):
     device: Annotated[Literal["auto", "cpu", "cuda"], says("`auto` takes CUDA when there is any.")] = "auto"
     threads: Annotated[NonNegative, says("CPU threads of a worker. 0: all cores of the machine.")] = 0
     workers: Annotated[Positive, says("Worker processes that `tessera up` starts.")] = 1
+    devices: Annotated[
+        Positive,
+        says(
+            "GPUs of a worker, which compute each step together (context parallelism): clips come sooner. One process "
+            "each; for models of the Wan family."
+        ),
+    ] = 1
     concurrent_jobs: Annotated[Positive, says("Videos that a worker makes at once, their steps in shared batches.")] = 4
     checkpoint_steps: Annotated[
         NonNegative, says("Steps between two checkpoints, from which a killed job goes on. 0: none.")

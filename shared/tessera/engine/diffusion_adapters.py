@@ -50,6 +50,11 @@ class Adapters:
         """Of those that a request can ask for."""
         return sorted(self.digests)
 
+    @property
+    def mix(self) -> Mix:
+        """What is added in the pass that runs."""
+        return self._running
+
     def add(self, name: str, digest: str, layers: Mapping[nn.Module, LowRank]) -> None:
         """Make one known; before the first pass. A second time, for layers of another expert."""
         self.digests[name] = self.digests.get(name, "") + digest

@@ -8,7 +8,7 @@ from tessera.errors import InvalidRequestError
 
 
 def check_request(
-    request: DiffusionRequest, *, image_input: str, experts: int, adapters: Adapters, calibrated: bool
+    request: DiffusionRequest, *, image_input: str, experts: int, adapters: Adapters, calibrated: bool, shared_by: int
 ) -> None:
     """Refuse what a model would have to pass over.
 
@@ -18,6 +18,7 @@ def check_request(
         experts: transformers that share the steps.
         adapters: that the model has.
         calibrated: whether it was measured for step caches.
+        shared_by: devices that compute each pass together.
 
     Raises:
         InvalidRequestError: an image is missing, or given to a model that takes none; a second guidance scale that
@@ -32,6 +33,12 @@ def check_request(
         raise InvalidRequestError(
             f"`step_cache` is {cache.kind!r}, for which this model was not measured yet: ask for 'first_block', or "
             f"run `python -m tessera_video.calibrate` and start the worker again",
+            param="step_cache",
+        )
+    if cache is not None and shared_by > 1:
+        raise InvalidRequestError(
+            f"this model's steps are computed by {shared_by} devices together, for which there are no step caches: "
+            f"leave `step_cache` out",
             param="step_cache",
         )
     if unknown := adapters.unknown(request.adapters):

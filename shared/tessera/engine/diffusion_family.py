@@ -83,6 +83,8 @@ class FamilyModel(ABC):
         self.adapters = Adapters()
         self.decodes_in_tiles: Callable[[DiffusionRequest], bool] = lambda _: False
         self.step_calibration: StepCalibration | None = None
+        self.shared_by = 1
+        """Devices that compute each pass together."""
         self.blocks = {id(expert): self._one_of(expert) for expert in self.expert_components()}
         self.dtype: torch.dtype = self.expert_components()[0].dtype
         self._colours: LatentColours | None = None
@@ -177,6 +179,7 @@ class FamilyModel(ABC):
             experts=len(self.expert_components()),
             adapters=self.adapters,
             calibrated=self.step_calibration is not None,
+            shared_by=self.shared_by,
         )
         scheduler = begun(self.pipe.scheduler, request, self._set_timesteps)
         # On the CPU, so that a seed means the same noise on every device.

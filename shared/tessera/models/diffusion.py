@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import warnings
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -52,6 +53,8 @@ def load(
     device: Device,
     options: TransformerOptions = AS_STORED,
     offloading: Offloading = Offloading(),
+    *,
+    without: Collection[str] = (),
 ) -> FamilyModel | PipelineModel:
     """Load a pipeline and choose how it is stepped.
 
@@ -60,6 +63,7 @@ def load(
         device: where it goes; the VAE stays in float32, as its makers run it.
         options: of the transformers of a pipeline that we step.
         offloading: what of the device its weights may take, and what comes only when it is used.
+        without: words; components with one of them in their name are not loaded.
 
     Raises:
         ModelLoadError: no pipeline, a class that Diffusers does not have, pickled or missing weights, a component that
@@ -70,6 +74,7 @@ def load(
     _refuse_pickles(directory, index)
     family = family_of(name)
     plan = _planned(directory, device, options, offloading, "" if family is None else family.block_list)
+    missing = {part: None for part in _components(index) if any(word in part for word in without)}
     kinds: Any = device.dtype if device.dtype == torch.float32 else {"default": device.dtype, "vae": torch.float32}
     diffusers.utils.logging.disable_progress_bar()
     transformers.utils.logging.disable_progress_bar()
@@ -78,7 +83,7 @@ def load(
             # `dtype` is the newer name, which the oldest Diffusers that we support does not know.
             warnings.filterwarnings("ignore", message="`torch_dtype` is deprecated", category=FutureWarning)
             pipe = getattr(diffusers, name).from_pretrained(
-                str(directory), torch_dtype=kinds, use_safetensors=True, local_files_only=True
+                str(directory), torch_dtype=kinds, use_safetensors=True, local_files_only=True, **missing
             )
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, ImportError) as error:
         raise ModelLoadError(f"the pipeline in {directory} cannot be loaded: {error}") from error

@@ -39,6 +39,8 @@ class TransformerOptions:
 
     weights: Literal["stored"] | Scheme = "stored"
     attention: Precision = "exact"
+    fused: bool = True
+    """Whether blocks are ours where Triton computes; else they stay Diffusers'."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +100,7 @@ def _prepared(
     blocks: nn.ModuleList, place: torch.device, options: TransformerOptions, coming: StreamedBlocks, streamed: int
 ) -> TransformerReport:
     answer = triton_on(torch.empty(0, device=place))
-    fused, tables = Fused() if answer.ok else None, RotaryTables()
+    fused, tables = Fused() if answer.ok and options.fused else None, RotaryTables()
     layers = before = after = 0
     for index, block in enumerate(blocks):
         made: nn.Module = block.to(place)
@@ -108,7 +110,8 @@ def _prepared(
             layers, before, after = layers + done.layers, before + done.bytes_before, after + done.bytes_after
         if index >= len(blocks) - streamed:
             coming.add(made, index - len(blocks) + streamed, streamed)
-    report = TransformerReport(fused, answer.reason, options.weights, QuantizationReport(layers, before, after))
+    why_not = answer.reason if options.fused else "their passes are shared by several devices"
+    report = TransformerReport(fused, why_not, options.weights, QuantizationReport(layers, before, after))
     logger.info("%s", report)
     if options.weights != "stored" and not layers:
         logger.warning(
