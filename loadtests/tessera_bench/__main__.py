@@ -15,7 +15,7 @@ from tessera_bench import codec_synthesis, quality, speech_synthesis, start, tex
 from tessera_bench.peers import PEERS
 from tessera_bench.suite import Suite
 
-VIDEO_MODEL = "tiny-random-video"
+VIDEO_MODEL = "shapes-video"
 TRANSCRIPTION_MODEL = "english-transcription"
 SPEECH_MODEL = "english-voices"
 CODEC_MODEL = "random-csm-100m"

@@ -16,7 +16,7 @@ class VideoSettings(Section, frozen=True, kw_only=True):
     port: Annotated[Port, says("TCP port.")] = 8003
     url: Annotated[str, says("Where the gateway reaches it. Empty: http://host:port.")] = ""
     model: Annotated[str, says("Name of a starter, path of a Diffusers pipeline directory, or hf:owner/name.")] = (
-        "tiny-random-video"
+        "shapes-video"
     )
     device: Annotated[Literal["auto", "cpu", "cuda"], says("`auto` takes CUDA when there is any.")] = "auto"
     threads: Annotated[NonNegative, says("CPU threads of a worker. 0: all cores of the machine.")] = 0

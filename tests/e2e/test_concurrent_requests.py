@@ -90,7 +90,7 @@ def test_all_modalities_are_served_at_once(suite: Any) -> None:
 
     async def film(client: openai.AsyncOpenAI) -> None:
         video = await client.videos.create_and_poll(
-            prompt="stones", model="tiny-random-video", seconds="1", extra_body={"steps": 2}, poll_interval_ms=100
+            prompt="stones", model="shapes-video", seconds="1", extra_body={"steps": 2}, poll_interval_ms=100
         )
         assert video.status == "completed"
         assert (await client.videos.download_content(video.id)).content

@@ -15,7 +15,7 @@ import openai
 import pytest
 from PIL import Image
 
-VIDEO = "tiny-random-video"
+VIDEO = "shapes-video"
 
 
 def _picture(encoded: str | None) -> Image.Image:

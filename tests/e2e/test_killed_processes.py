@@ -20,12 +20,12 @@ import pytest
 from tessera.settings import VideoSettings
 
 TEXT = "smollm2-135m-instruct"
-VIDEO = "tiny-random-video"
+VIDEO = "shapes-video"
 QUESTION: list[Any] = [{"role": "user", "content": "What is the capital of Japan?"}]
 STORY: list[Any] = [{"role": "user", "content": "Tell me a very long story."}]
 LONG = {"prompt": "a long film", "model": VIDEO, "seconds": "20", "size": "96x64"}
 LONG_STEPS = 40
-LONG_FRAMES = 161
+LONG_FRAMES = 81
 CHECKPOINT_STEPS = VideoSettings().checkpoint_steps
 Wait = Callable[..., Any]
 

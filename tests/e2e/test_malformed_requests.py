@@ -261,7 +261,7 @@ FIELDS: dict[str, tuple[dict[str, Any], list[str]]] = {
         ["input", "voice", "response_format", "speed", "stream_format", "seed"],
     ),
     "/v1/videos": (
-        {"model": "tiny-random-video", "prompt": "hi", "steps": 1, "seconds": 0.1},
+        {"model": "shapes-video", "prompt": "hi", "steps": 1, "seconds": 0.1},
         ["prompt", "seconds", "size", "steps", "seed", "guidance_scale", "negative_prompt", "input_reference", "model"],
     ),
 }  # fmt: skip

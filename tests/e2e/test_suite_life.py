@@ -21,12 +21,11 @@ def get(url: str) -> Any:
         return json.load(response)
 
 
-def test_the_table_names_every_service_and_says_which_weights_are_random(suite: Any) -> None:
+def test_the_table_names_every_service_and_nothing_is_noise(suite: Any) -> None:
     lines = suite.said().splitlines()
     for name in ("gateway", "text", "vision", "video", "speech", "video-worker", "speech-worker", "redis"):
         assert any(re.match(rf"{name}  +.*ready", line) for line in lines), name
-    assert [line.split()[1] for line in lines if line.endswith("random weights")] == ["tiny-random-video"]
-    assert "random weights: the output is noise" in suite.said()
+    assert "random weights" not in suite.said(), "all that starts by itself has learned something"
     assert "where the time went: text: " in suite.said()
 
 

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from tests.services.random_video import build
 from transformers import (
     ByT5Tokenizer,
     CLIPImageProcessorPil,
@@ -33,7 +34,6 @@ from tessera.engine.diffusion_wan import WanModel
 from tessera.errors import InvalidRequestError, ModelLoadError
 from tessera.hub.cards import read_card
 from tessera.models.diffusion import load
-from tessera_video.starter.random import build
 
 CPU = Device(torch.device("cpu"), torch.float32, "cpu")
 SIZE = {"width": 32, "height": 32}

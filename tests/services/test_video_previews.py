@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from tests.services.random_video import build
 from tests.services.video_models import FAMILY_KINDS, request
 from torch.nn import functional
 
@@ -32,7 +33,6 @@ from tessera.settings import VideoSettings
 from tessera.wire.jobs import Job, VideoInput
 from tessera_video.pipeline import VideoPipeline
 from tessera_video.previews import LONGEST_SIDE, MOST_BYTES, preview_jpeg, sender
-from tessera_video.starter.random import build
 
 CPU = torch.device("cpu")
 NEAR = 45

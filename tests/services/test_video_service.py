@@ -106,7 +106,7 @@ def suite(redis_server: Any, models: Path) -> Iterator[Suite]:
 
 def adapter(path: Path) -> Path:
     """One of the starter, which changes what its first block attends to."""
-    sides = {"A": np.ones((1, 48), np.float32), "B": np.ones((48, 1), np.float32)}
+    sides = {"A": np.ones((1, 128), np.float32), "B": np.ones((128, 1), np.float32)}
     layer = "transformer.blocks.0.attn1.to_v"
     save_file({f"{layer}.lora_{side}.weight": value for side, value in sides.items()}, path)
     return path
@@ -120,8 +120,8 @@ def test_a_video_from_prompt_to_file_with_the_official_sdk(suite: Suite) -> None
     suite.until_ready()
 
     model = suite.client.models.list().data[0]
-    assert model.id == "tiny-random-video"
-    assert "random weights" in model.card["notice"]  # type: ignore[attr-defined]
+    assert model.id == "shapes-video"
+    assert "shapes" in model.card["notice"]  # type: ignore[attr-defined]
     assert model.device.startswith("cpu")  # type: ignore[attr-defined]
     assert "libtorch" not in Path(f"/proc/{service.pid}/maps").read_text()
 
@@ -130,7 +130,7 @@ def test_a_video_from_prompt_to_file_with_the_official_sdk(suite: Suite) -> None
     clip = suite.client.videos.download_content(video.id).read()
     with av.open(io.BytesIO(clip)) as container:
         assert container.streams.video[0].codec_context.name == "h264"
-        assert len(list(container.decode(video=0))) == 33
+        assert len(list(container.decode(video=0))) == 17
     assert suite.client.videos.download_content(video.id, variant="thumbnail").read().startswith(b"\xff\xd8\xff")
     assert [found.id for found in suite.client.videos.list()] == [video.id]
     assert "tessera_jobs_video_workers 1.0" in suite.http.get("/metrics").text

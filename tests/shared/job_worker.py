@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-MODEL = "tiny-random-video"
+MODEL = "shapes-video"
 arguments = argparse.ArgumentParser()
 arguments.add_argument("--log", type=Path, required=True)
 arguments.add_argument("--step-s", type=float, default=0.05)

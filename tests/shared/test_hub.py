@@ -167,6 +167,6 @@ def test_a_damaged_card_says_how_to_mend_it(tmp_path):
 
 def test_every_installed_starter_can_be_imported():
     points = importlib.metadata.entry_points(group=store.GROUP)
-    assert {"smollm2-135m-instruct", "scenes-vision", "tiny-random-video"} <= {point.name for point in points}
+    assert {"smollm2-135m-instruct", "scenes-vision", "shapes-video"} <= {point.name for point in points}
     for point in points:
         assert callable(point.load())

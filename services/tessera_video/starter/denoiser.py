@@ -26,7 +26,7 @@ from tessera_video.starter.latents import Pool, scene_of
 from tessera_video.starter.layout import NAMES, Layout, LayoutHead, layout_of
 from tessera_video.starter.model import make_tokenizer, make_transformer
 
-STEPS, BATCH = 10_000, 32
+STEPS, BATCH = 12_000, 32
 WARMUP, DECAY_SHARE = 100, 0.25
 MATRIX_RATE, OTHER_RATE = 0.02, 1.5e-3
 AVERAGE_DECAY = 0.998

@@ -21,7 +21,7 @@ from tessera_video.starter.codec import EDGE_WEIGHT, SQUARE_WEIGHT, WINDOW_SIDE,
 from tessera_video.starter.denoiser import DenoiserStage
 from tessera_video.starter.latents import Pool, scene_of
 
-STEPS, BATCH = 800, 6
+STEPS, BATCH = 4000, 6
 PEAK = 6e-4
 CLEAN_SHARE = 0.2
 """Of windows are of coded latents as they are: a given first frame is one."""

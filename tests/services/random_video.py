@@ -1,7 +1,6 @@
-"""The video starter of the first hour: a Wan 2.1 text-to-video pipeline with seeded random weights, under a megabyte.
+"""A Wan 2.1 text-to-video pipeline with seeded random weights, under a megabyte, for tests of the step loop.
 
-It takes the same way as a 14B checkpoint (same classes, same loader, same step loop), and its clips are noise. Its card
-says so. Does not know how it is used.
+It takes the same way as a 14B checkpoint (same classes, same loader), and its clips are noise.
 """
 
 from __future__ import annotations
@@ -59,7 +58,7 @@ def build(directory: Path, report: Report) -> Card:
         id=NAME,
         family="WanPipeline",
         tasks=["video"],
-        source="tessera_video.starter.random",
+        source="tests/services/random_video.py",
         parameters=sum(parameter.numel() for part in parts for parameter in part.parameters()),
         licence="Apache-2.0",
         notice=NOTICE,
