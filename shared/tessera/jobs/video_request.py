@@ -15,6 +15,7 @@ import msgspec
 from tessera.errors import InvalidRequestError, PayloadTooLargeError, UnsupportedMediaError
 from tessera.jobs.artifacts import ArtifactStore
 from tessera.jobs.frame_request import cost_of_frames, guidance_of, second_guidance_of, seed_of, size_of, steps_of
+from tessera.jobs.image_size import image_size, image_type
 from tessera.settings_media import VideoSettings
 from tessera.web.forms import Form
 from tessera.wire.decoding import convert_form, decode_json
@@ -83,7 +84,8 @@ def read_image(form: Form, request: VideoCreateRequest, card: Card, settings: Vi
     """The first frame, given as a file or as a data URL.
 
     Raises:
-        InvalidRequestError: the model needs one, or takes none, or it is given twice or not as a data URL.
+        InvalidRequestError: the model needs one, or takes none, or it is given twice or not as a data URL, or it is
+            damaged or has more pixels than `video.max_pixels`.
         PayloadTooLargeError: it is over `video.max_image_bytes`.
         UnsupportedMediaError: it is not PNG, JPEG or WebP.
     """
@@ -111,7 +113,15 @@ def read_image(form: Form, request: VideoCreateRequest, card: Card, settings: Vi
         raise PayloadTooLargeError(
             f"`{IMAGE_FIELD}` has {len(data)} bytes; the limit is {settings.max_image_bytes}", param=IMAGE_FIELD
         )
-    return ImageUpload(data, _image_type(data))
+    kind, size = _image_type(data), image_size(data)
+    if size is None:
+        raise InvalidRequestError(f"`{IMAGE_FIELD}` is damaged: its header says no size", param=IMAGE_FIELD)
+    if size[0] * size[1] > settings.max_pixels:
+        raise InvalidRequestError(
+            f"`{IMAGE_FIELD}` has {size[0]}x{size[1]} pixels; the limit is {settings.max_pixels} in all",
+            param=IMAGE_FIELD,
+        )
+    return ImageUpload(data, kind)
 
 
 def make_input(
@@ -238,10 +248,7 @@ def _from_data_url(url: str) -> bytes:
 
 
 def _image_type(data: bytes) -> str:
-    if data.startswith(b"\x89PNG\r\n\x1a\n"):
-        return "image/png"
-    if data.startswith(b"\xff\xd8\xff"):
-        return "image/jpeg"
-    if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
-        return "image/webp"
-    raise UnsupportedMediaError(f"`{IMAGE_FIELD}` is not a PNG, JPEG or WebP image", param=IMAGE_FIELD)
+    kind = image_type(data)
+    if kind is None:
+        raise UnsupportedMediaError(f"`{IMAGE_FIELD}` is not a PNG, JPEG or WebP image", param=IMAGE_FIELD)
+    return kind
