@@ -12,6 +12,8 @@ from dataclasses import dataclass
 
 import torch
 
+from tessera_kernels import huge_pages
+
 LARGEST = {torch.int8: 127.0, torch.float8_e4m3fn: 448.0}
 """What the largest number of a slot and head becomes, by quantized dtype."""
 SCALE_BYTES = 4
@@ -69,7 +71,9 @@ class PagedKV:
         """Empty storage of several layers, each tensor's right behind that of the layer before. See `zeros`."""
 
         def made(*shape: int, kind: torch.dtype) -> torch.Tensor:
-            return torch.zeros(layers, pages, page_size, heads, *shape, dtype=kind, device=device, pin_memory=pinned)
+            size = (layers, pages, page_size, heads, *shape)
+            empty = torch.empty(size, dtype=kind, device=device, pin_memory=pinned)
+            return (empty if pinned else huge_pages.advise(empty)).zero_()
 
         keys, values = made(dims[0], kind=dtype), made(dims[1], kind=dtype)
         if dtype not in LARGEST:

@@ -9,7 +9,7 @@ import torch
 
 from tessera.engine import filters
 from tessera.engine.noise import gumbel, key_of
-from tessera.engine.sampler import sample
+from tessera.engine.sampler import _likeliest, sample
 from tessera.engine.sequence_request import SequenceRequest
 from tessera.wire.engine import Sampling
 
@@ -204,3 +204,14 @@ def test_noise_is_gumbel_noise_without_echoes_between_places_tokens_and_seeds():
     for one, two in ((noise, other), (noise[1:], noise[:-1]), (noise[:, 1:], noise[:, :-1])):
         correlation = torch.corrcoef(torch.stack([one.flatten(), two.flatten()]))[0, 1]
         assert abs(correlation) < 4 / math.sqrt(one.numel())
+
+
+@pytest.mark.parametrize("bad", [[], [math.nan], [math.inf], [-math.inf], [math.inf, math.nan], [math.inf, -math.inf]])
+@pytest.mark.parametrize("everywhere", [False, True])
+def test_one_look_at_a_row_tells_what_all_of_it_would(bad, everywhere):
+    logits = torch.randn(8, 50, generator=torch.Generator().manual_seed(3))
+    for place, value in enumerate(bad):
+        logits[2, place :: len(bad) if everywhere else 50] = value
+    tokens, finite = _likeliest(logits)
+    assert finite.tolist() == (torch.isfinite(logits).any(-1) & ~torch.isnan(logits).any(-1)).tolist()
+    assert tokens[finite].tolist() == logits.argmax(-1)[finite].tolist()

@@ -117,6 +117,9 @@ def decoder(keys: torch.dtype) -> Decoder:
     ]
     pages = 16 * LONGEST // PAGE
     caches = PagedKV.stacked(LAYERS, pages, PAGE, KV_HEADS, (DIM, DIM), dtype=keys, device=torch.device("cpu"))
+    for cache in caches:  # memory that was never written is all one page of zeros
+        for tensor in cache.tensors:
+            tensor.copy_(torch.randn(tensor.shape[1:])) if tensor.is_floating_point() else tensor.random_(-100, 100)
     sizes = Sizes(INPUTS, HEADS, KV_HEADS, DIM, "silu", 1e-5, DIM**-0.5)
     return Decoder(sizes, layers, ones_C, linear(HEAD, INPUTS), caches)
 
@@ -124,11 +127,12 @@ def decoder(keys: torch.dtype) -> Decoder:
 def step(made: Decoder, counts: list[int], contexts: list[int], threads: int) -> float:
     """Seconds of a step of `counts` new tokens of sequences that have `contexts` positions with them."""
     tokens, of_one = sum(counts), LONGEST // PAGE
-    pages_BM = torch.arange(len(counts) * of_one, dtype=torch.int32).view(len(counts), of_one)
+    pages_BM = torch.randperm(16 * of_one)[: len(counts) * of_one].to(torch.int32).view(len(counts), of_one)
     slots_T = torch.cat(
         [
-            of_one * PAGE * index + torch.arange(context - count, context)
+            pages_BM[index, places // PAGE].long() * PAGE + places % PAGE
             for index, (count, context) in enumerate(zip(counts, contexts, strict=True))
+            for places in (torch.arange(context - count, context),)
         ]
     )
     ragged = Ragged(pages_BM, torch.tensor(contexts), counts)

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from tessera_kernels import huge_pages
 from tessera_kernels.int8_decoder.machine import LANES
 from tessera_kernels.int8_linear import Int8Weight
 
@@ -169,5 +170,6 @@ def fits(linear: Linear) -> bool:
 
 def _joined(parts: list[npt.NDArray[Any]], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
     # torch's memory begins at a multiple of 64 bytes, as the processor likes it.
-    whole = torch.empty(sum(part.size for part in parts), dtype=torch.from_numpy(np.zeros(0, dtype)).dtype).numpy()
+    empty = torch.empty(sum(part.size for part in parts), dtype=torch.from_numpy(np.zeros(0, dtype)).dtype)
+    whole = huge_pages.advise(empty).numpy()
     return np.concatenate(parts, out=whole) if parts else whole

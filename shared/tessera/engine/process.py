@@ -147,8 +147,17 @@ def _read(connection: socket.socket, inbox: queue.SimpleQueue[ToEngine | None]) 
 
 def _write(connection: socket.socket, outbox: queue.SimpleQueue[FromEngine | None]) -> None:
     try:
-        while (message := outbox.get()) is not None:
-            connection.sendall(frame(message))
+        message = outbox.get()
+        while message is not None:
+            # What a step tells all its requests goes at once, so that the service wakes once.
+            frames = bytearray(frame(message))
+            try:
+                while (message := outbox.get_nowait()) is not None:
+                    frames += frame(message)
+                connection.sendall(frames)
+            except queue.Empty:
+                connection.sendall(frames)
+                message = outbox.get()
     except OSError:
         logger.info("the service has closed the line")
 

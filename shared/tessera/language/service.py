@@ -18,6 +18,7 @@ from prometheus_client import CollectorRegistry
 
 from tessera.engine.client import EngineClient, python_module
 from tessera.errors import TesseraError, UnavailableError
+from tessera.settings import environment
 from tessera.web.metrics import NamedGauges
 from tessera.web.models import find_model, model_of
 from tessera.wire.engine import Ready
@@ -48,7 +49,9 @@ class EngineHost(Generic[Tools]):
         prepare: Callable[[Tools], Awaitable[None]] | None = None,
     ) -> None:
         gauges = NamedGauges(registry, f"tessera_{name}_engine")
-        self.engine = EngineClient(python_module(module), name=f"{name} engine", on_gauges=gauges.update)
+        self.engine = EngineClient(
+            python_module(module), name=f"{name} engine", on_gauges=gauges.update, environment=environment()
+        )
         self._build = build
         self._tools: Tools | None = None
         self._ready: Ready | None = None
