@@ -76,7 +76,7 @@ def _span(
             b_acc += tl.dot(b_share.to(tl.float32), b_v.to(tl.float32), input_precision="ieee")
         elif FLOAT8:
             # Hopper's float8 units add with few bits; after this many products the sum goes to float32.
-            b_acc = tl.dot(b_share, b_v, b_acc, max_num_imprecise_acc=64)
+            b_acc = tl.dot(b_share, b_v, b_acc, max_num_imprecise_acc=min(64, BLOCK_N))
         else:
             b_acc = tl.dot(b_share, b_v, b_acc, input_precision="ieee")
     return b_acc, b_largest, b_sum

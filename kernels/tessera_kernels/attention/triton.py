@@ -30,6 +30,10 @@ def scheme(dtype: torch.dtype, *, int8_scores: bool, float8_values: bool) -> str
     return kind + ("_int8" if int8_scores else "") + ("_float8" if float8_values else "")
 
 
+SMALL_SHARED = 128 * 1024
+"""Bytes: of Ada's chips, not of Ampere's for servers."""
+
+
 def config(dim: int, queries: int, dtype: torch.dtype, chip: Chip, *, int8: bool, float8: bool) -> dict[str, int]:
     """Queries of a tile (not more than `QUERY_ROWS`), keys of a block, warps and stages.
 
@@ -50,7 +54,8 @@ def config(dim: int, queries: int, dtype: torch.dtype, chip: Chip, *, int8: bool
     if chip.capability >= 90 and not wide:
         # Scores of int8 come as int32 and stay beside their float32.
         keys, stages = 128 if not int8 and (rows == 128 or block(dim) == 64) else 64, 3
-    elif chip.capability < 90 and (wide or (rows == 64 and block(dim) == 128)):
+    elif chip.capability < 90 and (wide or (block(dim) == 128 and (rows == 64 or chip.shared < SMALL_SHARED))):
+        # Two stages of 64 keys do not fit beside so many queries, and one of them spills.
         keys = 32
     if chip.backend == "hip":
         stages = 1
