@@ -97,7 +97,16 @@ def safetensors_header(path: Path) -> dict[str, Any]:
             header: dict[str, Any] = json.loads(file.read(length))
     except (OSError, struct.error, ValueError) as error:
         raise ModelLoadError(f"{path} is not a whole safetensors file: {error}") from error
+    if not isinstance(header, dict) or not all(
+        _has_shape(entry) for name, entry in header.items() if name != "__metadata__"
+    ):
+        raise ModelLoadError(f"{path} is not a safetensors file: its header does not say how large its tensors are")
     return header
+
+
+def _has_shape(entry: object) -> bool:
+    shape = entry.get("shape") if isinstance(entry, dict) else None
+    return isinstance(shape, list) and all(isinstance(size, int) for size in shape)
 
 
 def safetensors_parameters(path: Path) -> int:

@@ -73,8 +73,9 @@ def load(
     name = _checked_class(directory, index)
     _refuse_pickles(directory, index)
     family = family_of(name)
-    plan = _planned(directory, device, options, offloading, "" if family is None else family.block_list)
     missing = {part: None for part in _components(index) if any(word in part for word in without)}
+    block_list = "" if family is None else family.block_list
+    plan = _planned(directory, device, options, offloading, block_list, missing)
     kinds: Any = device.dtype if device.dtype == torch.float32 else {"default": device.dtype, "vae": torch.float32}
     diffusers.utils.logging.disable_progress_bar()
     transformers.utils.logging.disable_progress_bar()
@@ -108,14 +109,20 @@ def load(
 
 
 def _planned(
-    directory: Path, device: Device, options: TransformerOptions, offloading: Offloading, block_list: str
+    directory: Path,
+    device: Device,
+    options: TransformerOptions,
+    offloading: Offloading,
+    block_list: str,
+    missing: Collection[str],
 ) -> Plan:
     """Where weights are to be, before any is read.
 
     Raises:
         ModelLoadError: there is too little memory, on the device or on the host.
     """
-    weights = weights_of(directory, block_list, itemsize=device.dtype.itemsize, scheme=options.weights)
+    itemsize = device.dtype.itemsize
+    weights = weights_of(directory, block_list, itemsize=itemsize, scheme=options.weights, missing=missing)
     room = offloading.weights_bytes
     if device.place.type == "cpu" and not room and offloading.how == "auto":
         return decide(weights, 0, "none")

@@ -50,8 +50,6 @@ class Visitors:
 
     def __init__(self, place: torch.device) -> None:
         self.place = place
-        self.bytes_here = 0
-        """Of the visitor that is there now."""
         self._lock = threading.RLock()
 
     def add(self, component: nn.Module, methods: Sequence[str]) -> None:
@@ -84,12 +82,10 @@ class Visitors:
             with torch.inference_mode(mode=False):
                 for weight, value in zip(weights, kept, strict=True):
                     weight.data = value.to(self.place, copy=True, non_blocking=True)
-                    self.bytes_here += value.nbytes
             yield
         finally:
             for weight in weights:
                 weight.data = _away(weight, self.place)
-            self.bytes_here = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -149,11 +145,6 @@ class StreamedBlocks:
         self._blocks: list[_Block] = []
         self._slots: list[_Slot] = []
         self._way = torch.cuda.Stream(place) if place.type == "cuda" else None  # type: ignore[no-untyped-call]
-
-    @property
-    def bytes_here(self) -> int:
-        """Of the slots."""
-        return sum(slot.memory.nbytes for slot in self._slots)
 
     def add(self, block: nn.Module, number: int, ring: int) -> None:
         """Let a block come; its weights go to the host. Before the first pass.

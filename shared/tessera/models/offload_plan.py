@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -76,7 +76,9 @@ class Plan:
         return f"on the device are {_gib(self.device_bytes)} of weights; {', '.join(come)} come when they are used"
 
 
-def weights_of(directory: Path, block_list: str, *, itemsize: int, scheme: str) -> Weights:
+def weights_of(
+    directory: Path, block_list: str, *, itemsize: int, scheme: str, missing: Collection[str] = ()
+) -> Weights:
     """Measure a pipeline's weight files.
 
     Args:
@@ -84,6 +86,7 @@ def weights_of(directory: Path, block_list: str, *, itemsize: int, scheme: str) 
         block_list: what a transformer calls its blocks.
         itemsize: bytes of a number on the device; a VAE's are float32.
         scheme: of the products in blocks, or `stored`.
+        missing: components that are not loaded.
 
     Raises:
         ModelLoadError: a weight file is no safetensors file.
@@ -92,10 +95,12 @@ def weights_of(directory: Path, block_list: str, *, itemsize: int, scheme: str) 
     rest: dict[str, int] = {}
     blocks: dict[str, tuple[int, ...]] = {}
     for name in _parts(directory):
+        if name in missing:
+            continue
         sizes: Counter[int] = Counter()
         beside = 0
         each = 4 if name == "vae" else itemsize
-        for path in sorted((directory / name).glob("*.safetensors")):
+        for path in _files(directory / name):
             for tensor, shape in _tensors(path):
                 taken = math.prod(shape) * each
                 number = _block_of(tensor, block_list) if name.startswith("transformer") else None
@@ -156,6 +161,12 @@ def _resident(weights: Weights, counts: Mapping[str, int]) -> int:
 def _parts(directory: Path) -> list[str]:
     index: dict[str, Any] = json.loads((directory / "model_index.json").read_text(encoding="utf-8"))
     return [name for name in index if not name.startswith("_") and (directory / name).is_dir()]
+
+
+def _files(folder: Path) -> list[Path]:
+    """Weight files that are read: without variants (`model.fp16.safetensors`), where there are others."""
+    found = sorted(folder.glob("*.safetensors"))
+    return [path for path in found if "." not in path.stem] or found
 
 
 def _tensors(path: Path) -> list[tuple[str, list[int]]]:
