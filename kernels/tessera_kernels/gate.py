@@ -119,6 +119,8 @@ def _compile(launch: Launch, chip: Chip) -> Any:
     }
     source = ASTSource(launch.kernel, signature, dict(launch.constants), aligned)
     options = {"num_warps": launch.num_warps, "num_stages": launch.num_stages}
+    if launch.registers:
+        options["maxnreg"] = launch.registers
     return triton.compile(source, target=GPUTarget(chip.backend, chip.arch, chip.warp), options=options)
 
 

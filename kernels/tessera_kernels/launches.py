@@ -22,6 +22,7 @@ class Launch:
         constants: values of the `tl.constexpr` arguments.
         num_warps: of a program.
         num_stages: of software pipelines.
+        registers: the most that a thread is given (Triton's `maxnreg`), 0: as many as the compiler likes.
         matrix: whether it multiplies with matrix units; the gate looks for their instructions.
         tuned: whether a tuned table or the heuristic chooses it, so that registers must not spill.
         aligned: names of pointers and sizes that are multiples of 16, as the launcher guarantees.
@@ -38,6 +39,7 @@ class Launch:
     constants: Mapping[str, Any]
     num_warps: int = 4
     num_stages: int = 2
+    registers: int = 0
     matrix: bool = False
     tuned: bool = True
     aligned: frozenset[str] = field(default_factory=frozenset)

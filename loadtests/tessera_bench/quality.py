@@ -22,6 +22,7 @@ from tessera_bench.suite import Suite
 WAYS: dict[str, dict[str, str]] = {
     "as stored": {"text.engine.weights": "stored"},
     "weights = int8": {"text.engine.weights": "int8"},
+    "weights = int4": {"text.engine.weights": "int4"},
     "kv_cache_dtype = int8": {"text.engine.weights": "stored", "text.engine.kv_cache_dtype": "int8"},
     "kv_cache_dtype = fp8": {"text.engine.weights": "stored", "text.engine.kv_cache_dtype": "fp8"},
     "both int8": {"text.engine.weights": "int8", "text.engine.kv_cache_dtype": "int8"},

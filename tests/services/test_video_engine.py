@@ -238,6 +238,27 @@ def test_requests_at_different_steps_share_a_forward_pass_and_equal_single_runs(
         assert np.abs(wan.decode(state) - expected).max() < 1e-4
 
 
+def test_prompts_of_any_length_share_a_forward_pass_and_equal_diffusers(wan: WanModel) -> None:
+    """Padding is not computed: of each prompt as much as the longest of its pass needs, down to none."""
+    lengths = (1, 13, 14, 16, 300, 510, 511, 700)  # a token a letter, and one that ends; 512 are read
+    requests = [_request(seed=length, prompt="cat " * (length // 4) + "a" * (length % 4)) for length in lengths]
+    expected = [_theirs(wan, request) for request in requests]
+    states = [wan.begin(request) for request in requests]
+    seen: list[int] = []
+
+    def note(_: object, __: object, given: dict[str, Any]) -> None:
+        seen.append(given["encoder_hidden_states"].shape[1])
+
+    handle = wan.pipe.transformer.register_forward_pre_hook(note, with_kwargs=True)
+    for together in (states[:3], states[3:]):
+        while not together[0].done:
+            wan.step(together)
+    handle.remove()
+    assert seen == [16] * 4 + [512] * 4, "four steps of the short ones, in tokens, and four of the long ones"
+    for state, clip in zip(states, expected, strict=True):
+        assert np.abs(wan.decode(state) - clip).max() < 1e-4
+
+
 def test_a_prompt_is_encoded_once(starter: Path) -> None:
     model = load(starter, CPU)
     assert isinstance(model, WanModel)

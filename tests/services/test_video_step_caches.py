@@ -158,7 +158,7 @@ def test_hunyuan_video_skips_blocks_too_and_equals_itself_whoever_shares_the_pas
 
 @pytest.mark.parametrize("cache", CACHES, ids=lambda cache: cache.kind)
 def test_who_shares_a_pass_changes_nothing_for_a_cached_request(model: FamilyModel, cache: StepCache) -> None:
-    requests = [asked(cache), asked(None, seed=2), asked(cache, seed=3, prompt="a dog", guidance_scale=1.0)]
+    requests = [asked(cache), asked(None, seed=2), asked(cache, seed=3, prompt="a dog " * 9, guidance_scale=1.0)]
     requests += [asked(other, seed=4) for other in CACHES if other != cache]
     alone = [clip(model, each) for each in requests]
     states = [model.begin(requests[0])]

@@ -27,7 +27,9 @@ def part(name: str, port: int, mode: str, directory: Path) -> None:
 
     engine_command = [sys.executable, "-c", "import signal; signal.pause()"]
     engine = subprocess.Popen(engine_command, preexec_fn=die_with_parent())  # noqa: PLW1509 - no threads yet
-    (directory / f"{name}.pids").write_text(f"{os.getpid()} {engine.pid}")
+    written = directory / f"{name}.pids.new"
+    written.write_text(f"{os.getpid()} {engine.pid}")
+    written.rename(directory / f"{name}.pids")  # whoever sees it sees all of it
 
     def stop(*_: object) -> None:
         if "stubborn" not in mode:

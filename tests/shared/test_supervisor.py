@@ -88,8 +88,10 @@ class Suite:
         return "\n".join(self.seen)
 
     def pids(self, name: str) -> list[int]:
-        """A part's process and its engine."""
-        return [int(word) for word in (self.directory / f"{name}.pids").read_text().split()]
+        """A part's process and its engine; a worker has no port, so the suite may be ready before it wrote them."""
+        written = self.directory / f"{name}.pids"
+        wait_until(written.is_file, f"the start of {name}")
+        return [int(word) for word in written.read_text().split()]
 
     def redis_pid(self) -> int:
         children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()

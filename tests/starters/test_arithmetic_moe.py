@@ -100,8 +100,10 @@ def test_questions_say_their_operands_and_answers_are_what_the_judge_works_out(t
         (("convert", "2", "km", "m"), "2 km = 2000 kg"),
         (("which larger", "1", "2"), "1 < 2, so 1 is larger."),
         (("which larger", "1", "2"), "2 > 1, so 2 is larger."),
-        (("is larger", "1", "2"), "1 < 2, so yes."),
-        (("is smaller", "2", "2"), "2 = 2, so yes."),
+        (("is larger", "1", "2"), "1 < 2, so 2 is larger: yes."),
+        (("is larger", "1", "2"), "1 < 2, so 1 is larger: yes."),
+        (("is larger", "1", "2"), "1 < 2, so no."),
+        (("is smaller", "2", "2"), "2 = 2, so 2 is smaller: yes."),
         (("longer", "2", "m", "150", "cm"), "2 m = 200 cm and 150 < 200, so 150 cm is longer."),
         (("longer", "2", "m", "150", "cm"), "2 m = 200 cm and 150 < 2, so 2 m is longer."),
         (("longer", "2", "m", "150", "cm"), "2 m = 2 m and 150 < 200, so 2 m is longer."),
@@ -123,6 +125,17 @@ def test_no_phrasing_that_judges_is_trained():
     for phrasings in found:
         assert not set(phrasings.trained) & set(phrasings.held_out)
         assert phrasings.held_out
+
+
+@pytest.mark.parametrize("task", ["add", "subtract", "multiply", "divide"])
+def test_no_politeness_makes_a_trained_phrasing_one_that_judges(task):
+    judging = vars(phrases)[task.upper()].held_out
+    forms = {
+        re.sub(r"\{[ab]\}", "#", phrasing).lower().rstrip(".?") for phrasing in judging if "{name}" not in phrasing
+    }
+    drawn = [re.sub(r"\d+", "#", question.text).lower() for question in trained_on(task)]
+    assert any("please" in text for text in drawn)
+    assert not [text for text in drawn if any(form in text for form in forms)]
 
 
 def test_the_same_seed_and_step_give_the_same_batch(tokenizer):

@@ -10,6 +10,7 @@ from tessera_kernels.quantizers.scaled import quantize_scaled
 from tessera_kernels.quantizers.weights import (
     quantize_fp8,
     quantize_int4,
+    quantize_int4_offsets,
     quantize_int8,
     quantize_mxfp4,
     quantize_nvfp4,
@@ -20,6 +21,7 @@ __all__ = [
     "layer_error",
     "quantize_fp8",
     "quantize_int4",
+    "quantize_int4_offsets",
     "quantize_int8",
     "quantize_mxfp4",
     "quantize_nvfp4",

@@ -68,6 +68,46 @@ def quantize_int4(
     return QuantizedWeight("int4", weight_NK.shape[1], group, packed, _by_group(scale).to(scale_dtype), zero_GN)
 
 
+def quantize_int4_offsets(weight_NK: torch.Tensor, group: int = 32) -> QuantizedWeight:
+    """Four bits with a scale and an offset for each group, both float32: what GGUF's blocks Q4_0 and Q4_1 are.
+
+    Of each group the least squared error among scales from its two ends (Q4_1's way) and from its largest value (Q4_0's
+    way, where zero is exact), and narrower ones of both. So weights that came out of such blocks go back into them
+    without loss, if their groups are the blocks' 32 inputs.
+
+    Args:
+        weight_NK: [N, K], any float dtype.
+        group: inputs that share a scale: 32, 64 or 128.
+
+    Raises:
+        ValueError: another group size.
+    """
+    if group not in {32, 64, 128}:
+        raise ValueError(f"groups of 32, 64 or 128 inputs, not of {group}")
+    values_NGC = _grouped(weight_NK, group)
+    high_NG1, low_NG1 = values_NGC.amax(-1, keepdim=True), values_NGC.amin(-1, keepdim=True)
+    extreme_NG1 = torch.where(high_NG1 > -low_NG1, high_NG1, low_NG1)
+
+    def candidate(ratio: float) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        if ratio > 0:  # from end to end, around the middle of both
+            scale = ratio * (high_NG1 - low_NG1) / 15
+            offset = (high_NG1 + low_NG1) / 2 - 7.5 * scale
+        else:  # the largest magnitude is number 0, 8 steps from zero
+            scale = ratio * extreme_NG1 / MIDDLE
+            offset = -MIDDLE * scale
+        steps = torch.where(scale.abs() < _SMALLEST, _SMALLEST, scale)
+        return ((values_NGC - offset) / steps).round().clamp(0, 15), scale, offset
+
+    def meant(numbers: torch.Tensor, scale: torch.Tensor, offset: torch.Tensor) -> torch.Tensor:
+        return numbers * scale + offset
+
+    narrower = RATIOS[1:]
+    choices = (1.0, -1.0, *narrower, *(-ratio for ratio in narrower))
+    numbers, scale, offset = _least(values_NGC, candidate, meant, choices)
+    packed = pack(numbers.flatten(1)[:, : weight_NK.shape[1]], run_of(group))
+    return QuantizedWeight("int4", weight_NK.shape[1], group, packed, _by_group(scale), _by_group(offset))
+
+
 def quantize_int8(weight_NK: torch.Tensor, group: int | None = None) -> QuantizedWeight:
     """Eight bits with a float32 scale for each output, or for each group of 32, 64 or 128 inputs of it."""
     values_NGC, group = _grouped_or_whole(weight_NK, group)

@@ -13,8 +13,9 @@ import torch
 from tessera_kernels.dispatch import triton_on
 from tessera_kernels.quantized_weight import FLOATS, Format, QuantizedWeight
 from tessera_kernels.weight_only_linear import reference
+from tessera_kernels.weight_only_linear.cpu import PackedInt4, pack, packed_int4_linear, packs
 
-__all__ = ["weight_only_linear"]
+__all__ = ["PackedInt4", "pack", "packed_int4_linear", "packs", "weight_only_linear"]
 
 
 def weight_only_linear(

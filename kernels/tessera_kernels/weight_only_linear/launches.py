@@ -71,7 +71,7 @@ def _launch(kind: str, dtype: str, tokens: int, how: Mapping[str, int], only: fr
     pointers["p_out"] = "*fp32" if splits > 1 else f"*{dtype}"
     sizes = dict.fromkeys(SIZES, "i32")
     warps, stages = how["num_warps"], how["num_stages"]
-    tile = without(how, "GEMV", "num_warps", "num_stages")
+    tile = without(how, "GEMV", "num_warps", "num_stages", "maxnreg")
     gemv, matrix = bool(how["GEMV"]), dtype != "fp32" and not how["GEMV"]
     if gemv:
         constants |= {"T": tokens, "STAGES": stages}
@@ -80,14 +80,17 @@ def _launch(kind: str, dtype: str, tokens: int, how: Mapping[str, int], only: fr
         sizes |= {"places": "i32", "out_stride": "i32"}
         constants |= {"GROUPED": False, "DIVISOR": 1, "GATED": False, "INTERPRETED": False}
     aligned = {"outputs", "inputs", "x_stride", "out_stride"} & set(sizes)
+    registers = how.get("maxnreg", 0)
     return Launch(
         name=f"{kind} {dtype} {'gemv' if gemv else 'T' + str(how['B_T'])}{'' if gemv else ' N' + str(how['B_N'])} "
-        f"of {tokens}{f' in {splits} parts' if splits > 1 else ''}{f' {stages} stages' if only else ''}",
+        f"of {tokens}{f' in {splits} parts' if splits > 1 else ''}{f' {stages} stages' if only else ''}"
+        f"{f' {registers} registers' if registers else ''}",
         kernel=gemv_kernel if gemv else weight_only_kernel,
         signature=pointers | sizes,
         constants=constants | tile,
         num_warps=warps,
         num_stages=stages,
+        registers=registers,
         matrix=matrix,
         tuned=dtype != "fp32",
         aligned=frozenset(pointers) | aligned,

@@ -252,10 +252,17 @@ def heuristic(
     if tokens > 64 and not invariant:
         wide = tokens > 128
         shape = {"B_T": 128 if wide else 64, "B_N": 128, "SPLITS": 1, "AFTER": 0}
-        return {"GEMV": 0, **shape, "num_warps": 8, "num_stages": 3 if chip.shared > 2**16 else 2}
+        stages = 3 if chip.shared > 2**16 else 2
+        return {"GEMV": 0, **shape, "num_warps": 8, "num_stages": stages} | _registers(chip, 216 if wide else 0)
     tile = 32 if invariant else max(16, triton.next_power_of_2(tokens))
     splits = splits_for(triton.cdiv(outputs, 64), steps, units)
-    return {"GEMV": 0, "B_T": tile, "B_N": 64, "SPLITS": splits, "AFTER": 1, "num_warps": 4, "num_stages": 4}
+    shape = {"B_T": tile, "B_N": 64, "SPLITS": splits, "AFTER": 1}
+    return {"GEMV": 0, **shape, "num_warps": 4, "num_stages": 4} | _registers(chip, 168 if tile == 64 else 0)
+
+
+def _registers(chip: chips.Chip, most: int) -> dict[str, int]:
+    """A bound on a thread's registers, where ptxas would rather spill than use more than some occupancy leaves it."""
+    return {"maxnreg": most} if most and chip.capability in (80, 89) else {}
 
 
 def weight_only_linear(

@@ -87,6 +87,9 @@ def pick(random: Random, options: Sequence[str]) -> str:
 def _phrase(random: Random, phrasings: Phrasings, phrasing: Split, **places: object) -> str:
     """A phrasing with its places filled, sometimes as people write it who are polite, or in a hurry."""
     template = pick(random, phrasings.trained if phrasing == "train" else phrasings.held_out)
+    if template.split(" ", 1)[0] in phrases.IMPERATIVES and random.random() < 0.15:
+        polite = f"Please {template[0].lower()}{template[1:]}"
+        template = template if phrasing == "train" and polite in phrasings.held_out else polite
     name, other = pick(random, phrases.NAMES), pick(random, phrases.NAMES)
     words = {"name": name, "other": other, "things": pick(random, phrases.THINGS), "boxes": pick(random, phrases.BOXES)}
     text = template.format(**words, **places)
@@ -238,12 +241,12 @@ def _compare(random: Random, phrasing: Split) -> Question:
     word = "larger" if random.random() < 0.5 else "smaller"
     numbers = (str(a), str(b))
     relation = f"{a} = {b}" if a == b else _relation(Decimal(a), Decimal(b))
+    chosen = max(a, b) if word == "larger" else min(a, b)
     if random.random() < 0.5 and a != b:
         text = _phrase(random, phrases.COMPARE[word], phrasing, a=a, b=b)
-        chosen = max(a, b) if word == "larger" else min(a, b)
         return Question("compare", text, f"{relation}, so {chosen} is {word}.", (f"which {word}", *numbers), numbers)
     text = _phrase(random, phrases.IS[word], phrasing, a=a, b=b)
-    verdict = "yes" if (a > b if word == "larger" else a < b) else "no"
+    verdict = f"neither is {word}: no" if a == b else f"{chosen} is {word}: {'yes' if chosen == a else 'no'}"
     return Question("compare", text, f"{relation}, so {verdict}.", (f"is {word}", *numbers), numbers)
 
 

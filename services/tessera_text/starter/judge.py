@@ -95,8 +95,11 @@ def _comparison(kind: str, words: list[str], answer: str) -> bool:
         return False
     if kind.startswith("which "):
         return found[2] == f"{max(a, b) if asked == 'larger' else min(a, b)} is {asked}"
-    true = a > b if asked == "larger" else a < b
-    return found[2] == ("yes" if true else "no")
+    if a == b:
+        return found[2] == f"neither is {asked}: no"
+    larger_first = a > b
+    first_is_asked = larger_first == (asked == "larger")
+    return found[2] == f"{a if first_is_asked else b} is {asked}: {'yes' if first_is_asked else 'no'}"
 
 
 def _measuring(word: str, words: list[str], answer: str) -> bool:

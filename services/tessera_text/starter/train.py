@@ -57,8 +57,8 @@ class Course:
 
 
 # add, subtract, multiply, divide, sort, extreme, median, convert, compare, measure, other
-ALL_TASKS = Course("answers", 0, 1800, 50, 700, 1.0, (13, 17, 8, 12, 14, 5, 5, 9, 8, 7, 2))
-DIFFICULT_TASKS = Course("difficult", 1800, 800, 50, 650, 0.6, (14, 7, 5, 12, 14, 4, 3, 16, 16, 8, 1))
+ALL_TASKS = Course("answers", 0, 6000, 100, 2400, 1.0, (13, 14, 8, 11, 14, 5, 5, 11, 8, 9, 2))
+DIFFICULT_TASKS = Course("difficult", 6000, 2000, 50, 1600, 0.6, (14, 8, 7, 12, 15, 4, 4, 14, 9, 12, 1))
 TOKENIZER_QUESTIONS = 2000
 """Of each task, to train the tokenizer on."""
 EXPERTS = "tessera_starter_training"

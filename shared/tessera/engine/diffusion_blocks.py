@@ -11,16 +11,21 @@ import contextlib
 import inspect
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
 from tessera.cache.steps import RESIDUAL, RowMemory, StepPolicy
 
+if TYPE_CHECKING:
+    from tessera.models.padded_prompt import PaddedPrompt
+
 HIDDEN, ENCODER = "hidden_states", "encoder_hidden_states"
 EMBEDDED_TIMESTEP = "temb"
-OF_EACH_ROW = frozenset({HIDDEN, ENCODER, EMBEDDED_TIMESTEP, "encoder_attention_mask", "attention_mask"})
+PROMPT_BIAS = "prompt_bias"
+"""No argument of a block: what is added to the scores of prompts, told to those who add it."""
+OF_EACH_ROW = frozenset({HIDDEN, ENCODER, EMBEDDED_TIMESTEP, PROMPT_BIAS, "encoder_attention_mask", "attention_mask"})
 """Arguments of blocks whose first dimension is the rows. Others are, where they have three dimensions and as many rows
 (positions, in some families)."""
 Look = Callable[[int, torch.Tensor, torch.Tensor], None]
@@ -47,6 +52,10 @@ class SkippingBlocks(nn.Module):
         super().__init__()
         self.blocks = blocks
         self.look: Look | None = None
+        self.padded_prompt: PaddedPrompt | None = None
+        """Of blocks that take short prompts."""
+        self.prompt_bias: torch.Tensor | None = None
+        """Of the next pass' rows, see `PaddedPrompt`."""
         self.computed = 0
         """Rows that all blocks have computed."""
         self._rows: Sequence[CachedRow | None] = ()
@@ -68,6 +77,7 @@ class SkippingBlocks(nn.Module):
         """As the blocks one after the other."""
         given = dict(self._names.bind(self, *args, **kwargs).arguments)
         given.pop("self")
+        given[PROMPT_BIAS], self.prompt_bias = self.prompt_bias, None
         hidden_NLD: torch.Tensor = given[HIDDEN]
         if self._rows:
             result = self._skipping(given)
@@ -134,15 +144,17 @@ class SkippingBlocks(nn.Module):
     def _run(self, blocks: nn.ModuleList, given: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor | None]:
         copies = {name: given[name].clone(memory_format=torch.contiguous_format) for name in self._written}
         given = {**given, **copies}
+        bias = given.pop(PROMPT_BIAS)
         hidden, encoder = given[HIDDEN], None
-        for block in blocks:
-            answer = block(**{**given, HIDDEN: hidden})
-            if isinstance(answer, tuple):
-                self._pairs = True
-                hidden, encoder = answer
-                given = {**given, ENCODER: encoder}
-            else:
-                hidden = answer
+        with contextlib.nullcontext() if self.padded_prompt is None else self.padded_prompt.of(bias):
+            for block in blocks:
+                answer = block(**{**given, HIDDEN: hidden})
+                if isinstance(answer, tuple):
+                    self._pairs = True
+                    hidden, encoder = answer
+                    given = {**given, ENCODER: encoder}
+                else:
+                    hidden = answer
         return hidden, encoder
 
 

@@ -15,9 +15,10 @@ import diffusers
 import torch
 
 from tessera.engine.diffusion import DiffusionRequest, DiffusionState, Prompt
-from tessera.engine.diffusion_family import Beginning, FamilyModel, Row, inputs_of, parts_of
+from tessera.engine.diffusion_family import Beginning, FamilyModel, Row, inputs_of
 from tessera.engine.diffusion_memory import Shapes
 from tessera.engine.diffusion_tiles import tile_pixels
+from tessera.models.padded_prompt import padded, shorten, shortened
 
 
 class WanModel(FamilyModel):
@@ -28,6 +29,9 @@ class WanModel(FamilyModel):
 
     def __init__(self, pipe: Any, device: torch.device) -> None:
         super().__init__(pipe, device)
+        for expert in self.expert_components():
+            one = self.blocks[id(expert)]
+            one.padded_prompt = shorten(expert, list(one.blocks))
         self.image_pipe = _image_pipe(pipe)
 
     @property
@@ -91,13 +95,31 @@ class WanModel(FamilyModel):
             max_sequence_length=self.max_prompt_tokens,
             device=self.device,
         )
-        return (encoded.to(self.dtype),)
+        # The pipeline has put zeros behind the words; a pass adds as many as it needs.
+        there = encoded[0].any(dim=1).nonzero()
+        words = int(there[-1]) + 1 if len(there) else 0
+        return (encoded[:, :words].to(self.dtype),)
+
+    def shape(self, state: DiffusionState) -> tuple[object, ...]:
+        """See `FamilyModel.shape`. Prompts become equally long in each pass."""
+        return (
+            id(self.expert(state)),
+            state.request.adapters,
+            state.latents_BCTHW.shape,
+            *((name, value.shape) for name, value in state.inputs.items()),
+        )
 
     def _forward(self, rows: Sequence[Row]) -> torch.Tensor:
-        predicted: torch.Tensor = self.expert(rows[0].state)(
+        expert, prompts = self.expert(rows[0].state), [row.prompt[0] for row in rows]
+        one = self.blocks[id(expert)]
+        if one.padded_prompt is None or self.shared_by > 1:
+            one.prompt_bias, words = None, padded(prompts, self.max_prompt_tokens)
+        else:
+            words, one.prompt_bias = shortened(prompts, self.max_prompt_tokens)
+        predicted: torch.Tensor = expert(
             hidden_states=torch.cat([_input(row.state) for row in rows]).to(self.dtype),
             timestep=torch.cat([_timestep(row) for row in rows]),
-            encoder_hidden_states=parts_of(rows, 0),
+            encoder_hidden_states=words,
             encoder_hidden_states_image=inputs_of(rows, "image") if "image" in rows[0].state.inputs else None,
             return_dict=False,
         )[0]

@@ -15,10 +15,16 @@ from torch import nn
 
 from tessera_kernels.int8_linear import Int8Weight, int8_linear, quantize_weight
 from tessera_kernels.quantized_weight import QuantizedWeight
-from tessera_kernels.quantizers import quantize_int4, quantize_mxfp4, quantize_nvfp4, quantize_scaled
+from tessera_kernels.quantizers import (
+    quantize_int4,
+    quantize_int4_offsets,
+    quantize_mxfp4,
+    quantize_nvfp4,
+    quantize_scaled,
+)
 from tessera_kernels.scaled_linear import scaled_linear
 from tessera_kernels.scaled_weight import ScaledWeight
-from tessera_kernels.weight_only_linear import weight_only_linear
+from tessera_kernels.weight_only_linear import PackedInt4, pack, packed_int4_linear, packs, weight_only_linear
 
 Scheme = Literal["int8", "fp8", "int4", "mxfp4", "nvfp4"]
 GROUP, SMALL_GROUP = 128, 32
@@ -83,7 +89,10 @@ class QuantizedLinear(nn.Module):
     def __init__(self, layer: nn.Linear, scheme: Scheme) -> None:
         super().__init__()
         self.in_features, self.out_features = layer.in_features, layer.out_features
-        self.weight: QuantizedWeight | ScaledWeight = quantized_weight(layer.weight.detach(), scheme)
+        made = quantized_weight(layer.weight.detach(), scheme)
+        self.weight: QuantizedWeight | ScaledWeight | PackedInt4 = made
+        if isinstance(made, QuantizedWeight) and packs(made):
+            self.weight = pack(made)
         self.register_buffer("bias", None if layer.bias is None else layer.bias.detach(), persistent=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -91,6 +100,8 @@ class QuantizedLinear(nn.Module):
         x_TK = x.reshape(-1, self.in_features)
         if isinstance(self.weight, ScaledWeight):
             out_TN = scaled_linear(x_TK, self.weight, self.bias)
+        elif isinstance(self.weight, PackedInt4):
+            out_TN = packed_int4_linear(x_TK, self.weight, self.bias)
         else:
             out_TN = weight_only_linear(x_TK, self.weight, self.bias)
         return out_TN.view(*x.shape[:-1], self.out_features)
@@ -123,6 +134,9 @@ def quantized_weight(weight_NK: torch.Tensor, scheme: Scheme) -> QuantizedWeight
         return quantize_mxfp4(weight_NK, clip="mse")
     if scheme == "nvfp4":
         return quantize_nvfp4(weight_NK, clip="mse")
+    if weight_NK.device.type == "cpu" and weight_NK.shape[1] % SMALL_GROUP == 0:
+        # Groups are GGUF's blocks: what came out of such a file goes on at its own precision.
+        return quantize_int4_offsets(weight_NK, SMALL_GROUP)
     return quantize_int4(weight_NK, _group(weight_NK.shape[1]), symmetric=False, clip="mse")
 
 

@@ -1,0 +1,109 @@
+"""`weight_only_linear` on a CPU for int4, through torch's own product of four bits: weights are packed once.
+
+Other formats are expanded by `reference`. Shape letters: T tokens, K inputs, N outputs, G groups of inputs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from tessera_kernels.quantized_weight import FLOATS, MIDDLE, QuantizedWeight, unpack
+
+GROUPS = (32, 64, 128, 256)
+"""Inputs that share a scale, as torch takes them."""
+OUTPUTS = 16
+"""Outputs must be a multiple of this."""
+
+
+@dataclass(frozen=True)
+class PackedInt4:
+    """A weight [N, K] in torch's order.
+
+    Attributes:
+        numbers: uint8 [N, K / 2]; which number is where is torch's affair, and depends on the processor.
+        scales_GN2: float32: what numbers are multiplied with, and what is added to 8 · less than that.
+        inputs: K.
+        group: inputs that share a scale.
+    """
+
+    numbers: torch.Tensor
+    scales_GN2: torch.Tensor
+    inputs: int
+    group: int
+
+    @property
+    def outputs(self) -> int:
+        """N."""
+        return self.scales_GN2.shape[1]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all of it."""
+        return self.numbers.nbytes + self.scales_GN2.nbytes
+
+
+def packs(weight: QuantizedWeight) -> bool:
+    """Whether torch's product takes such a weight."""
+    return (
+        weight.format == "int4"
+        and weight.numbers.device.type == "cpu"
+        and not weight.experts
+        and weight.group in GROUPS
+        and weight.inputs % weight.group == 0
+        and weight.outputs % OUTPUTS == 0
+    )
+
+
+def pack(weight: QuantizedWeight) -> PackedInt4:
+    """A weight in torch's order; no number and no scale is rounded, float16 scales are widened.
+
+    Raises:
+        ValueError: torch does not take it; see `packs`.
+    """
+    if not packs(weight):
+        raise ValueError(
+            f"torch's product of four bits takes int4 on a CPU, groups of {', '.join(map(str, GROUPS))} inputs and a "
+            f"multiple of {OUTPUTS} outputs, not {weight.format} [{weight.outputs}, {weight.inputs}] on "
+            f"{weight.numbers.device.type} in groups of {weight.group}"
+        )
+    weight.check()
+    assert weight.scale_GN is not None
+    scale_GN, zero = weight.scale_GN.float(), weight.zero_GN
+    # torch computes (number - 8) · scale + offset.
+    if zero is None:
+        offset_GN = torch.zeros_like(scale_GN)
+    elif zero.dtype.is_floating_point:
+        offset_GN = zero.float() + MIDDLE * scale_GN
+    else:
+        offset_GN = (MIDDLE - zero.float()) * scale_GN
+    numbers = unpack(weight.numbers, weight.inputs).to(torch.int32).contiguous()
+    packed = torch.ops.aten._convert_weight_to_int4pack_for_cpu(numbers, 1)
+    return PackedInt4(packed, torch.stack([scale_GN, offset_GN], -1).contiguous(), weight.inputs, weight.group)
+
+
+def packed_int4_linear(x_TK: torch.Tensor, weight: PackedInt4, bias_N: torch.Tensor | None = None) -> torch.Tensor:
+    """x · weightᵀ + bias, inputs and sums in float32.
+
+    Args:
+        x_TK: [tokens, inputs], float16, bfloat16 or float32.
+        weight: from `pack`.
+        bias_N: any float dtype, [outputs].
+
+    Returns:
+        [tokens, outputs], the dtype of `x`. A row is the same bits whatever shares its batch.
+
+    Raises:
+        ValueError: shapes or dtypes do not fit together.
+    """
+    if x_TK.dtype not in FLOATS or x_TK.ndim != 2 or x_TK.shape[1] != weight.inputs:
+        raise ValueError(f"inputs must be float [tokens, {weight.inputs}], not {x_TK.dtype} {tuple(x_TK.shape)}")
+    if bias_N is not None and (tuple(bias_N.shape) != (weight.outputs,) or bias_N.dtype not in FLOATS):
+        raise ValueError(f"the bias must be float [{weight.outputs}], not {bias_N.dtype} {tuple(bias_N.shape)}")
+    found = torch.ops.aten._weight_int4pack_mm_for_cpu(
+        x_TK.float().contiguous(), weight.numbers, weight.group, weight.scales_GN2
+    )
+    if bias_N is not None:
+        found += bias_N
+    return found.to(x_TK.dtype)  # type: ignore[no-any-return]
