@@ -21,6 +21,7 @@ from tessera.device import Device
 from tessera.engine.diffusion_family import FamilyModel
 from tessera.errors import ModelLoadError
 from tessera.models import diffusion
+from tessera.models.cpu_linear import PackedLinear
 from tessera.models.diffusion import AS_STORED, Offloading, load
 from tessera.models.diffusion_transformers import TransformerOptions
 from tessera.models.offload import SLOTS, StreamedBlocks, Visitors, tensors_of
@@ -155,7 +156,11 @@ def test_headers_tell_what_a_pipeline_takes(directories: Callable[[str], Path], 
     assert isinstance(model, FamilyModel)
     weights = weights_of(directory, model.block_list, itemsize=4, scheme="stored")
     components = {name: part for name, part in model.pipe.components.items() if isinstance(part, torch.nn.Module)}
-    taken = {name: sum(one.nbytes for one in part.parameters()) for name, part in components.items()}
+    taken = {
+        name: sum(one.nbytes for one in part.parameters())
+        + sum(one.nbytes for one in part.modules() if isinstance(one, PackedLinear))
+        for name, part in components.items()
+    }
     assert {
         **weights.components,
         **{name: sum(weights.blocks[name]) + weights.rest[name] for name in weights.blocks},

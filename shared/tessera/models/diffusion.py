@@ -23,6 +23,7 @@ from tessera.engine.diffusion_families import FAMILIES, family_of
 from tessera.engine.diffusion_family import FamilyModel
 from tessera.engine.diffusion_pipeline import PipelineModel, unsupported
 from tessera.errors import ModelLoadError
+from tessera.models.cpu_diffusion import quicken
 from tessera.models.diffusion_transformers import TransformerOptions, prepare
 from tessera.models.offload import Visitors
 from tessera.models.offload_plan import GIB, WEIGHTS_SHARE, Offload, Plan, decide, weights_of
@@ -97,6 +98,8 @@ def load(
         logger.warning("%s is computed as Diffusers has it: %s is for pipelines that we step", name, options)
     _bring(pipe, plan, device.place, ours=family is not None)
     pipe.set_progress_bar_config(disable=True)
+    if device.place.type == "cpu" and isinstance(getattr(pipe, "vae", None), torch.nn.Module):
+        logger.info("%d modules of the VAE take fast ways of a CPU", quicken(pipe.vae))
     if family is not None:
         return family(pipe, device.place)
     if reason := unsupported(pipe):

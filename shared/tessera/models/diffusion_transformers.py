@@ -16,6 +16,7 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
+from tessera.models.cpu_diffusion import pack
 from tessera.models.fused_blocks import Fused, fuse_block
 from tessera.models.fused_blocks.attention import Precision, RotaryTables
 from tessera.models.offload import StreamedBlocks
@@ -101,18 +102,20 @@ def _prepared(
 ) -> TransformerReport:
     answer = triton_on(torch.empty(0, device=place))
     fused, tables = Fused() if answer.ok and options.fused else None, RotaryTables()
-    layers = before = after = 0
+    layers = before = after = packed = 0
     for index, block in enumerate(blocks):
         made: nn.Module = block.to(place)
         if fused is not None:
             made = blocks[index] = fuse_block(made, options.attention, tables, fused)
+        if fused is None and options.weights == "stored":
+            packed += sum(pack(part) for part in _parts(made))
         for done in _quantized(made, options.weights):
             layers, before, after = layers + done.layers, before + done.bytes_before, after + done.bytes_after
         if index >= len(blocks) - streamed:
             coming.add(made, index - len(blocks) + streamed, streamed)
     why_not = answer.reason if options.fused else "their passes are shared by several devices"
     report = TransformerReport(fused, why_not, options.weights, QuantizationReport(layers, before, after))
-    logger.info("%s", report)
+    logger.info("%s%s", report, f"; {packed} layers packed for this CPU" if packed else "")
     if options.weights != "stored" and not layers:
         logger.warning(
             "no product of these blocks is large enough, or where blocks have them, to be in %s", report.weights
@@ -121,7 +124,10 @@ def _prepared(
 
 
 def _quantized(block: nn.Module, weights: Literal["stored"] | Scheme) -> list[QuantizationReport]:
-    if weights == "stored":
-        return []
+    return [] if weights == "stored" else [quantize(part, weights) for part in _parts(block)]
+
+
+def _parts(block: nn.Module) -> list[nn.Module]:
+    """Those whose products are quantized, or packed for a CPU."""
     parts = [getattr(block, name, None) for name in QUANTIZED]
-    return [quantize(part, weights) for part in parts if isinstance(part, nn.Module)]
+    return [part for part in parts if isinstance(part, nn.Module)]
