@@ -1,8 +1,8 @@
 """Linear layers in float32 on a CPU, through oneDNN with weights packed once.
 
 torch multiplies float32 by MKL, which on processors that are not Intel's leaves half of the arithmetic unused; oneDNN
-does not (measured on AMD Zen 5, two cores: 447 against 189 GFLOP/s for 640 rows of 128 to 512). A row of the result is
-the same bits whatever shares its batch. Does not know models: it replaces layers wherever they are.
+does not (measured on AMD Zen 5, two cores: 447 against 189 GFLOP/s for 640 rows of 128 to 512). Does not know models: it
+replaces layers wherever they are.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from torch import nn
 LEAST_WEIGHTS = 4096
 """Smaller layers stay as they are: a call of oneDNN takes some 15 us."""
 PACKED_FOR = 64
-"""Rows that the order of weights is chosen for. oneDNN has another for one row, and then sums in another order there;
-with this one it is the same order for any number of rows."""
+"""Rows that the order of weights is chosen for. For one row oneDNN has another, and with that adds up in another order
+for many; with this one a row was the same bits for any number of rows, where it was tried."""
 
 
 class PackedLinear(nn.Module):
