@@ -25,7 +25,7 @@ RING_PREFIX = "tessera:celery:"
 SCRIPTS = {
     scripts: ("CREATE", "GET", "EVENTS", "LIST", "CANCEL", "DELETE", "WORKERS"),
     worker_scripts: (
-        *("CLAIM", "CLAIM_NEXT", "RENEW", "COMPLETE", "FAIL", "RELEASE"),
+        *("CLAIM", "CLAIM_NEXT", "RENEW", "LOOK", "COMPLETE", "FAIL", "RELEASE"),
         *("REAP", "EXPIRE", "COUNTS", "REGISTER_WORKER", "REMOVE_WORKER"),
     ),
     webhook_scripts: ("WEBHOOKS_DUE", "WEBHOOK_DONE"),

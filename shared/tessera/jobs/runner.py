@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Literal
 
@@ -25,6 +26,9 @@ logger = logging.getLogger(__name__)
 
 RETRY_EVERY_S = 0.5
 RENEWALS_PER_LEASE = 3
+TELL_EVERY_S = 0.1
+"""Progress is written and told no more often: a model whose steps take milliseconds would keep Redis, services and
+whoever watches as busy as itself. Whether it has to stop a job still learns at each step."""
 StopReason = Literal["cancelled", "late", "lost", "draining"]
 
 
@@ -313,18 +317,22 @@ class Runner:
 
     def _keep(self, lease: Lease, context: JobContext, closing: threading.Event) -> None:
         every_s = self.store.settings.lease_s / RENEWALS_PER_LEASE
+        due, wait_s, checkpoint = 0.0, every_s, None
         while not closing.is_set():
-            progress = context.wait_for_step(every_s)
+            progress = context.wait_for_step(wait_s)
             if closing.is_set():
                 return
+            preview = context.take_preview()
+            wait_s = due - time.monotonic()
             try:
-                held = self.store.renew(
-                    lease,
-                    progress=progress,
-                    checkpoint=context.checkpoint,
-                    preview=context.take_preview(),
-                    measure=context.measure,
-                )
+                if wait_s > 0 and not preview and context.checkpoint == checkpoint:
+                    held = self.store.look(lease)
+                else:
+                    checkpoint = context.checkpoint
+                    held = self.store.renew(
+                        lease, progress=progress, checkpoint=checkpoint, preview=preview, measure=context.measure
+                    )
+                    due, wait_s = time.monotonic() + TELL_EVERY_S, every_s
             except UnavailableError:
                 closing.wait(RETRY_EVERY_S)
                 continue

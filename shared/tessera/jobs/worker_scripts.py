@@ -48,6 +48,14 @@ if get(id, 'cancel') == '1' then return 'cancel' end
 return late(id) and 'late' or 'held'
 """
 
+# id, token
+LOOK = """
+local id = ARGV[1]
+if not holds(id, ARGV[2]) then return 'lost' end
+if get(id, 'cancel') == '1' then return 'cancel' end
+return late(id) and 'late' or 'held'
+"""
+
 # id, token, artifacts, keep
 COMPLETE = """
 local id, token, keep = ARGV[1], ARGV[2], tonumber(ARGV[4])

@@ -81,6 +81,10 @@ class WorkerStore:
         reply = self._run("RENEW", lease.job.id, lease.token, seconds, progress, checkpoint or "", preview, done, total)
         return records.held_from(reply)
 
+    def look(self, lease: Lease) -> Held:
+        """What a renewal would say, and nothing else: a Redis that keeps every write has none to keep."""
+        return records.held_from(self._run("LOOK", lease.job.id, lease.token))
+
     def complete(self, lease: Lease, artifacts: Mapping[str, Artifact]) -> Ending:
         """End the job with its results: `completed`, `cancelled` when somebody asked for that before, or `lost`."""
         encoded = msgspec.json.encode(dict(artifacts))

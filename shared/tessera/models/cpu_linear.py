@@ -1,8 +1,8 @@
 """Linear layers in float32 on a CPU, through oneDNN with weights packed once.
 
 torch multiplies float32 by MKL, which on processors that are not Intel's leaves half of the arithmetic unused; oneDNN
-does not (measured on AMD Zen 5, two cores: 447 against 189 GFLOP/s for 640 rows of 128 to 512). Does not know models: it
-replaces layers wherever they are.
+does not (measured on AMD Zen 5, two cores: 447 against 189 GFLOP/s for 640 rows of 128 to 512). Does not know models:
+it replaces layers wherever they are.
 """
 
 from __future__ import annotations
