@@ -81,6 +81,16 @@ async def run(suite: Suite, *, model: str, jobs: int, steps: int, guidance: floa
     print(f"  {jobs} jobs ÷ 1 job:                        {several / one:6.2f}")
     for what in (["--model", str(suite.models / model), "--steps", str(steps)], ["--dummy", "--size", "64x64"]):
         print_step_caches(what)
+    print_overhead()
+
+
+def print_overhead() -> None:
+    """What of a step at 480p is not the transformer's, in a process of its own."""
+    command = [sys.executable, "-m", "tessera_video.overhead"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise SystemExit(f"the overhead of a step cannot be measured:\n{done.stderr[-2000:]}")
+    print(f"overhead: {done.stdout.strip()}")
 
 
 def print_step_caches(what: list[str]) -> None:

@@ -4,6 +4,7 @@ by a checkpoint."""
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -30,6 +31,7 @@ from tessera.engine.diffusion_batching import StepBatcher
 from tessera.engine.diffusion_families import family_of
 from tessera.engine.diffusion_family import FamilyModel
 from tessera.errors import InvalidRequestError
+from tessera_video import overhead
 
 STEPS = 10
 CACHES = [StepCache("first_block", 0.14), StepCache("polynomial", 0.2), StepCache("magnitude", 0.12)]
@@ -272,3 +274,10 @@ def test_magnitudes_skip_at_most_three_in_a_row_and_none_of_the_first() -> None:
     kept = memory()
     skipped = [decide(Magnitude(0.1, still, step, 10), kept, 0.0) for step in range(10)]
     assert skipped == [0, 0, 1, 1, 1, 0, 1, 1, 1, 0]
+
+
+def test_overhead_says_what_of_a_step_is_outside_the_transformer(capsys: pytest.CaptureFixture[str]) -> None:
+    assert overhead.main(["--size", "64x64", "--frames", "5", "--steps", "2", "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["step_s"] > 0
+    assert 0 < said["share"] < 1

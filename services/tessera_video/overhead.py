@@ -1,0 +1,91 @@
+"""`python -m tessera_video.overhead`: what of a step's time is not the transformer's: batching, guidance, scheduler,
+snapshots of what a failed step would need, reports.
+
+On a dummy model, whose transformer takes less than any real one's: of a real one the share is smaller. Does not know
+jobs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import sys
+import time
+from typing import Any
+
+from tessera.device import Device, choose, synchronize
+from tessera.engine.diffusion import DiffusionRequest
+from tessera.engine.diffusion_batching import StepBatcher
+from tessera.engine.diffusion_wan import WanModel
+from tessera_video.dummy import build
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Measure and print. Returns the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m tessera_video.overhead", description=__doc__)
+    parser.add_argument("--size", default="832x480", help="of the clip (%(default)s)")
+    parser.add_argument("--frames", type=int, default=5, help="of the clip (%(default)s)")
+    parser.add_argument("--steps", type=int, default=3, help="that are measured (%(default)s)")
+    parser.add_argument("--device", choices=["auto", "cpu", "cuda"], default="auto")
+    parser.add_argument("--json", action="store_true", help="one JSON object")
+    given = parser.parse_args(arguments)
+    width, height = (int(side) for side in given.size.split("x"))
+    device = choose(given.device)
+    request = DiffusionRequest(
+        id="overhead",
+        prompt="a red circle moves right",
+        negative_prompt="",
+        width=width,
+        height=height,
+        frames=given.frames,
+        steps=given.steps + 1,
+        guidance_scale=5.0,
+        seed=1,
+    )
+    whole_s, transformer_s = measure(request, device)
+    share = 1 - transformer_s / whole_s
+    if given.json:
+        print(json.dumps({"size": given.size, "frames": given.frames, "step_s": whole_s, "share": share}))
+    else:
+        print(
+            f"{given.frames} frames of {given.size}, a dummy of 16 layers, width 256: a step takes {whole_s:.3f} s, of "
+            f"which {100 * share:.2f} % are outside the transformer"
+        )
+    return 0
+
+
+def measure(request: DiffusionRequest, device: Device) -> tuple[float, float]:
+    """Seconds of a step and of the transformer in it, without the first, which warms up."""
+    pipe: Any = build()
+    model = WanModel(pipe.to(device.place), device.place)
+    forward, passes, steps = pipe.transformer.forward, [], []
+
+    def timed(*args: Any, **kwargs: Any) -> Any:
+        synchronize(device.place)
+        started = time.perf_counter()
+        found = forward(*args, **kwargs)
+        synchronize(device.place)
+        passes.append(time.perf_counter() - started)
+        return found
+
+    pipe.transformer.forward = timed
+
+    def on_step(done: int, total: int, _: object) -> None:
+        steps.append(time.perf_counter())
+        if done == total:
+            raise _EnoughError  # nobody wants the clip
+
+    batcher = StepBatcher(model, together=1)
+    with contextlib.closing(batcher), contextlib.suppress(_EnoughError):
+        batcher.generate(request, on_step)
+    # The first time is before the first step.
+    return (steps[-1] - steps[1]) / (len(steps) - 2), sum(passes[1:]) / (len(passes) - 1)
+
+
+class _EnoughError(Exception):
+    """Ends a clip."""
+
+
+if __name__ == "__main__":
+    sys.exit(main())
