@@ -72,7 +72,13 @@ def decode_to(file: BinaryIO, into: BinaryIO, *, rate: int, max_seconds: float, 
 def _read(file: BinaryIO, samples: _Samples) -> None:
     try:
         # `format_whitelist` binds the probing itself; no protocol may be opened from inside a file.
-        options = {"format_whitelist": ",".join(FORMATS), "protocol_whitelist": ""}
+        options = {
+            "format_whitelist": ",".join(FORMATS),
+            "protocol_whitelist": "",
+            # Whether a WAV's samples are some other codec's packets is probed again with each packet more: most of the
+            # time that a short file took.
+            "max_probe_packets": "4",
+        }
         container = av.open(file, "r", options=options, metadata_errors="replace")
     except (FFmpegError, OSError, ValueError) as error:
         raise UnsupportedMediaError(
@@ -137,7 +143,8 @@ class _Samples:
         self._max_seconds = max_seconds
         self._limit = limit
         self._sink = keep
-        self._resampler = av.AudioResampler(format="flt", layout="mono", rate=rate)
+        # Long frames: what is done with each of them in Python takes longer than the arithmetic.
+        self._resampler = av.AudioResampler(format="flt", layout="mono", rate=rate, frame_size=rate)
         self.count = 0
 
     @property

@@ -236,7 +236,8 @@ class Runner:
             handler = self.handlers[lease.job.kind]
             with self._kept(lease, context):
                 artifacts = handler(lease.job, context)
-                ending = self._persist(lambda: self.store.complete(lease, artifacts))
+                total = None if context.measure is None else context.measure[1]
+                ending = self._persist(lambda: self.store.complete(lease, artifacts, total=total))
         except JobStoppedError as stopped:
             ending = self._stopped(lease, context, stopped.reason)
         except Exception as error:  # noqa: BLE001 - whatever a handler raises is the job's error

@@ -56,15 +56,15 @@ if get(id, 'cancel') == '1' then return 'cancel' end
 return late(id) and 'late' or 'held'
 """
 
-# id, token, artifacts, keep
+# id, token, artifacts, keep, of how much it was or ''
 COMPLETE = """
 local id, token, keep = ARGV[1], ARGV[2], tonumber(ARGV[4])
 if get(id, 'status') == 'completed' and get(id, 'token') == token then return 'completed' end
 if not holds(id, token) then return 'lost' end
 if get(id, 'cancel') == '1' then cancelled(id, keep) return 'cancelled' end
 redis.call('HSET', job(id), 'progress', '100', 'artifacts', ARGV[3])
-local total = get(id, 'total')
-if total then redis.call('HSET', job(id), 'done', total) end
+local total = ARGV[5] ~= '' and ARGV[5] or get(id, 'total')
+if total then redis.call('HSET', job(id), 'done', total, 'total', total) end
 -- Images are too small to say how long a video takes: most of their time is not denoising.
 if get(id, 'attempts') == '1' and get(id, 'kind') ~= 'image' then learn(id, now() - tonumber(get(id, 'started_at'))) end
 finish(id, 'completed', '', keep)

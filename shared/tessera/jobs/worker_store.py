@@ -85,11 +85,18 @@ class WorkerStore:
         """What a renewal would say, and nothing else: a Redis that keeps every write has none to keep."""
         return records.held_from(self._run("LOOK", lease.job.id, lease.token))
 
-    def complete(self, lease: Lease, artifacts: Mapping[str, Artifact]) -> Ending:
-        """End the job with its results: `completed`, `cancelled` when somebody asked for that before, or `lost`."""
+    def complete(self, lease: Lease, artifacts: Mapping[str, Artifact], *, total: float | None = None) -> Ending:
+        """End the job with its results: `completed`, `cancelled` when somebody asked for that before, or `lost`.
+
+        Args:
+            lease: the holder's.
+            artifacts: by name.
+            total: how much was done, in what the kind of job counts in; None leaves what a renewal has said.
+        """
         encoded = msgspec.json.encode(dict(artifacts))
         keep = microseconds(self.settings.keep_s)
-        return records.ending_from(self._run("COMPLETE", lease.job.id, lease.token, encoded, keep))
+        done = "" if total is None else repr(total)
+        return records.ending_from(self._run("COMPLETE", lease.job.id, lease.token, encoded, keep, done))
 
     def fail(self, lease: Lease, error: JobError, *, again: bool) -> Ending:
         """End the attempt with an error.

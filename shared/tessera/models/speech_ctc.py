@@ -17,9 +17,11 @@ import msgspec
 import numpy as np
 import torch
 from tokenizers import Tokenizer
+from torch.nn.utils.rnn import pad_sequence
 from transformers import ParakeetFeatureExtractor, ParakeetForCTC
 
 from tessera.errors import InvalidRequestError, ModelLoadError
+from tessera.models.cpu_linear import pack_linears
 from tessera.models.loading import load_pretrained
 from tessera.models.speech_measures import compression_ratio
 from tessera.models.speech_transcription import ENGLISH, PassBatch, Piece, Window
@@ -114,10 +116,14 @@ class CTCTranscriber:
     def features(self, samples: list[np.ndarray[Any, Any]]) -> tuple[torch.Tensor, torch.Tensor]:
         """Log-mel features of float32 samples [n] each, float32 of shape [windows, frames, mels], normalized over each
         window and padded to the longest; and which frames are no padding, bool of shape [windows, frames]."""
-        made = self.extractor(
-            samples, sampling_rate=self.sample_rate, return_tensors="pt", device=self.device.type, padding=True
-        ).to(self.device)
-        return made["input_features"], made["attention_mask"].bool()
+        # One by one: the extractor pads before it transforms, and its sums over padded frames take longer than those.
+        made = [
+            self.extractor(one, sampling_rate=self.sample_rate, return_tensors="pt", device=self.device.type)
+            for one in samples
+        ]
+        features = pad_sequence([one["input_features"][0] for one in made], batch_first=True)
+        mask = pad_sequence([one["attention_mask"][0] for one in made], batch_first=True)
+        return features.to(self.device), mask.bool().to(self.device)
 
     @torch.inference_mode()
     def hear(self, pieces: list[Piece]) -> list[Window]:
@@ -249,6 +255,7 @@ def load_ctc(directory: Path, card: Card, *, device: torch.device) -> CTCTranscr
 def parts(kind: Any, directory: Path, card: Card, *, device: torch.device) -> tuple[Any, Any, Tokenizer, Card]:
     """Model, feature extractor, tokenizer and completed card of a Parakeet directory. Raises as `load_ctc` does."""
     model = load_pretrained(kind, directory, device=device, dtype=torch.float32)
+    pack_linears(model)
     try:
         extractor = ParakeetFeatureExtractor.from_pretrained(directory, local_files_only=True)
         tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
