@@ -16,7 +16,7 @@ from tessera_bench.peers import PEERS
 from tessera_bench.suite import Suite
 
 VIDEO_MODEL = "shapes-video"
-TRANSCRIPTION_MODEL = "english-transcription"
+TRANSCRIPTION_MODELS = "english-transcription,random-whisper-base"
 SPEECH_MODEL = "english-voices"
 CODEC_MODEL = "random-csm-100m"
 TOKENS, WORDS = 128, 150
@@ -52,7 +52,9 @@ def main() -> int:
     clips = commands.add_parser("speech", help="recordings at once, against Transformers' pipeline one by one")
     clips.add_argument("--clips", type=int, default=16, help="at once (%(default)s)")
     clips.add_argument("--rounds", type=int, default=3, help="of everything, the fastest counts (%(default)s)")
-    clips.add_argument("--transcription-model", default=TRANSCRIPTION_MODEL, help="to measure (%(default)s)")
+    clips.add_argument(
+        "--transcription-models", default=TRANSCRIPTION_MODELS, help="to measure, one after the other (%(default)s)"
+    )
     spoken = commands.add_parser("speech_synthesis", help="time to first audio against the whole, and Transformers")
     spoken.add_argument("--rounds", type=int, default=3, help="of each text (%(default)s)")
     spoken.add_argument("--model", default=SPEECH_MODEL, help="starter to measure, or none (%(default)s)")
@@ -96,20 +98,21 @@ def main() -> int:
             ) as suite:
                 asyncio.run(video.run(suite, model=model, jobs=jobs, steps=steps, guidance=guidance))
         if command in {"speech", "all"}:
-            count, rounds, model = (
-                (given.clips, given.rounds, given.transcription_model)
+            count, rounds, names = (
+                (given.clips, given.rounds, given.transcription_models)
                 if command == "speech"
-                else (16, 3, TRANSCRIPTION_MODEL)
+                else (16, 3, TRANSCRIPTION_MODELS)
             )
-            with Suite(
-                Path(folder) / "speech",
-                only="speech,gateway",
-                models=given.models,
-                settings={"speech.transcription_model": model, **settings},
-            ) as suite:
-                clips_folder = Path(folder) / "clips"
-                clips_folder.mkdir()
-                asyncio.run(transcription.run(suite, clips_folder, model=model, clips=count, rounds=rounds))
+            for model in names.split(","):
+                with Suite(
+                    Path(folder) / f"speech-{model}",
+                    only="speech,gateway",
+                    models=given.models,
+                    settings={"speech.transcription_model": model, **settings},
+                ) as suite:
+                    clips_folder = Path(folder) / f"clips-{model}"
+                    clips_folder.mkdir()
+                    asyncio.run(transcription.run(suite, clips_folder, model=model, clips=count, rounds=rounds))
         if command in {"speech_synthesis", "all"}:
             rounds, model, codec, count = (
                 (given.rounds, given.model, given.codec_model, given.streams)

@@ -22,6 +22,9 @@ class PackedLinear(nn.Module):
 
     Args:
         layer: float32 on a CPU. Its weight is not kept.
+
+    Attributes:
+        gelu: whether GELU, without approximation, is behind it.
     """
 
     bias: torch.Tensor | None
@@ -30,6 +33,7 @@ class PackedLinear(nn.Module):
         super().__init__()
         self.in_features, self.out_features = layer.in_features, layer.out_features
         self.packed: torch.Tensor = torch.ops.mkldnn._reorder_linear_weight(layer.weight.detach(), PACKED_FOR)
+        self.gelu = False
         self.register_buffer("bias", None if layer.bias is None else layer.bias.detach(), persistent=False)
 
     @property
@@ -39,7 +43,7 @@ class PackedLinear(nn.Module):
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:  # noqa: A002 - as `nn.Linear` calls it
         """[..., inputs] → [..., outputs], float32."""
-        return self._multiplied(input, "none", "")
+        return self._multiplied(input, "gelu", "none") if self.gelu else self._multiplied(input, "none", "")
 
     def with_gelu(self, x: torch.Tensor, approximate: str) -> torch.Tensor:
         """The same with GELU behind it, in one pass; `approximate` as `torch.nn.functional.gelu` takes it."""
