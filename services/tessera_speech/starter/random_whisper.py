@@ -25,7 +25,7 @@ TEXT_TOKENS = 50_256
 STAMPS = 1501
 SENTENCE = 28
 """Tokens of a transcript with its prompt: 26 are written, as of a sentence of twenty words."""
-LIVELY = 3.0
+LIVELY = 1.0
 """Deviation of what the decoder reads, so that tokens differ."""
 SURE = 100.0
 """What the decoder's last norm multiplies with: a model that is sure of its tokens is not asked for others."""
@@ -60,6 +60,8 @@ def build(directory: Path, report: Report) -> Card:
         for layer in model.model.decoder.layers:
             for projection in (layer.encoder_attn.v_proj, layer.encoder_attn.out_proj, layer.fc2):
                 projection.weight.normal_(0.0, LIVELY / projection.in_features**0.5)
+        # Else every token would be the one before it.
+        model.model.decoder.embed_positions.weight.normal_()
         model.model.decoder.layer_norm.weight.fill_(SURE)
     model.generation_config = GenerationConfig(
         bos_token_id=end,
@@ -95,7 +97,8 @@ def build(directory: Path, report: Report) -> Card:
 def _tokenizer() -> Tokenizer:
     """As many tokens as Whisper has: one a byte, words that nothing is made of, Whisper's special tokens, times."""
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
-    words = [f"Ġword{number}" for number in range(TEXT_TOKENS - len(letters))]
+    # All different, and not alike: what repeats itself would be asked for again.
+    words = [f"Ġ{number * 7919 % 65_521:04x}" for number in range(TEXT_TOKENS - len(letters))]
     tokenizer = Tokenizer(models.BPE(vocab={token: index for index, token in enumerate(letters + words)}, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
