@@ -63,6 +63,7 @@ def main() -> int:
     judged = commands.add_parser("quality", help="perplexity of one text, each fast way of computing against none")
     judged.add_argument("--tokens", type=int, default=20_000, help="of the text (%(default)s)")
     judged.add_argument("--model", default="smollm2-135m-instruct", help="starter to measure (%(default)s)")
+    judged.add_argument("--way", action="append", default=[], choices=list(quality.WAYS), help="only this; again: more")
     given = parser.parse_args()
     if wrong := [entry for entry in given.set if "=" not in entry]:
         parser.error(f"--set {wrong[0]}: write KEY=VALUE")
@@ -140,7 +141,7 @@ def main() -> int:
                 ) as suite:
                     asyncio.run(codec_synthesis.run(suite, model=codec, streams=count))
         if command == "quality":
-            quality.run(Path(folder), models=given.models, model=given.model, tokens=given.tokens)
+            quality.run(Path(folder), models=given.models, model=given.model, tokens=given.tokens, ways=given.way)
     return 0
 
 

@@ -11,6 +11,7 @@ import asyncio
 import json
 import math
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from pydoc_data.topics import topics
 from typing import Any
@@ -32,7 +33,7 @@ PIECE = 1024
 AT_ONCE = 2
 
 
-def run(folder: Path, *, models: Path | None, model: str, tokens: int) -> None:
+def run(folder: Path, *, models: Path | None, model: str, tokens: int, ways: Sequence[str] = ()) -> None:
     """Measure every way and print the table.
 
     Args:
@@ -40,10 +41,13 @@ def run(folder: Path, *, models: Path | None, model: str, tokens: int) -> None:
         models: models directory; None is this machine's.
         model: a language model's starter.
         tokens: of the text.
+        ways: of `WAYS`, behind the first; all, if none is named.
     """
     print(f"quality: {model}, perplexity of {tokens} tokens of Python's language reference in pieces of {PIECE}")
     first = None
     for name, changes in WAYS.items():
+        if ways and first is not None and name not in ways:
+            continue
         data = folder / name.replace(" ", "")
         with Suite(data, only="text,gateway", models=models, settings=changes | {"text.model": model}) as suite:
             began = time.perf_counter()

@@ -12,6 +12,7 @@ from typing import Literal
 
 import torch
 from torch import nn
+from transformers import PreTrainedModel
 
 from tessera_kernels.int8_linear import Int8Weight, int8_linear, quantize_weight
 from tessera_kernels.quantized_weight import QuantizedWeight
@@ -110,15 +111,22 @@ class QuantizedLinear(nn.Module):
 def quantize(model: nn.Module, scheme: Scheme, largest: Mapping[str, torch.Tensor] = _NOTHING) -> QuantizationReport:
     """Replace the linear layers of a model, in place; see `quantize_int8`, which this is for `int8`.
 
-    A layer whose sizes a scheme cannot cut into its groups stays as it is, and so does a small one.
+    A layer whose sizes a scheme cannot cut into its groups stays as it is, and so does a small one. On a CPU `int4`
+    leaves a language model's head 8 bits, as files of four bits do: with four SmolLM2's perplexity is 1.066 times that
+    in float32, with eight 1.011 times.
     """
     if scheme == "int8":
         return quantize_int8(model, largest)
     replaced = before = after = 0
-    for module, name, _, child in _linear_layers(model):
+    head = model.get_output_embeddings() if isinstance(model, PreTrainedModel) else None
+    for module, name, path, child in _linear_layers(model):
         if scheme != "fp8" and not _group(child.in_features):
             continue
-        made = QuantizedLinear(child, scheme)
+        made: QuantizedLinear | Int8Linear
+        if child is head and scheme == "int4" and child.weight.device.type == "cpu":
+            made = Int8Linear(child, largest.get(path))
+        else:
+            made = QuantizedLinear(child, scheme)
         setattr(module, name, made)
         replaced += 1
         before += child.weight.numel() * child.weight.element_size()
