@@ -143,8 +143,9 @@ class _Samples:
         self._max_seconds = max_seconds
         self._limit = limit
         self._sink = keep
-        # Long frames: what is done with each of them in Python takes longer than the arithmetic.
-        self._resampler = av.AudioResampler(format="flt", layout="mono", rate=rate, frame_size=rate)
+        self._resampler = av.AudioResampler(format="flt", layout="mono", rate=rate)
+        self._held: list[np.ndarray[Any, Any]] = []
+        self._held_samples = 0
         self.count = 0
 
     @property
@@ -159,13 +160,23 @@ class _Samples:
     def finish(self) -> None:
         if self.count:
             self._keep(self._resampler.resample(None))
+            self._pass_on()
 
     def _keep(self, frames: list[Any]) -> None:
         for frame in frames:
             part = frame.to_ndarray()[0]
             self.count += part.size
+            self._held_samples += part.size
+            self._held.append(part)
+        # A second at a time: frames are short, and to begin with one takes longer than the arithmetic.
+        if self._held_samples >= self._rate:
+            self._pass_on()
+
+    def _pass_on(self) -> None:
+        if self._held:
             # A float file may carry NaN or infinity; features must not.
-            self._sink(np.clip(np.nan_to_num(part), -1.0, 1.0).astype("<f4", copy=False))
+            self._sink(np.clip(np.nan_to_num(np.concatenate(self._held)), -1.0, 1.0).astype("<f4", copy=False))
+        self._held, self._held_samples = [], 0
 
     def check(self) -> None:
         if self.full:

@@ -90,7 +90,12 @@ class QuantizedLinear(nn.Module):
     def __init__(self, layer: nn.Linear, scheme: Scheme) -> None:
         super().__init__()
         self.in_features, self.out_features = layer.in_features, layer.out_features
-        made = quantized_weight(layer.weight.detach(), scheme)
+        weight_NK = layer.weight.detach()
+        if scheme == "int4" and weight_NK.device.type == "cpu" and weight_NK.shape[1] % SMALL_GROUP == 0:
+            # Groups are GGUF's blocks: what came out of such a file goes on at its own precision.
+            made: QuantizedWeight | ScaledWeight = quantize_int4_offsets(weight_NK, SMALL_GROUP)
+        else:
+            made = quantized_weight(weight_NK, scheme)
         self.weight: QuantizedWeight | ScaledWeight | PackedInt4 = made
         if isinstance(made, QuantizedWeight) and packs(made):
             self.weight = pack(made)
@@ -142,9 +147,6 @@ def quantized_weight(weight_NK: torch.Tensor, scheme: Scheme) -> QuantizedWeight
         return quantize_mxfp4(weight_NK, clip="mse")
     if scheme == "nvfp4":
         return quantize_nvfp4(weight_NK, clip="mse")
-    if weight_NK.device.type == "cpu" and weight_NK.shape[1] % SMALL_GROUP == 0:
-        # Groups are GGUF's blocks: what came out of such a file goes on at its own precision.
-        return quantize_int4_offsets(weight_NK, SMALL_GROUP)
     return quantize_int4(weight_NK, _group(weight_NK.shape[1]), symmetric=False, clip="mse")
 
 
