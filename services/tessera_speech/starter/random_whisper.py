@@ -34,19 +34,24 @@ SURE = 100.0
 def build(directory: Path, report: Report) -> Card:
     """Write the model into the empty `directory`; the same weights on every machine."""
     report("making a Whisper of 73 million random weights")
+    return write(directory, width=512, layers=6)
+
+
+def write(directory: Path, *, width: int, layers: int) -> Card:
+    """Write one of this width, with so many layers in its encoder and in its decoder."""
     transformers_logging.disable_progress_bar()
     tokenizer = _tokenizer()
     ids = tokenizer.get_vocab()
     end, begin = ids["<|endoftext|>"], ids["<|startoftranscript|>"]
     config = WhisperConfig(
         vocab_size=len(ids),
-        d_model=512,
-        encoder_layers=6,
-        decoder_layers=6,
-        encoder_attention_heads=8,
-        decoder_attention_heads=8,
-        encoder_ffn_dim=2048,
-        decoder_ffn_dim=2048,
+        d_model=width,
+        encoder_layers=layers,
+        decoder_layers=layers,
+        encoder_attention_heads=width // 64,
+        decoder_attention_heads=width // 64,
+        encoder_ffn_dim=4 * width,
+        decoder_ffn_dim=4 * width,
         pad_token_id=end,
         bos_token_id=end,
         eos_token_id=end,
