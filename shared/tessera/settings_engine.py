@@ -41,8 +41,8 @@ class SequenceEngineSettings(Section, frozen=True, kw_only=True):
         Literal["auto", "stored", "int8", "fp8", "int4", "mxfp4", "nvfp4"],
         says(
             "How linear layers are multiplied. `stored`: as they are. `int8`, `fp8`: weights and inputs in 8 bits. "
-            "`int4`, `mxfp4`, `nvfp4`: weights in 4 bits; on a CPU `int4` keeps the blocks of a GGUF file as they "
-            "are. All but `int8` and `int4` are made for GPUs; a CPU computes them right and slowly. `auto`: `int8` "
+            "`int4`, `mxfp4`, `nvfp4`: weights in 4 bits; on a CPU `int4` keeps the numbers of a GGUF file's "
+            "blocks. All but `int8` and `int4` are made for GPUs; a CPU computes them right and slowly. `auto`: `int8` "
             "where a CPU computes whole steps in it (AVX-512 VNNI, a decoder of Llama's kind) and the model is large, "
             "else `stored`."
         ),

@@ -92,7 +92,7 @@ class QuantizedLinear(nn.Module):
         self.in_features, self.out_features = layer.in_features, layer.out_features
         weight_NK = layer.weight.detach()
         if scheme == "int4" and weight_NK.device.type == "cpu" and weight_NK.shape[1] % SMALL_GROUP == 0:
-            # Groups are GGUF's blocks: what came out of such a file goes on at its own precision.
+            # Groups are GGUF's blocks: what came out of such a file keeps its numbers.
             made: QuantizedWeight | ScaledWeight = quantize_int4_offsets(weight_NK, SMALL_GROUP)
         else:
             made = quantized_weight(weight_NK, scheme)
