@@ -26,7 +26,7 @@ STAMPS = 1501
 SENTENCE = 28
 """Tokens of a transcript with its prompt: 26 are written, as of a sentence of twenty words."""
 LIVELY = 1.0
-"""Deviation of what the decoder reads, so that tokens differ."""
+"""Deviation of what the decoder reads, so that tokens differ from place to place; from clip to clip few do."""
 SURE = 100.0
 """What the decoder's last norm multiplies with: a model that is sure of its tokens is not asked for others."""
 

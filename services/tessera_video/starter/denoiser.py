@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from diffusers.models.transformers.transformer_wan import WanAttnProcessor
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from transformers import UMT5EncoderModel
 
+from tessera.models.padded_prompt import PaddedPrompt
 from tessera.starters.optimize import Average, adamw, autocast, generator, set_learning_rate
 from tessera.starters.run import Run
 from tessera_video.starter import data
@@ -37,34 +37,6 @@ NOISE_MEAN, NOISE_DEVIATION = 0.7, 1.2
 LAYOUT_LAYER, LAYOUT_WEIGHT = 3, 0.1
 PROMPT_TOKENS = 512
 """That the engine pads prompts to."""
-
-
-class PaddedText(WanAttnProcessor):  # type: ignore[misc]
-    """Cross-attention to prompts whose last token stands for all the padding that the engine adds.
-
-    The engine's prompts are `PROMPT_TOKENS` long, most of them equal padding; one token with the logarithm of their
-    number added to its score has the same part in the softmax.
-    """
-
-    def __init__(self, padding: int) -> None:
-        super().__init__()
-        self.padding = padding
-
-    def __call__(
-        self,
-        attn: Any,
-        hidden_states: torch.Tensor,
-        encoder_hidden_states: torch.Tensor | None = None,
-        attention_mask: torch.Tensor | None = None,
-        rotary_emb: Any = None,
-    ) -> torch.Tensor:
-        """See `WanAttnProcessor`."""
-        assert encoder_hidden_states is not None
-        assert attention_mask is None
-        score = encoder_hidden_states.new_zeros(1, 1, 1, encoder_hidden_states.shape[1])
-        score[..., -1] = float(np.log(self.padding))
-        attended: torch.Tensor = super().__call__(attn, hidden_states, encoder_hidden_states, score, rotary_emb)
-        return attended
 
 
 class DenoiserStage:
@@ -186,10 +158,14 @@ class DenoiserStage:
         mask_BL = tokens.attention_mask
         text_BLD = self.text_encoder(tokens.input_ids.long(), mask_BL).last_hidden_state
         text_BLD = torch.cat([text_BLD * mask_BL[..., None], torch.zeros_like(text_BLD[:, :1])], dim=1)
-        padding = PaddedText(PROMPT_TOKENS - mask_BL.shape[1])
+        # As the engine does it: the last token stands for all the padding.
+        bias_1L = text_BLD.new_zeros(1, text_BLD.shape[1])
+        bias_1L[:, -1] = float(np.log(PROMPT_TOKENS - mask_BL.shape[1]))
+        padding = PaddedPrompt()
         for block in self.transformer.blocks:
             block.attn2.set_processor(padding)
-        predicted: torch.Tensor = self.transformer(noisy_BCTHW, timestep, text_BLD, return_dict=False)[0]
+        with padding.of(bias_1L):
+            predicted: torch.Tensor = self.transformer(noisy_BCTHW, timestep, text_BLD, return_dict=False)[0]
         return predicted
 
 
