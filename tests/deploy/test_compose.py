@@ -53,6 +53,12 @@ def test_only_the_gateway_is_published_and_only_to_this_machine(services: dict[s
     assert (port["host_ip"], port["target"]) == ("127.0.0.1", 8000)
 
 
+def test_images_set_for_libraries_what_the_suite_sets_for_its_own_processes() -> None:
+    environment = (COMPOSE / "Dockerfile").read_text().partition("\nENV PATH")[2].partition("\nWORKDIR")[0].split()
+    for name, value in settings.OF_OUR_PROCESSES.items():
+        assert f"{name}={value}" in environment
+
+
 def test_parts_run_unprivileged_under_an_init_with_a_read_only_root(services: dict[str, Any]) -> None:
     for name, service in services.items():
         assert service["init"] is True, name

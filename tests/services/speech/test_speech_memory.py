@@ -19,8 +19,8 @@ TRANSCRIPTION = "tiny-random-transcription"
 REQUESTS = int(os.environ.get("TESSERA_TEST_SPEECH_REQUESTS", "160"))
 AT_ONCE = 4
 GROWTH_BYTES = 64 << 20
-"""Of a process: allocators keep what they once had, and find their size only slowly (the engine's after some 700
-requests of three lengths, 100 MB above where it began; nothing comes after that)."""
+"""Of a process: what is compiled for lengths seen for the first time is kept for as many shapes as
+`tessera.settings.OF_OUR_PROCESSES` says. They are reached after some hundred requests; nothing comes after that."""
 
 
 def resident(pid: int) -> int:
