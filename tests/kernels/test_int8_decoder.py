@@ -10,26 +10,28 @@ from hypothesis import strategies as st
 
 from tessera_kernels.int8_decoder import cpu, machine, rows
 from tessera_kernels.int8_decoder.attend import attend_rows
-from tessera_kernels.int8_decoder.layout import packed
+from tessera_kernels.int8_decoder.layout import Field, packed
 from tessera_kernels.int8_decoder.team import Team
 
 pytestmark = pytest.mark.skipif(not machine.available(), reason="the processor has no AVX-512 VNNI")
-LINEAR_FIELDS = 10
 
 
-def multiplied(weight_NK, x_TK, *, bias=True, in_float=4, add=False, threads=1):
+def multiplied(weight_NK, x_TK, *, bias=True, in_float=4, add=False, threads=1, group=None):
     """`_multiply` on random steps, and what it should be in float64."""
     generator = np.random.default_rng(len(x_TK))
     outputs, inputs = weight_NK.shape
-    steps_N, steps_T = (generator.random(count).astype(np.float32) + 0.1 for count in (outputs, len(x_TK)))
+    starts = np.arange(0, inputs, group or inputs)
+    steps_N = generator.random(outputs).astype(np.float32) + 0.1
+    steps_GT = generator.random((len(starts), len(x_TK))).astype(np.float32) + 0.1
     bias_N = generator.standard_normal(outputs).astype(np.float32)
     exact_TM = generator.standard_normal((len(x_TK), max(1, in_float))).astype(np.float32)
     float_MN = generator.standard_normal((in_float, outputs)).astype(np.float32)
     blocks = float_MN.reshape(in_float, outputs // 16, 16).transpose(1, 0, 2).reshape(-1)
     floats = np.concatenate([steps_N, bias_N, blocks])
     fields = np.array([0, outputs, inputs, 0, 0, 0, in_float, 2 * outputs, 0, outputs if bias else -1])
-    assert len(fields) == LINEAR_FIELDS
-    corrections = 128 * weight_NK.astype(np.int32).sum(1, dtype=np.int32)
+    fields = np.append(fields, group or inputs)
+    assert len(fields) == len(Field)
+    corrections = 128 * np.add.reduceat(weight_NK, starts, axis=1, dtype=np.int32).T.reshape(-1)
     arenas = packed(weight_NK).reshape(-1), floats, corrections
     unsigned = (x_TK.astype(np.int32) + 128).astype(np.uint8)
     before = generator.standard_normal((len(x_TK), outputs)).astype(np.float32) if add else np.nan
@@ -37,8 +39,9 @@ def multiplied(weight_NK, x_TK, *, bias=True, in_float=4, add=False, threads=1):
     target[:] = before
     for me in range(threads):
         sums = np.zeros((16, 16), np.int32)
-        cpu._multiply(me, threads, fields, arenas, (unsigned, steps_T, exact_TM, sums), len(x_TK), target, add)
-    exact = (x_TK.astype(np.float64) @ weight_NK.astype(np.float64).T) * steps_N * steps_T[:, None].astype(np.float64)
+        cpu._multiply(me, threads, fields, arenas, (unsigned, steps_GT, exact_TM, sums), len(x_TK), target, add)
+    steps_TK = steps_GT.T.astype(np.float64).repeat(np.diff([*starts, inputs]), axis=1)
+    exact = ((x_TK * steps_TK) @ weight_NK.astype(np.float64).T) * steps_N
     exact += exact_TM[:, :in_float].astype(np.float64) @ float_MN
     return target, exact + (bias_N if bias else 0) + (before if add else 0)
 
@@ -52,13 +55,35 @@ def multiplied(weight_NK, x_TK, *, bias=True, in_float=4, add=False, threads=1):
     add=st.booleans(),
     in_float=st.sampled_from([0, 2, 16]),
     threads=st.integers(1, 3),
+    group=st.sampled_from([None, 16, 48, 128]),
 )
-def test_products_are_exact_integers_scaled(tokens, inputs, outputs, bias, add, in_float, threads):
+def test_products_are_exact_integers_scaled(tokens, inputs, outputs, bias, add, in_float, threads, group):
     generator = np.random.default_rng(tokens)
     weight_NK = generator.integers(-127, 128, (16 * outputs, 16 * inputs)).astype(np.int8)
     x_TK = generator.integers(-127, 128, (tokens, 16 * inputs)).astype(np.int8)
-    got, exact = multiplied(weight_NK, x_TK, bias=bias, add=add, in_float=in_float, threads=threads)
+    got, exact = multiplied(weight_NK, x_TK, bias=bias, add=add, in_float=in_float, threads=threads, group=group)
     np.testing.assert_allclose(got, exact, rtol=2e-6, atol=2e-6 * np.abs(exact).max())
+
+
+@pytest.mark.parametrize("group", [None, 32])
+def test_a_row_of_a_product_is_the_same_bits_whatever_is_multiplied_with_it(group):
+    generator = np.random.default_rng(0)
+    weight_NK = generator.integers(-127, 128, (32, 112)).astype(np.int8)
+    x_TK = generator.integers(-127, 128, (31, 112)).astype(np.int8)
+    x_TK[:] = x_TK[0]
+    found = []
+    for tokens in (1, 2, 4, 8, 16, 31):
+        steps = np.full((4, tokens), 0.37, np.float32) * np.arange(1, 5, dtype=np.float32)[:, None]
+        fields = np.array([0, 32, 112, 0, 0, 0, 0, 32, 0, -1, group or 112])
+        starts = np.arange(0, 112, group or 112)
+        corrections = 128 * np.add.reduceat(weight_NK, starts, axis=1, dtype=np.int32).T.reshape(-1)
+        arenas = packed(weight_NK).reshape(-1), np.linspace(0.1, 1, 32, dtype=np.float32), corrections
+        out = np.full((tokens, 32), np.nan, np.float32)
+        unsigned = (x_TK[:tokens].astype(np.int32) + 128).astype(np.uint8)
+        work = (unsigned, steps, np.zeros((tokens, 1), np.float32), np.zeros((16, 16), np.int32))
+        cpu._multiply(0, 1, fields, arenas, work, tokens, out, False)
+        found.append(out)
+    assert all(np.array_equal(out, found[0].repeat(len(out), axis=0)) for out in found)
 
 
 def test_the_largest_numbers_there_are_do_not_overflow():
@@ -78,17 +103,26 @@ def test_exp_is_within_two_units_of_the_last_place():
 
 
 @settings(max_examples=30, deadline=None)
-@given(width=st.integers(1, 90), size=st.sampled_from([1e-30, 1.0, 1e20]), kept=st.integers(0, 3))
-def test_rounding_takes_half_a_step_at_most(width, size, kept):
+@given(
+    width=st.integers(1, 90),
+    size=st.sampled_from([1e-30, 1.0, 1e20]),
+    kept=st.integers(0, 3),
+    group=st.sampled_from([16, 32, 90]),
+)
+def test_rounding_takes_half_a_step_at_most(width, size, kept, group):
     generator = np.random.default_rng(width)
     row = (generator.standard_normal(width) * size).astype(np.float32)
     shrink = (generator.random(width) + 0.5).astype(np.float32)
     columns = np.sort(generator.permutation(width)[:kept]).astype(np.int32)
     out, exact = np.zeros(width, np.uint8), np.full(3, np.nan, np.float32)
-    step = rows.quantize(row, shrink, columns, np.empty(width, np.float32), out, exact)
+    steps = np.full(-(-width // group), np.nan, np.float32)
+    rows.quantize(row, shrink, columns, group, np.empty(width, np.float32), out, exact, steps)
     wanted = row.astype(np.float64) * shrink
     wanted[columns] = 0
-    assert np.abs((out.astype(np.float64) - 128) * step - wanted).max() <= 0.5001 * step + 1e-30
+    parts = np.arange(0, width, group)
+    np.testing.assert_allclose(steps, np.maximum.reduceat(np.abs(wanted), parts) / 127, rtol=1e-5, atol=1e-32)
+    step = steps.astype(np.float64).repeat(group)[:width]
+    assert (np.abs((out.astype(np.float64) - 128) * step - wanted) <= 0.5001 * step + 1e-30).all()
     assert (exact[: len(columns)] == row[columns]).all()
 
 
@@ -98,7 +132,9 @@ def test_a_row_with_a_value_that_is_none_has_no_step(value, column):
     row = np.ones(32, np.float32)
     row[column] = value
     work, out, exact = np.empty(32, np.float32), np.zeros(32, np.uint8), np.zeros(1, np.float32)
-    assert np.isnan(rows.quantize(row, np.ones(32, np.float32), np.array([5], np.int32), work, out, exact))
+    step = np.zeros(1, np.float32)
+    rows.quantize(row, np.ones(32, np.float32), np.array([5], np.int32), 32, work, out, exact, step)
+    assert np.isnan(step[0])
 
 
 @pytest.mark.parametrize(("gate", "reference"), [(rows.gate_silu, torch.nn.functional.silu), (rows.gate_gelu, None)])

@@ -82,6 +82,16 @@ def babble(matcher, tokens: list[bytes], seed: int, longest: int = 600) -> bytes
     for _ in range(longest):
         possible = choices(matcher)
         assert possible, f"stuck after {said!r}"
+        if forced := matcher.forced():
+            text = b"".join(tokens[token] for token in forced)
+            assert text
+            assert STOP not in forced
+            # Whatever may come next begins so, or is the beginning of it.
+            assert all(text.startswith(tokens[token]) or tokens[token].startswith(text) for token in possible)
+            if dice.random() < 0.5:
+                assert all(matcher.accept(token) for token in forced)
+                said += text
+                continue
         # Ends are likelier than their share, so that most texts do end.
         weights = [
             1 if token == STOP or tokens[token][:1] in b'"}],:' else 0.3 if tokens[token] < b"\x80" else 0.01
@@ -372,6 +382,40 @@ def test_tokens_that_are_taken_back_leave_no_trace(compiler, seed, thinks):
         assert matcher.ended == other.ended
         if not matcher.ended:
             assert choices(matcher) == choices(other)
+            assert matcher.forced() == other.forced()
+
+
+@pytest.mark.parametrize("backend", ["xgrammar", "llguidance"])
+def test_forced_text_is_written_as_the_tokenizer_writes_it(tmp_path, backend):
+    """Not letter by letter, though the grammar would take that too."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    spelled = {token: index for index, token in enumerate([*alphabet, "nu", "nul", "null"])}
+    fast = Tokenizer(models.BPE(spelled, [("n", "u"), ("nu", "l"), ("nul", "l")]))
+    fast.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    fast.decoder = decoders.ByteLevel()
+    fast.add_special_tokens([AddedToken("</s>", special=True)])
+    fast.save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "config.json").write_text(json.dumps({"eos_token_id": 259}))
+    whole = [spelled[token] for token in ("[", "null", ",", "null", ",")]
+    matcher = compiler_for(backend, tmp_path, 260).compile(grammar("choice", ["[null,null,1", "[null,null,2"]))()
+    forced = matcher.forced()
+    assert forced in (whole, whole[:-1])  # the last one could be the beginning of a longer one
+    assert all(matcher.accept(token) for token in forced)
+    assert matcher.forced() == []
+    words = Vocabulary.of(tmp_path, 260)
+    assert words.written("[null,null,") == whole
+    assert words.written("null\u00e9") == fast.encode("null\u00e9").ids
+    assert Vocabulary.of(tmp_path, 257).written("null") == [], "the model does not know the token"
+
+
+def test_text_that_the_tokenizer_changes_is_written_by_sampling(byte_model, tmp_path):
+    fast = Tokenizer.from_file(str(byte_model / "tokenizer.json"))
+    fast.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True, use_regex=False)
+    fast.save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "config.json").write_text((byte_model / "config.json").read_text())
+    assert Vocabulary.of(tmp_path, SIZE).written("abc") == []
+    matcher = compiler_for("xgrammar", tmp_path, SIZE).compile(grammar("choice", ["abc"]))()
+    assert matcher.forced() == []
 
 
 def test_a_model_that_thinks_is_free_until_it_has_thought(compiler, words):
@@ -383,6 +427,7 @@ def test_a_model_that_thinks_is_free_until_it_has_thought(compiler, words):
     assert all(token == THINK or b"ab".startswith(words.tokens[token]) for token in first)
     assert may.accept(THINK)
     assert len(choices(may)) == SIZE - 1  # anything but the end
+    assert may.forced() == []
     assert may.accept(100)
     assert may.accept(UNTHINK)
     assert babble(may, words.tokens, 1) == b"ab"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 
 import pytest
@@ -84,7 +85,7 @@ def generate(name: str, pattern: str | None = None, **sampling) -> Generate:
 
 def text(tokens: list[int]) -> str:
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    return "".join(alphabet[token] for token in tokens if token < 256)
+    return "".join(alphabet[token] for token in tokens if token < 256).replace("Ġ", " ")
 
 
 def run(engine, *, until=lambda ended: False) -> tuple[dict[str, list[int]], dict[str, object]]:
@@ -168,6 +169,9 @@ def test_what_a_grammar_excludes_is_never_picked_however_likely():
         def accept(self, token):
             return token == 35
 
+        def forced(self):
+            return []
+
         def rollback(self, count):
             raise AssertionError
 
@@ -195,3 +199,96 @@ def test_many_schemas_at_once(engine):
             assert ended[str(number)] == "stop"
             assert json.loads(text(tokens[str(number)])) in schema["enum"]
     assert engine.gauges()["grammars_compiled"] == 3
+
+
+KEYS = r'\{"temperature_celsius": [0-9]{1,3}, "city": "[a-d]{2}"\}'
+"""A byte is a token here, so all but the last of each constant run is forced."""
+
+
+def test_what_a_grammar_forces_is_taken_in_one_step(engine):
+    engine.submit(generate("forced", KEYS, max_tokens=80))
+    tokens, ended = run(engine)
+    assert ended == {"forced": "stop"}
+    assert re.fullmatch(KEYS, text(tokens["forced"]))
+    gauges = engine.gauges()
+    assert gauges["forced_tokens"] + gauges["sampled_tokens"] == len(tokens["forced"])
+    assert gauges["forced_tokens"] > 30
+    assert gauges["steps"] < 20
+
+
+def test_forced_tokens_have_scores_where_those_are_asked_for_and_the_text_is_the_same(engine):
+    engine.submit(generate("plain", KEYS, max_tokens=80))
+    plain = run(engine)[0]["plain"]
+    engine.submit(generate("scored", KEYS, max_tokens=80, logprobs=1))
+    scores, scored = [], []
+    while engine.has_work():
+        for answer in engine.step():
+            scores += answer.scores
+            scored += answer.token_ids
+    assert scored == plain
+    assert len(scores) == len(plain)
+
+
+@pytest.mark.parametrize("most", [1, 2, 9, 20, 21, 22])
+def test_no_more_tokens_are_forced_than_a_request_may_have(engine, most):
+    engine.submit(generate("cut", KEYS, max_tokens=most))
+    tokens, ended = run(engine)
+    assert len(tokens["cut"]) == most
+    assert ended == {"cut": "length"}
+    assert '{"temperature_celsius": '.startswith(text(tokens["cut"])[:24])
+
+
+def test_a_grammar_that_does_not_accept_what_it_forces_ends_its_request_alone(engine):
+    class Wrong:
+        ended = False
+        accepted = 0
+
+        def fill_mask(self, mask, row):
+            mask[row] = -1
+
+        def accept(self, token):
+            self.accepted += 1
+            return self.accepted < 3
+
+        def forced(self):
+            return [97, 98] if self.accepted else []
+
+        def rollback(self, count):
+            raise AssertionError
+
+    request = SequenceRequest("wrong", [1, 2], Sampling(max_tokens=9))
+    request.matcher = Wrong()
+    engine.scheduler.submit(request)
+    engine.requests["wrong"] = request
+    engine.submit(generate("right", "[ab]{4}"))
+    tokens, ended = run(engine)
+    assert "grammar" in str(ended["wrong"])
+    assert len(tokens["wrong"]) == 2
+    assert ended["right"] == "stop"
+
+
+@pytest.mark.parametrize("settings", [{}, {"overlap": "on"}, {"speculation": "ngram"}, {"max_batch_tokens": 5}])
+@pytest.mark.parametrize("pages", [16, 400])
+def test_forced_tokens_change_no_text_whatever_else_the_engine_does(directory, gated, settings, pages):
+    patterns = [KEYS, r'(\{"name": "[xy]{3}"\} ){3}', r"(aaaa|bbbb)*c", r'\["long constant text", [0-9]\]', None]
+    asked = [
+        generate(f"{number}", patterns[number % 5], max_tokens=60, seed=number, temperature=(0.0, 1.0)[number % 2])
+        for number in range(10)
+    ]
+
+    def answers(settings: dict[str, object], pages: int) -> dict[str, list[int]]:
+        room = pages * 4 * 256  # a page of four positions
+        runner = SequenceRunner(directory, choose("cpu", threads=1), page_size=4, kv_cache_bytes=room)
+        assert runner.pages == pages
+        grammars = Grammars(lambda: gated, vocabulary=SIZE, stop_ids=[STOP], timeout_s=5)
+        ready = Ready(device="cpu", cards=[], directories=[], report={})
+        engine = SequenceEngine(runner, SequenceEngineSettings(**settings), ready, grammars)
+        for one in asked:
+            engine.submit(one)
+        tokens, ended = run(engine)
+        assert set(ended) == {one.request_id for one in asked}
+        engine.scheduler.check_integrity()
+        assert (engine.scheduler.preemptions > 0) == (pages == 16)
+        return tokens
+
+    assert answers(settings, pages) == answers({"max_running": 1}, 400)

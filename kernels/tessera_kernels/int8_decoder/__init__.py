@@ -1,7 +1,8 @@
 """A step of a decoder with 8-bit weights on a CPU: all layers in one compiled call instead of some thousand small ones.
 
-The arithmetic is `int8_linear`'s, `rms_norm`'s and `paged_attention`'s; a row's result is the same bits whatever shares
-its step. Does not know models: who calls says what the layers are. Needs a processor with AVX-512 VNNI.
+The arithmetic is `int8_linear`'s (with steps for groups of inputs where a layer asks for them), `rms_norm`'s and
+`paged_attention`'s; a row's result is the same bits whatever shares its step. Does not know models: who calls says what
+the layers are. Needs a processor with AVX-512 VNNI.
 
 Shape letters: T tokens, C features, V vocabulary, R rows that get logits, L layers, P pages, S slots of a page, H
 key-value heads, D head dim, Q query heads.
@@ -105,6 +106,7 @@ class Decoder:
         linears.append(table[-1:, Part.QKV : Part.QKV + len(Field)])
         self._widest_in = int(max(one[:, Field.INPUTS].max() for one in linears))
         self._widest_out = int(max(one[:, Field.OUTPUTS].max() for one in linears[:-1]))
+        self._most_groups = int(max((-(-one[:, Field.INPUTS] // one[:, Field.GROUP])).max() for one in linears))
         self._in_float = int(max(one[:, Field.IN_FLOAT].max() for one in linears))
         self._vocabulary = int(table[-1, Part.QKV + Field.OUTPUTS])
         stacked = [_stack(tensors) for tensors in zip(*(cache.tensors for cache in caches), strict=True)]
@@ -176,7 +178,7 @@ class Decoder:
             (ragged.page_table_BM.numpy(), sequence_T, context_T, block_U),
             (
                 np.empty((height, self._widest_in), np.uint8),
-                np.empty(height, np.float32),
+                np.empty((self._most_groups, height), np.float32),
                 np.empty((height, self._in_float), np.float32),
                 np.empty((threads, cpu.MOST_ROWS, machine.LANES), np.int32),
                 np.empty((tokens, _apart(self._widest_out)), np.float32),

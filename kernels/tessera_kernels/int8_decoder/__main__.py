@@ -28,6 +28,7 @@ HEAD, GATE_UP = 49_152, 3_072
 """Outputs. The head is the largest product, whose 28 MB no cache holds."""
 HEADS, KV_HEADS, DIM, PAGE = 9, 3, 64, 16
 LAYERS, INNER, LONGEST = 30, 1_536, 1_024
+GROUP = 128
 
 
 def best(work: Callable[[], object]) -> float:
@@ -40,21 +41,25 @@ def best(work: Callable[[], object]) -> float:
     return min(times)
 
 
-def products(outputs: int) -> None:
+def products(outputs: int, inputs: int = INPUTS, group: int | None = None) -> None:
     """Rows times a layer's weights."""
     generator = np.random.default_rng(0)
-    weight_NK = generator.integers(-127, 128, (outputs, INPUTS)).astype(np.int8)
+    weight_NK = generator.integers(-127, 128, (outputs, inputs)).astype(np.int8)
     fields = np.full(len(Field), -1, np.int64)
-    fields[: Field.BIAS] = [0, outputs, INPUTS, 0, 0, 0, IN_FLOAT, outputs, 0]
+    fields[: Field.BIAS] = [0, outputs, inputs, 0, 0, 0, IN_FLOAT, outputs, 0]
+    fields[Field.GROUP] = group or inputs
+    groups = 1 if group is None else -(-inputs // group)
     floats = generator.standard_normal(outputs * (1 + IN_FLOAT)).astype(np.float32)
-    arenas = packed(weight_NK).reshape(-1), floats, np.zeros(outputs, np.int32)
+    arenas = packed(weight_NK).reshape(-1), floats, np.zeros(groups * outputs, np.int32)
     transposed_KN, float_NK = torch.from_numpy(weight_NK).t(), torch.from_numpy(weight_NK).float()
-    print(f"{outputs} x {INPUTS}, ours with scales and float columns; torch._int_mm; torch in float32; ours ÷ int_mm")
+    steps = "" if group is None else f", a step for {group} inputs"
+    ours_is = "ours with scales and float columns"
+    print(f"{outputs} x {inputs}{steps}, {ours_is}; torch._int_mm; torch in float32; ours ÷ int_mm")
     for tokens in (1, 4, 16, 64, 256):
-        x_TK = generator.integers(-127, 128, (tokens, INPUTS)).astype(np.int8)
+        x_TK = generator.integers(-127, 128, (tokens, inputs)).astype(np.int8)
         work = (
             (x_TK.astype(np.int16) + 128).astype(np.uint8),
-            np.ones(tokens, np.float32),
+            np.ones((groups, tokens), np.float32),
             np.ones((tokens, IN_FLOAT), np.float32),
             np.zeros((cpu.MOST_ROWS, machine.LANES), np.int32),
         )
@@ -63,7 +68,7 @@ def products(outputs: int) -> None:
         rows = torch.from_numpy(x_TK)
         integers = best(partial(torch._int_mm, rows, transposed_KN))
         floats_s = best(partial(functional.linear, rows.float(), float_NK))
-        operations, read = 2 * tokens * outputs * INPUTS, outputs * INPUTS
+        operations, read = 2 * tokens * outputs * inputs, outputs * inputs
         speed = f"{operations / ours / 1e9:6.0f} GOP/s {read / ours / 1e9:5.1f} GB/s"
         theirs = f"{1e3 * integers:8.2f} ms   {1e3 * floats_s:8.2f} ms"
         print(f"  {tokens:4} rows   {1e3 * ours:8.2f} ms {speed}   {theirs}   {integers / ours:6.2f} x")
@@ -98,8 +103,8 @@ def decoder(keys: torch.dtype) -> Decoder:
     torch.manual_seed(0)
     ones_C, columns_M = torch.ones(INPUTS), torch.arange(IN_FLOAT)
 
-    def linear(outputs: int, inputs: int) -> Linear:
-        return Linear(quantize_weight(torch.randn(outputs, inputs) / inputs**0.5, columns_M), None)
+    def linear(outputs: int, inputs: int, group: int | None = None) -> Linear:
+        return Linear(quantize_weight(torch.randn(outputs, inputs) / inputs**0.5, columns_M), None, group)
 
     layers = [
         Layer(
@@ -110,7 +115,7 @@ def decoder(keys: torch.dtype) -> Decoder:
             linear(INPUTS, HEADS * DIM),
             ones_C,
             linear(2 * INNER, INPUTS),
-            linear(INPUTS, INNER),
+            linear(INPUTS, INNER, GROUP),
             None,
         )
         for _ in range(LAYERS)
@@ -162,5 +167,7 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     products(HEAD)
     products(GATE_UP)
+    products(INPUTS, INNER)
+    products(INPUTS, INNER, GROUP)
     attention()
     steps()

@@ -32,13 +32,17 @@ SINGLE = 4
 
 _dot_16, _dot_8 = vectors.dot_rows(16, 1), vectors.dot_rows(8, 1)
 _dot_4, _dot_2, _dot_1 = vectors.dot_rows(4, 2), vectors.dot_rows(2, 4), vectors.dot_rows(1, 4)
+_gather_16, _gather_8 = vectors.gather_rows(16, 1), vectors.gather_rows(8, 1)
+_gather_4, _gather_2, _gather_1 = vectors.gather_rows(4, 2), vectors.gather_rows(2, 4), vectors.gather_rows(1, 4)
 _put_4, _put_1 = vectors.finish_rows(4, add=False), vectors.finish_rows(1, add=False)
 _add_4, _add_1 = vectors.finish_rows(4, add=True), vectors.finish_rows(1, add=True)
+_put_gathered_4, _put_gathered_1 = (vectors.finish_rows(count, add=False, gathered=True) for count in (4, 1))
+_add_gathered_4, _add_gathered_1 = (vectors.finish_rows(count, add=True, gathered=True) for count in (4, 1))
 _yield: Any = numba.types.ExternalFunction("sched_yield", numba.types.int32()) if numba else None
 
 # Plain numbers: compiled code knows no enumerations of fields.
 _WEIGHT, _OUTPUTS, _INPUTS, _CORRECTION, _SCALE = (int(field) for field in list(Field)[:5])
-_COLUMNS, _IN_FLOAT, _FLOAT, _SHRINK, _BIAS = (int(field) for field in list(Field)[5:])
+_COLUMNS, _IN_FLOAT, _FLOAT, _SHRINK, _BIAS, _GROUP = (int(field) for field in list(Field)[5:])
 _QKV, _OUT, _GATE_UP, _DOWN = (int(part) for part in list(Part)[:4])
 _NORM, _MLP_NORM, _QUERY_NORM, _KEY_NORM, _WINDOW = (int(part) for part in list(Part)[4:])
 
@@ -75,67 +79,114 @@ def _multiply(me, threads, linear, arenas, work, tokens, target_TW, add):
 def _multiply_rows(me, threads, linear, arenas, work, between, target_TW, add):
     """`_multiply` of the rows between two."""
     bytes_, floats, ints = arenas
-    quantized_TW, scale_T, exact_TM, sums = work
-    weights, groups = bytes_.ctypes.data + linear[_WEIGHT], linear[_INPUTS] // 4
-    blocks, in_float = linear[_OUTPUTS] // LANES, linear[_IN_FLOAT]
-    stride, first_row, sum_ = quantized_TW.shape[1], quantized_TW.ctypes.data, sums.ctypes.data
+    quantized_TW, step_GT, exact_TM, sums = work
+    weights, inputs, group = bytes_.ctypes.data + linear[_WEIGHT], linear[_INPUTS], linear[_GROUP]
+    outputs, in_float, gathered = linear[_OUTPUTS], linear[_IN_FLOAT], group < inputs
+    blocks, sum_ = outputs // LANES, sums.ctypes.data
+    stride, first_row = quantized_TW.shape[1], quantized_TW.ctypes.data
     target, target_stride = target_TW.ctypes.data, target_TW.shape[1] * SINGLE
-    steps_T, exact, exact_stride = scale_T.ctypes.data, exact_TM.ctypes.data, exact_TM.shape[1] * SINGLE
+    step, step_stride = step_GT.ctypes.data, step_GT.shape[1] * SINGLE
+    exact, exact_stride = exact_TM.ctypes.data, exact_TM.shape[1] * SINGLE
     for block in range(blocks * me // threads, blocks * (me + 1) // threads):
         begin = block * LANES
         steps_N = floats.ctypes.data + (linear[_SCALE] + begin) * SINGLE
         correction_N = ints.ctypes.data + (linear[_CORRECTION] + begin) * SINGLE
         in_float_MN = floats.ctypes.data + (linear[_FLOAT] + begin * in_float) * SINGLE
         bias_N = floats.ctypes.data + (linear[_BIAS] + begin) * SINGLE if linear[_BIAS] >= 0 else 0
-        column = weights + block * groups * 4 * LANES
+        column = weights + block * inputs * LANES
         row, end = between
         while row < end:
             left, place = end - row, first_row + row * stride
-            if left >= MOST_ROWS:
-                count = 16
-                _dot_16(place, stride, column, groups, sum_)
-            elif left >= 8:
-                count = 8
-                _dot_8(place, stride, column, groups, sum_)
-            elif left >= 4:
-                count = 4
-                _dot_4(place, stride, column, groups, sum_)
-            elif left >= 2:
-                count = 2
-                _dot_2(place, stride, column, groups, sum_)
+            count = 16 if left >= 16 else 8 if left >= 8 else 4 if left >= 4 else 2 if left >= 2 else 1
+            if gathered:
+                at = 0
+                for g in range(-(-inputs // group)):
+                    quads, steps_T = min(group, inputs - at) // 4, step + g * step_stride + row * SINGLE
+                    behind = (correction_N + g * outputs * SINGLE, steps_T, int(g == 0))
+                    _gather(count, place + at, stride, column + at * LANES, quads, sum_, behind)
+                    at += group
             else:
-                count = 1
-                _dot_1(place, stride, column, groups, sum_)
-            done = 0
-            while done < count:
-                t, some = row + done, sum_ + done * LANES * SINGLE
-                step_T, exact_M = steps_T + t * SINGLE, exact + t * exact_stride
-                out = target + t * target_stride + begin * SINGLE
-                rest = (exact_M, exact_stride, in_float_MN, in_float, bias_N, out, target_stride)
-                if count >= 4:
-                    if add:
-                        _add_4(some, correction_N, steps_N, step_T, *rest)
-                    else:
-                        _put_4(some, correction_N, steps_N, step_T, *rest)
-                    done += 4
-                else:
-                    if add:
-                        _add_1(some, correction_N, steps_N, step_T, *rest)
-                    else:
-                        _put_1(some, correction_N, steps_N, step_T, *rest)
-                    done += 1
+                _dot(count, place, stride, column, inputs // 4, sum_)
+            each = 4 if count >= 4 else 1
+            for t in range(row, row + count, each):
+                rest = (
+                    step + t * SINGLE,
+                    exact + t * exact_stride,
+                    exact_stride,
+                    in_float_MN,
+                    in_float,
+                    bias_N,
+                    target + t * target_stride + begin * SINGLE,
+                    target_stride,
+                )
+                _finish(each, add, gathered, sum_ + (t - row) * LANES * SINGLE, correction_N, steps_N, rest)
             row += count
+
+
+@compiled(ELEMENTS)
+def _dot(count, place, stride, column, quads, sum_):
+    """Integer sums of so many rows."""
+    if count == 16:
+        _dot_16(place, stride, column, quads, sum_)
+    elif count == 8:
+        _dot_8(place, stride, column, quads, sum_)
+    elif count == 4:
+        _dot_4(place, stride, column, quads, sum_)
+    elif count == 2:
+        _dot_2(place, stride, column, quads, sum_)
+    else:
+        _dot_1(place, stride, column, quads, sum_)
+
+
+@compiled(ELEMENTS)
+def _gather(count, place, stride, column, quads, sum_, rest):
+    """Sums of so many rows with their steps; `rest` are the last arguments of `vectors.gather_rows`."""
+    if count == 16:
+        _gather_16(place, stride, column, quads, sum_, *rest)
+    elif count == 8:
+        _gather_8(place, stride, column, quads, sum_, *rest)
+    elif count == 4:
+        _gather_4(place, stride, column, quads, sum_, *rest)
+    elif count == 2:
+        _gather_2(place, stride, column, quads, sum_, *rest)
+    else:
+        _gather_1(place, stride, column, quads, sum_, *rest)
+
+
+@compiled(ELEMENTS)
+def _finish(count, add, gathered, sum_, correction_N, steps_N, rest):
+    """Outputs of four rows or one; `rest` are the last arguments of `vectors.finish_rows`."""
+    if count == 4 and gathered:
+        if add:
+            _add_gathered_4(sum_, correction_N, steps_N, *rest)
+        else:
+            _put_gathered_4(sum_, correction_N, steps_N, *rest)
+    elif count == 4:
+        if add:
+            _add_4(sum_, correction_N, steps_N, *rest)
+        else:
+            _put_4(sum_, correction_N, steps_N, *rest)
+    elif gathered:
+        if add:
+            _add_gathered_1(sum_, correction_N, steps_N, *rest)
+        else:
+            _put_gathered_1(sum_, correction_N, steps_N, *rest)
+    elif add:
+        _add_1(sum_, correction_N, steps_N, *rest)
+    else:
+        _put_1(sum_, correction_N, steps_N, *rest)
 
 
 @compiled(ELEMENTS)
 def _round_row(t, row_K, linear, arenas, work, spare):
     """Row `t` of what is multiplied next."""
     _, floats, ints = arenas
-    quantized_TW, scale_T, exact_TM, _ = work
+    quantized_TW, step_GT, exact_TM, _ = work
     width = linear[_INPUTS]
     shrink_K = floats[linear[_SHRINK] : linear[_SHRINK] + width]
     columns_M = ints[linear[_COLUMNS] : linear[_COLUMNS] + linear[_IN_FLOAT]]
-    scale_T[t] = rows.quantize(row_K, shrink_K, columns_M, spare[:width], quantized_TW[t, :width], exact_TM[t])
+    quantized_K, step_G = quantized_TW[t, :width], step_GT[: -(-width // linear[_GROUP]), t]
+    rows.quantize(row_K, shrink_K, columns_M, linear[_GROUP], spare[:width], quantized_K, exact_TM[t], step_G)
 
 
 @compiled(ELEMENTS)
@@ -222,11 +273,11 @@ def _program(version: str) -> Any:
             return
         features, heads, _, dim, activation, epsilon, _ = model
         cosine_TD, sine_TD = rotary
-        quantized_TW, scale_T, exact_TM, sums_XRN, wide_TW, attended_TA, scores_XQL, query_XQD, out_XQD = buffers
+        quantized_TW, step_GT, exact_TM, sums_XRN, wide_TW, attended_TA, scores_XQL, query_XQD, out_XQD = buffers
         rows_R, logits_RV = logits
         floats = arenas[1]
         tokens, layers = len(x_TC), len(table) - 1
-        work = (quantized_TW, scale_T, exact_TM, sums_XRN[me])
+        work = (quantized_TW, step_GT, exact_TM, sums_XRN[me])
         scratch = (scores_XQL[me], query_XQD[me], out_XQD[me])
         widest = quantized_TW.shape[1]
         spare, gated, normed = (

@@ -35,32 +35,41 @@ class Field(IntEnum):
     FLOAT = 7
     SHRINK = 8
     BIAS = 9
+    GROUP = 10
 
 
 class Part(IntEnum):
     """Columns of a layer in the table: where the fields of its linear layers begin, then offsets of its norms."""
 
     QKV = 0
-    OUT = 10
-    GATE_UP = 20
-    DOWN = 30
-    NORM = 40
-    MLP_NORM = 41
-    QUERY_NORM = 42
-    KEY_NORM = 43
-    WINDOW = 44
+    OUT = 11
+    GATE_UP = 22
+    DOWN = 33
+    NORM = 44
+    MLP_NORM = 45
+    QUERY_NORM = 46
+    KEY_NORM = 47
+    WINDOW = 48
 
 
-WIDTH = 45
+WIDTH = 49
 NOTHING = -1
 
 
 @dataclass(frozen=True)
 class Linear:
-    """A layer in 8 bits, and its bias [outputs] if it has one."""
+    """A layer in 8 bits.
+
+    Attributes:
+        weight: of it.
+        bias_N: [outputs], if it has one.
+        group: inputs of a row that share a step, a multiple of 16; None: all do. Where a few are much larger than the
+            others, these lose less so.
+    """
 
     weight: Int8Weight
     bias_N: torch.Tensor | None
+    group: int | None = None
 
 
 @dataclass(frozen=True)
@@ -135,9 +144,10 @@ class Arenas:
         columns = weight.columns_M.numpy()
         row[Field.OUTPUTS], row[Field.INPUTS], row[Field.IN_FLOAT] = outputs, inputs, len(columns)
         row[Field.WEIGHT] = self._put(0, self._bytes, packed(weight_NK).reshape(-1))
+        row[Field.GROUP] = group = linear.group or inputs
         # Inputs are unsigned for the processor, 128 too large: that much of each sum is the weights' own.
-        correction = 128 * weight_NK.astype(np.int32).sum(axis=1, dtype=np.int32)
-        row[Field.CORRECTION] = self._put(2, self._ints, correction)
+        sums = np.add.reduceat(weight_NK, np.arange(0, inputs, group), axis=1, dtype=np.int32)
+        row[Field.CORRECTION] = self._put(2, self._ints, np.ascontiguousarray(128 * sums.T).reshape(-1))
         row[Field.COLUMNS] = self._put(2, self._ints, columns.astype(np.int32))
         row[Field.SCALE] = self._add_floats(weight.scale_N)
         row[Field.SHRINK] = self._add_floats(weight.shrink_K)
@@ -165,7 +175,8 @@ def packed(weight_NK: npt.NDArray[np.int8]) -> npt.NDArray[np.int8]:
 def fits(linear: Linear) -> bool:
     """Whether a layer's sizes are multiples of what the processor takes at once."""
     inputs, outputs = linear.weight.weight_KN.shape
-    return inputs % LANES == 0 and outputs % LANES == 0 and len(linear.weight.columns_M) % 2 == 0
+    whole = all(size % LANES == 0 for size in (inputs, outputs, linear.group or inputs))
+    return whole and len(linear.weight.columns_M) % 2 == 0
 
 
 def _joined(parts: list[npt.NDArray[Any]], dtype: npt.DTypeLike) -> npt.NDArray[Any]:

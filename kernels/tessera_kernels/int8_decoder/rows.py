@@ -64,15 +64,17 @@ def norm(row_C, weight_C, epsilon, out_C):
 
 
 @compiled(ELEMENTS)
-def quantize(row_K, shrink_K, columns_M, work_K, out_K, exact_M):
-    """A row as unsigned bytes around 128, those of `columns_M` in float. Returns the step, NaN if a value is none.
+def quantize(row_K, shrink_K, columns_M, group, work_K, out_K, exact_M, step_G):
+    """A row as unsigned bytes around 128, those of `columns_M` in float.
 
     Args:
         row_K: float32. shrink_K: what it is multiplied with.
         columns_M: int32, which values are kept as they are, in `exact_M`.
+        group: values that share a step.
         work_K: float32, overwritten.
         out_K: uint8.
         exact_M: float32.
+        step_G: float32, the steps; NaN if a value is none.
     """
     width = len(row_K)
     for k in range(width):
@@ -83,18 +85,25 @@ def quantize(row_K, shrink_K, columns_M, work_K, out_K, exact_M):
         exact_M[m] = value
         bad |= not np.isfinite(value)
         work_K[columns_M[m]] = 0
+    for g in range(len(step_G)):
+        begin, end = g * group, min(width, (g + 1) * group)
+        step_G[g] = _round(work_K[begin:end], bad, out_K[begin:end])
+
+
+@compiled(ELEMENTS)
+def _round(work_K, bad, out_K):
     # The bits of numbers that are not negative are in the numbers' order, and those of NaN behind all.
     bits_K = work_K.view(np.int32)
     largest_bits = np.int32(0)
-    for k in range(width):
+    for k in range(len(work_K)):
         largest_bits = max(largest_bits, bits_K[k] & _MAGNITUDE)
     if bad or largest_bits >= _INFINITY:
-        for k in range(width):
+        for k in range(len(out_K)):
             out_K[k] = 128
         return np.float32(np.nan)
     largest = max(float_of_bits(largest_bits), _SMALLEST)
     factor = _LEVELS / largest
-    for k in range(width):
+    for k in range(len(work_K)):
         out_K[k] = np.uint8(np.int32(np.rint(work_K[k] * factor) + _ZERO))
     return largest / _LEVELS
 

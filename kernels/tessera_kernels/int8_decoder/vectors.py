@@ -132,40 +132,78 @@ def function(arguments: int, write: Callable[..., None]) -> Any:
 
 
 def dot_rows(rows: int, unroll: int) -> Any:
-    """(rows, bytes between them, columns, groups of four bytes, target): bytes times bytes, int32 [rows, 16].
+    """(rows, bytes between them, columns, quads, target): bytes times bytes, int32 [rows, 16].
 
-    Rows are unsigned, columns signed: by group the four bytes of column 0, then those of column 1, … `unroll` sums run
-    side by side, so that no instruction waits for the one before; it must divide the groups.
+    Rows are unsigned, columns signed: by quad the four bytes of column 0, then those of column 1, … `unroll` sums run
+    side by side, so that no instruction waits for the one before; it must divide the quads.
     """
 
-    def write(code: Code, first: Value, stride: Value, columns: Value, groups: Value, target: Value) -> None:
-        def body(index: Value, sums: list[Value]) -> list[Value]:
-            grown: list[Value] = []
-            for step in range(unroll):
-                group = code.at(code.address(step), (index, unroll))
-                weights = code.load(code.words, code.at(columns, (group, BYTES)))
-                for row in range(rows):
-                    four = code.load(code.word, code.at(first, (stride, row), (group, 4)))
-                    grown.append(code.dot_bytes(sums[len(grown)], code.spread(four, code.words), weights))
-            return grown
-
-        rounds = code.builder.sdiv(groups, code.address(unroll))
-        sums = code.loop(rounds, [code.zero(code.words)] * (rows * unroll), body)
-        for row in range(rows):
-            total = sums[row]
-            for step in range(1, unroll):
-                total = code.builder.add(total, sums[step * rows + row])
+    def write(code: Code, first: Value, stride: Value, columns: Value, quads: Value, target: Value) -> None:
+        for row, total in enumerate(_dots(code, rows, unroll, (first, stride, columns, quads))):
             code.store(total, code.at(target, row * BYTES))
 
     return function(5, write)
 
 
-def finish_rows(rows: int, *, add: bool) -> Any:
-    """From integer sums to a linear layer's outputs, sixteen of each row.
+def gather_rows(rows: int, unroll: int) -> Any:
+    """`dot_rows` of some inputs that have steps of their own, put in: what is in the target grows, float32 [rows, 16].
+
+    (rows, bytes between them, columns, quads, target, what sums are too large by int32 [16], steps of rows [rows],
+    whether the target is to begin).
+    """
+
+    def write(
+        code: Code,
+        first: Value,
+        stride: Value,
+        columns: Value,
+        quads: Value,
+        target: Value,
+        correction: Value,
+        row_steps: Value,
+        begins: Value,
+    ) -> None:
+        builder = code.builder
+        begin = builder.icmp_signed("!=", begins, code.address(0))
+        sums = _dots(code, rows, unroll, (first, stride, columns, quads))
+        too_large = code.load(code.words, correction)
+        for row, total in enumerate(sums):
+            place = code.at(target, row * BYTES)
+            before = builder.select(begin, code.zero(code.singles), code.load(code.singles, place))
+            row_step = code.spread(code.load(code.single, code.at(row_steps, 4 * row)), code.singles)
+            code.store(code.fused(builder.sitofp(builder.sub(total, too_large), code.singles), row_step, before), place)
+
+    return function(8, write)
+
+
+def _dots(code: Code, rows: int, unroll: int, given: tuple[Value, Value, Value, Value]) -> list[Value]:
+    first, stride, columns, quads = given
+
+    def body(index: Value, sums: list[Value]) -> list[Value]:
+        grown: list[Value] = []
+        for step in range(unroll):
+            quad = code.at(code.address(step), (index, unroll))
+            weights = code.load(code.words, code.at(columns, (quad, BYTES)))
+            for row in range(rows):
+                four = code.load(code.word, code.at(first, (stride, row), (quad, 4)))
+                grown.append(code.dot_bytes(sums[len(grown)], code.spread(four, code.words), weights))
+        return grown
+
+    rounds = code.builder.sdiv(quads, code.address(unroll))
+    sums = code.loop(rounds, [code.zero(code.words)] * (rows * unroll), body)
+    totals = sums[:rows]
+    for step in range(1, unroll):
+        totals = [code.builder.add(total, sums[step * rows + row]) for row, total in enumerate(totals)]
+    return totals
+
+
+def finish_rows(rows: int, *, add: bool, gathered: bool = False) -> Any:
+    """From sums to a linear layer's outputs, sixteen of each row.
 
     (sums int32 [rows, 16], what they are too large by int32 [16], steps of outputs [16], steps of rows [rows], inputs
     in float [rows, m], bytes between these rows, their weights [m, 16], m, bias [16] or 0, target, bytes between its
-    rows); m is even. With `add`, the target grows by the outputs.
+    rows); m is even. With `add`, the target grows by the outputs. Sums that `gathered` are float32 with the rows' steps
+    and without what they were too large by.
     """
 
     def write(
@@ -183,9 +221,13 @@ def finish_rows(rows: int, *, add: bool) -> Any:
         stride: Value,
     ) -> None:
         builder = code.builder
-        too_large, step = code.load(code.words, correction), code.load(code.singles, steps)
+        step = code.load(code.singles, steps)
         values = []
         for row in range(rows):
+            if gathered:
+                values.append(builder.fmul(code.load(code.singles, code.at(sums, row * BYTES)), step))
+                continue
+            too_large = code.load(code.words, correction)
             whole = builder.sub(code.load(code.words, code.at(sums, row * BYTES)), too_large)
             scaled = builder.fmul(builder.sitofp(whole, code.singles), step)
             row_step = code.load(code.single, code.at(row_steps, 4 * row))

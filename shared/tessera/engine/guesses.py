@@ -34,27 +34,35 @@ def sample_on(
         take: gives a request its token, and says what to answer.
     """
     answers: list[FromEngine] = []
-    rows: list[tuple[Chunk, int]] = []
+    rows: list[tuple[Chunk, int, int]] = []
+    """Each with its row of logits, and how much of its guess lies before that."""
     row = 0
     for chunk in batch.chunks:
         if chunk.completes and chunk.request.sampling is not None:
-            rows.append((chunk, row))
+            rows.append((chunk, row, 0))
             row += 1 + len(chunk.guess)
-    for behind in itertools.count():
-        if not rows:
-            break
-        logits = logits_RV if behind == 0 and row == len(rows) else logits_RV[[place for _, place in rows]]
-        found = sample(logits, [chunk.request for chunk, _ in rows])
-        on: list[tuple[Chunk, int]] = []
-        for (chunk, place), one in zip(rows, found, strict=True):
+    logits = logits_RV
+    while rows:
+        if len(rows) < len(logits_RV):
+            logits = logits_RV[[place for _, place, _ in rows]]
+        found = sample(logits, [chunk.request for chunk, _, _ in rows])
+        on: list[tuple[Chunk, int, int]] = []
+        for (chunk, place, behind), one in zip(rows, found, strict=True):
             answer = take(chunk.request, one)
             answers.append(answer)
-            right = behind < len(chunk.guess) and one.token_id == chunk.guess[behind]
-            goes_on = isinstance(answer, Tokens) and answer.finish_reason is None
-            if right and goes_on:
-                scheduler.confirm(chunk.request, 1)
-                on.append((chunk, place + 1))
-            elif chunk.guess:
+            taken = answer.token_ids if isinstance(answer, Tokens) else []  # a grammar may have added some
+            right = _agree(taken, chunk.guess[behind:])
+            if isinstance(answer, Tokens) and answer.finish_reason is None:
+                scheduler.confirm(chunk.request, right)
+                if right == len(taken):
+                    on.append((chunk, place + right, behind + right))
+                    continue
+            if chunk.guess:
                 speculation.learn(chunk.request, len(chunk.guess), behind + right)
         rows = on
     return answers
+
+
+def _agree(tokens: list[int], guess: tuple[int, ...]) -> int:
+    """How many of both are the same, from the first on."""
+    return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(tokens, guess, strict=False)))

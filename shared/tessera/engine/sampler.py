@@ -13,7 +13,7 @@ import torch
 
 from tessera.device import Readback, sent
 from tessera.engine import filters
-from tessera.engine.grammar.matcher import allowed
+from tessera.engine.grammar.matcher import allowed, fill_alone
 from tessera.engine.noise import gumbel, key_of
 from tessera.engine.sequence_request import SequenceRequest
 from tessera.wire.engine import Sampling, TokenScore
@@ -147,8 +147,11 @@ def _mask(logits_RV: torch.Tensor, requests: list[SequenceRequest]) -> torch.Ten
     if matchers:
         vocabulary = logits_RV.shape[-1]
         mask_MW = torch.zeros(len(matchers), -(-vocabulary // 32), dtype=torch.int32)
-        for index, (_, matcher) in enumerate(matchers):
-            matcher.fill_mask(mask_MW, index)
+        for index, (row, matcher) in enumerate(matchers):
+            if requests[row].forced:
+                fill_alone(mask_MW, index, requests[row].forced[0])
+            else:
+                matcher.fill_mask(mask_MW, index)
         allowed_MV = allowed(mask_MW.to(logits_RV.device), vocabulary)
         rows_M = torch.tensor([row for row, _ in matchers], device=logits_RV.device)
         masked_MV = logits_RV[rows_M].masked_fill(~allowed_MV, float("-inf"))

@@ -20,6 +20,7 @@ from tessera.device import sent
 from tessera.engine.batch import Batch, Chunk
 from tessera.engine.embeddings import NOT_FINITE, embedded, pool
 from tessera.engine.flight import Flight
+from tessera.engine.forced import follow, foresee
 from tessera.engine.grammar.queue import Grammars
 from tessera.engine.guesses import sample_on
 from tessera.engine.process import failed
@@ -94,7 +95,7 @@ class SequenceEngine:
         self.unwritten: dict[str, tuple[SequenceRequest, dict[str, Array]]] = {}
         """Requests whose grammar is still being compiled."""
         self.computed_tokens = 0
-        self.sampled_tokens = 0
+        self.sampled_tokens = self.forced_tokens = 0
         self.steps = 0
         self.integrity_faults = 0
         self.batch_tokens = 0
@@ -173,6 +174,7 @@ class SequenceEngine:
                 if isinstance(found, Exception):
                     raise found
                 request.matcher = found
+                foresee(request)
                 self._queue(request, media)
             except Exception as error:  # noqa: BLE001 - it is this request's answer
                 answers.append(failed(request_id, error))
@@ -255,13 +257,13 @@ class SequenceEngine:
         """Draw a token behind every chunk that completed, without reading it.
 
         Args:
-            batch: was computed; some of its requests may have ended since it was queued.
+            batch: was computed; some of its requests may have ended since it was queued, or taken forced tokens.
             sampled: its chunks that have a row of logits.
             logits_RV: of them.
         """
         here = [chunk for chunk in batch.chunks if self._is_here(chunk.request)]
         self.scheduler.advance(Batch(here))
-        rows = [row for row, chunk in enumerate(sampled) if self._is_here(chunk.request)]
+        rows = [row for row, chunk in enumerate(sampled) if self._is_here(chunk.request) and chunk.completes]
         if not rows:
             return None
         if len(rows) < len(sampled):
@@ -306,24 +308,24 @@ class SequenceEngine:
         if sampled.token_id is None or (matcher is not None and not matcher.accept(sampled.token_id)):
             stuck = matcher is not None and request.output_length
             return self._fail(request, InternalError(STUCK if stuck else NOT_FINITE), spoiled=True)
-        if request.pin and request.output_length == 0:
+        first = request.output_length == 0
+        if request.pin and first:
             self.scheduler.pin(request)
         request.append(sampled.token_id)
+        stops = sampled.token_id in request.sampling.stop_ids or (matcher is not None and matcher.ended)
+        tokens = [sampled.token_id] if stops else [sampled.token_id, *follow(request)]
+        reason: Literal["stop", "length"] | None = "stop" if stops else "length" if request.is_full else None
         self.sampled_tokens += 1
-        reason: Literal["stop", "length"] | None = None
-        if sampled.token_id in request.sampling.stop_ids or (matcher is not None and matcher.ended):
-            reason = "stop"
-        elif request.output_length >= request.sampling.max_tokens:
-            reason = "length"
+        self.forced_tokens += len(tokens) - 1
         if reason is not None:
             self._end(request)
         return Tokens(
             request_id=request.request_id,
-            token_ids=[sampled.token_id],
+            token_ids=tokens,
             scores=[sampled.score] if sampled.score is not None else [],
             finish_reason=reason,
-            cached_tokens=request.cached_tokens if request.output_length == 1 else None,
-            prompt_scores=request.prompt_scores if request.output_length == 1 else [],
+            cached_tokens=request.cached_tokens if first else None,
+            prompt_scores=request.prompt_scores if first else [],
         )
 
     def _embeddings(self, batch: Batch, output: StepOutput) -> list[FromEngine]:

@@ -31,6 +31,7 @@ def gauges_of(engine: SequenceEngine) -> dict[str, float]:
         "preemptions": engine.scheduler.preemptions,
         "computed_tokens": engine.computed_tokens,
         "sampled_tokens": engine.sampled_tokens,
+        "forced_tokens": engine.forced_tokens,
         "steps": engine.steps,
         "graph_steps": engine.runner.graph_steps,
         "batch_tokens": engine.batch_tokens,

@@ -69,6 +69,8 @@ class SequenceRequest:
     # set by the engine
     matcher: Matcher | None = None
     """Where it stands in its grammar, if it has one."""
+    forced: list[int] = field(default_factory=list)
+    """Tokens that its grammar leaves no choice about, the next one first; see `tessera.engine.forced`."""
     pooled: Any = None
     """Sum of last hidden states so far, for an embedding."""
 

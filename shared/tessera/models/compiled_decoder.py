@@ -7,6 +7,7 @@ believed of them is tried out on random tokens. A model that does not fit runs a
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -27,6 +28,10 @@ FARTHEST = 0.05
 """Relative root-mean-square difference of logits. Rounding that falls to the other side costs 0.01: so far apart are a
 model's own logits when its inputs change by 1e-7."""
 FEW_ROWS = 4
+DOWN_GROUP = 128
+"""Inputs of the product behind the gate that share a step. What a gate lets through is uneven: of all roundings theirs
+cost the most. Over 720 tokens of 30 answers SmolLM2-135M's next tokens are a Kullback-Leibler divergence of 0.006 from
+those in float32, with one step for a row 0.014; perplexity over 8,000 tokens 1.0044 times, and 1.0086."""
 _ACTIVATIONS: dict[str, Activation] = {
     "SiLUActivation": "silu",
     "SiLU": "silu",
@@ -188,7 +193,7 @@ def _layer(block: nn.Module, attending: dict[nn.Module, tuple[list[int], Attenti
         _linear(getattr(attention, "o_proj", None)),
         _weight_of(second),
         gate_up,
-        _linear(getattr(mlp, "down_proj", None)),
+        replace(_linear(getattr(mlp, "down_proj", None)), group=DOWN_GROUP),
         options.sliding_window,
     )
 

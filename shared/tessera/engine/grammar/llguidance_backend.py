@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -122,6 +123,11 @@ class LlguidanceMatcher:
             self._stops = int(self._inner.is_accepting())
             return bool(self._stops)
         return self._inner.validate_tokens([token]) == 1 and bool(self._inner.consume_token(token))
+
+    def forced(self) -> list[int]:
+        """As `Matcher.forced`."""
+        forced: list[int] = [] if self._stops else self._inner.compute_ff_tokens()
+        return list(itertools.takewhile(lambda token: token not in self._stop_ids, forced))
 
     def rollback(self, count: int) -> None:
         """As `Matcher.rollback`."""

@@ -35,6 +35,13 @@ class Matcher(Protocol):
         """Go on by a token. False, and no move, when the grammar does not allow it here."""
         ...
 
+    def forced(self) -> list[int]:
+        """The tokens that come next whatever is chosen, written as the tokenizer writes them; may be none.
+
+        Not the last of them when a longer token that goes on behind it would be allowed, too. Does not move.
+        """
+        ...
+
     def rollback(self, count: int) -> None:
         """Take the last `count` accepted tokens back."""
         ...
@@ -70,8 +77,7 @@ class AfterThinking:
         self._inner.fill_mask(mask_RW, row)
         if self._began is None and self._thinking.begin is not None:
             word, bit = divmod(self._thinking.begin, 32)
-            one = torch.tensor(1 << bit, dtype=torch.int64).to(torch.int32)
-            mask_RW[row, word] = torch.bitwise_or(mask_RW[row, word], one)
+            mask_RW[row, word] = torch.bitwise_or(mask_RW[row, word], _bit(bit))
 
     def accept(self, token: int) -> bool:
         """As `Matcher.accept`."""
@@ -94,6 +100,10 @@ class AfterThinking:
             self._began = len(self._tokens)
         return True
 
+    def forced(self) -> list[int]:
+        """As `Matcher.forced`."""
+        return self._inner.forced() if self._began is not None else []
+
     def rollback(self, count: int) -> None:
         """As `Matcher.rollback`."""
         if self._began is not None:
@@ -101,6 +111,17 @@ class AfterThinking:
         del self._tokens[len(self._tokens) - count :]
         if self._began is not None and (len(self._tokens) < self._began or not self._tokens):
             self._began = None
+
+
+def fill_alone(mask_RW: torch.Tensor, row: int, token: int) -> None:
+    """Fill a row of a mask with one token's bit; see `Matcher.fill_mask`."""
+    word, bit = divmod(token, 32)
+    mask_RW[row] = 0
+    mask_RW[row, word] = _bit(bit)
+
+
+def _bit(place: int) -> torch.Tensor:
+    return torch.tensor(1 << place, dtype=torch.int64).to(torch.int32)
 
 
 def packed(allowed_RV: torch.Tensor) -> torch.Tensor:

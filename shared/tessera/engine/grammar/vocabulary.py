@@ -25,11 +25,13 @@ class Vocabulary:
         tokens: bytes of each id up to the model's vocabulary; empty for control tokens and padding.
         control: ids of control tokens by how they are spelled.
         stop_ids: ids that end an answer.
+        fast: the tokenizer.
     """
 
     tokens: list[bytes]
     control: dict[str, int]
     stop_ids: list[int]
+    fast: Tokenizer
 
     @classmethod
     def of(cls, directory: Path, size: int) -> Vocabulary:
@@ -53,7 +55,13 @@ class Vocabulary:
                 tokens[token] = b"" if entry.special else entry.content.encode()
                 if entry.special:
                     control[entry.content] = token
-        return cls(tokens, control, [token for token in stop_ids_of(directory) if token < size])
+        return cls(tokens, control, [token for token in stop_ids_of(directory) if token < size], fast)
+
+    def written(self, text: str) -> list[int]:
+        """The tokens of a text; none when they are not its bytes alone (some tokenizers begin with a space)."""
+        found: list[int] = self.fast.encode(text, add_special_tokens=False).ids
+        known = all(token < len(self.tokens) for token in found)
+        return found if known and b"".join(self.tokens[token] for token in found) == text.encode() else []
 
     def showing(self, spellings: list[str]) -> list[bytes]:
         """The tokens, where some control tokens are text, because a grammar writes them."""

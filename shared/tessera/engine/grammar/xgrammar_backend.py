@@ -48,7 +48,7 @@ class XgrammarCompiler:
             ) from error
         if not mask_1W.any():
             raise InvalidRequestError(f"`{grammar.param}`: no text can satisfy it", param=grammar.param)
-        return lambda: XgrammarMatcher(xgrammar.GrammarMatcher(compiled))
+        return lambda: XgrammarMatcher(xgrammar.GrammarMatcher(compiled), self._vocabulary)
 
     def _compiler(self, markers: tuple[str, ...]) -> xgrammar.GrammarCompiler:
         if markers not in self._by_markers:
@@ -112,8 +112,9 @@ def _reason(error: Exception) -> str:
 class XgrammarMatcher:
     """One request's place; see `Matcher`."""
 
-    def __init__(self, inner: xgrammar.GrammarMatcher) -> None:
+    def __init__(self, inner: xgrammar.GrammarMatcher, vocabulary: Vocabulary) -> None:
         self._inner = inner
+        self._vocabulary = vocabulary
 
     @property
     def ended(self) -> bool:
@@ -130,6 +131,17 @@ class XgrammarMatcher:
     def accept(self, token: int) -> bool:
         """As `Matcher.accept`."""
         return not self.ended and bool(self._inner.accept_token(token))
+
+    def forced(self) -> list[int]:
+        """As `Matcher.forced`."""
+        if self.ended:
+            return []
+        try:
+            text = self._inner.find_jump_forward_string()
+        except UnicodeDecodeError as error:  # what is forced ends within a character
+            text = error.object[: error.start].decode()
+        # What follows is not known, and might be written together with the last one.
+        return self._vocabulary.written(text)[:-1] if text else []
 
     def rollback(self, count: int) -> None:
         """As `Matcher.rollback`."""
