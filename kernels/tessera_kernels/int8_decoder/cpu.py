@@ -330,7 +330,7 @@ def _program(version: str) -> Any:
 
 
 def _version() -> str:
-    sources = ("cpu.py", "rows.py", "attend.py", "blocks.py", "vectors.py", "machine.py")
+    sources = ("cpu.py", "rows.py", "lanes.py", "attend.py", "blocks.py", "vectors.py", "machine.py")
     return hashlib.sha256(b"".join((Path(__file__).parent / name).read_bytes() for name in sources)).hexdigest()
 
 

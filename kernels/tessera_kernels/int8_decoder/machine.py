@@ -56,17 +56,6 @@ def float_of_bits(_context: Any, _bits: Any) -> Any:
 
 
 @intrinsic
-def half_bits(_context: Any, _value: Any) -> Any:
-    """The 16 bits of the float16 that is nearest to a float32, of two the even one."""
-    types = numba_types()
-
-    def generate(_: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
-        return builder.bitcast(builder.fptrunc(arguments[0], ir().HalfType()), ir().IntType(16))
-
-    return types.int16(types.float32), generate
-
-
-@intrinsic
 def fetch_add(_context: Any, _address: Any, _value: Any) -> Any:
     """Add to an int64 at an address that other threads see; returns what was there."""
     types = numba_types()

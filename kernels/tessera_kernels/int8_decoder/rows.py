@@ -10,18 +10,16 @@ from __future__ import annotations
 import numpy as np
 
 from tessera_kernels.compiled import ELEMENTS, SUMS, compiled
-from tessera_kernels.int8_decoder.blocks import SINGLE
-from tessera_kernels.int8_decoder.machine import float_of_bits, half_bits
+from tessera_kernels.int8_decoder import lanes
+from tessera_kernels.int8_decoder.blocks import HALF, SINGLE
+from tessera_kernels.int8_decoder.machine import LANES, float_of_bits
 from tessera_kernels.int8_linear.reference import LEVELS
 
+_round_group, _rotate_head = lanes.round_group(LEVELS, 1e-30), lanes.rotate_head()
+_store_halves, _store_halves_apart = lanes.store_halves(apart=False), lanes.store_halves(apart=True)
 _LEVELS, _SMALLEST = np.float32(LEVELS), np.float32(1e-30)
 """Of magnitudes; the step of a row that has no larger one is so small that its numbers become zero."""
-LARGEST_HALF = np.float32(65504)
-"""Of float16: what is larger becomes it."""
-_ZERO = np.float32(128)
-"""What zero is among unsigned bytes."""
 _MAGNITUDE = np.int32(0x7FFFFFFF)
-_INFINITY = np.int32(0x7F800000)
 _LOG2_E = np.float32(1.44269504088896341)
 # ln 2 in two parts, and a polynomial for exp on [-ln 2 / 2, ln 2 / 2], as in Cephes' expf (Moshier 1992).
 _LN2_HIGH, _LN2_LOW = np.float32(0.693359375), np.float32(-2.12194440e-4)
@@ -85,33 +83,21 @@ def quantize(row_K, shrink_K, columns_M, group, work_K, out_K, exact_M, step_G):
         exact_M[m] = value
         bad |= not np.isfinite(value)
         work_K[columns_M[m]] = 0
+    # In whole vectors.
+    work, out = work_K.ctypes.data, out_K.ctypes.data
     for g in range(len(step_G)):
         begin, end = g * group, min(width, (g + 1) * group)
-        step_G[g] = _round(work_K[begin:end], bad, out_K[begin:end])
-
-
-@compiled(ELEMENTS)
-def _round(work_K, bad, out_K):
-    # The bits of numbers that are not negative are in the numbers' order, and those of NaN behind all.
-    bits_K = work_K.view(np.int32)
-    largest_bits = np.int32(0)
-    for k in range(len(work_K)):
-        largest_bits = max(largest_bits, bits_K[k] & _MAGNITUDE)
-    if bad or largest_bits >= _INFINITY:
-        for k in range(len(out_K)):
-            out_K[k] = 128
-        return np.float32(np.nan)
-    largest = max(float_of_bits(largest_bits), _SMALLEST)
-    factor = _LEVELS / largest
-    for k in range(len(work_K)):
-        out_K[k] = np.uint8(np.int32(np.rint(work_K[k] * factor) + _ZERO))
-    return largest / _LEVELS
+        step = step_G[g:].ctypes.data
+        _round_group(work + begin * SINGLE, (end - begin) // LANES, out + begin, step, np.int64(bad))
 
 
 @compiled(ELEMENTS)
 def rotate(head_D, cosine_D, sine_D):
     """Rotary embedding in place, the second half of a head being the first one's other coordinate (GPT-NeoX's way)."""
     half = len(head_D) // 2
+    if half % LANES == 0:
+        _rotate_head(head_D.ctypes.data, cosine_D.ctypes.data, sine_D.ctypes.data, half // LANES)
+        return
     for d in range(half):
         low, high = head_D[d], head_D[half + d]
         head_D[d] = low * cosine_D[d] - high * sine_D[d]
@@ -149,13 +135,11 @@ def store(head_D, stored_D, scales_HS, head, slot):
             for d in range(len(head_D)):
                 stored_D[d] = head_D[d]
             return
-        for d in range(len(head_D)):
-            value = head_D[d]
-            if value < -LARGEST_HALF:  # noqa: PLR1730 (a NaN must stay)
-                value = -LARGEST_HALF
-            if value > LARGEST_HALF:  # noqa: PLR1730
-                value = LARGEST_HALF
-            stored_D[d] = half_bits(value)
+        begin, vectors, stored = head_D.ctypes.data, len(head_D) // LANES, stored_D.ctypes.data
+        if stored_D.strides[0] == HALF:
+            _store_halves(begin, vectors, stored, HALF)
+        else:
+            _store_halves_apart(begin, vectors, stored, stored_D.strides[0])
         return
     bits_D = head_D.view(np.int32)
     largest_bits = np.int32(0)

@@ -27,11 +27,16 @@ class Code:
         self.singles = llvm.VectorType(self.single, LANES)
         self.halves = llvm.VectorType(llvm.HalfType(), LANES)
         self.octets = llvm.VectorType(llvm.IntType(8), LANES)
+        self.flags = llvm.VectorType(llvm.IntType(1), LANES)
         self._llvm = llvm
 
     def zero(self, kind: Any) -> Value:
         """A vector of zeros."""
         return self._llvm.Constant(kind, [0 if kind is not self.singles else 0.0] * LANES)
+
+    def whole(self, number: int) -> Value:
+        """A vector of one int32."""
+        return self._llvm.Constant(self.words, [number] * LANES)
 
     def at(self, base: Value, *offsets: Value | tuple[Value, Value | int]) -> Value:
         """An address: the base, and offsets or products of two."""
@@ -50,7 +55,8 @@ class Code:
 
     def store(self, value: Value, at: Value) -> None:
         """Put something to an address."""
-        self.builder.store(value, self.builder.inttoptr(at, value.type.as_pointer()), align=4)
+        align = 4 if value.type in {self.words, self.singles, self.word, self.single} else 1
+        self.builder.store(value, self.builder.inttoptr(at, value.type.as_pointer()), align=align)
 
     def spread(self, value: Value, kind: Any) -> Value:
         """A number in all places of a vector."""
@@ -63,6 +69,17 @@ class Code:
         kind = self._llvm.FunctionType(self.singles, [self.singles] * 3)
         function = self.builder.module.declare_intrinsic("llvm.fma.v16f32", (), kind)
         return self.builder.call(function, [left, right, added])
+
+    def nearest(self, value: Value) -> Value:
+        """The nearest whole number, the even one of two."""
+        kind = self._llvm.FunctionType(self.singles, [self.singles])
+        return self.builder.call(self.builder.module.declare_intrinsic("llvm.rint.v16f32", (), kind), [value])
+
+    def largest_of(self, words: Value) -> Value:
+        """Of a vector's signed numbers."""
+        kind = self._llvm.FunctionType(self.word, [self.words])
+        function = self.builder.module.declare_intrinsic("llvm.vector.reduce.smax.v16i32", (), kind)
+        return self.builder.call(function, [words])
 
     def dot_bytes(self, sums: Value, unsigned: Value, signed: Value) -> Value:
         """Each sum grows by the products of its four bytes."""
