@@ -20,8 +20,10 @@ from tessera_kernels.int8_decoder.attend import attend_rows
 from tessera_kernels.int8_decoder.layout import Field, Part
 from tessera_kernels.int8_decoder.machine import LANES, fetch_add, load_shared, relax
 
-MOST_ROWS = 16
-"""Rows that are multiplied at once: one register for the sums of each."""
+MOST_ROWS, PAIR = 16, 2
+"""Rows that are multiplied at once, one register for the sums of each; or half as many by so many blocks of columns, so
+that what is read of a row serves two products. That is faster where weights are read again for more rows, and slower
+where each weight comes from memory once."""
 NEAR = 1 << 18
 """Bytes of rows that a second-level cache keeps beside what else comes by."""
 SPINS = 2_000
@@ -30,8 +32,9 @@ SILU, GELU = 0, 1
 SINGLE = 4
 """Bytes of a float32, and of an int32."""
 
-_dot_16, _dot_8 = vectors.dot_rows(16, 1), vectors.dot_rows(8, 1)
+_dot_8_pair, _dot_16, _dot_8 = vectors.dot_rows(8, 1, PAIR), vectors.dot_rows(16, 1), vectors.dot_rows(8, 1)
 _dot_4, _dot_2, _dot_1 = vectors.dot_rows(4, 2), vectors.dot_rows(2, 4), vectors.dot_rows(1, 4)
+_gather_8_pair = vectors.gather_rows(8, 1, PAIR)
 _gather_16, _gather_8 = vectors.gather_rows(16, 1), vectors.gather_rows(8, 1)
 _gather_4, _gather_2, _gather_1 = vectors.gather_rows(4, 2), vectors.gather_rows(2, 4), vectors.gather_rows(1, 4)
 _put_4, _put_1 = vectors.finish_rows(4, add=False), vectors.finish_rows(1, add=False)
@@ -82,99 +85,109 @@ def _multiply_rows(me, threads, linear, arenas, work, between, target_TW, add):
     quantized_TW, step_GT, exact_TM, sums = work
     weights, inputs, group = bytes_.ctypes.data + linear[_WEIGHT], linear[_INPUTS], linear[_GROUP]
     outputs, in_float, gathered = linear[_OUTPUTS], linear[_IN_FLOAT], group < inputs
-    blocks, sum_ = outputs // LANES, sums.ctypes.data
+    blocks, apart, sum_ = outputs // LANES, inputs * LANES, sums.ctypes.data
     stride, first_row = quantized_TW.shape[1], quantized_TW.ctypes.data
     target, target_stride = target_TW.ctypes.data, target_TW.shape[1] * SINGLE
     step, step_stride = step_GT.ctypes.data, step_GT.shape[1] * SINGLE
     exact, exact_stride = exact_TM.ctypes.data, exact_TM.shape[1] * SINGLE
-    for block in range(blocks * me // threads, blocks * (me + 1) // threads):
-        begin = block * LANES
-        steps_N = floats.ctypes.data + (linear[_SCALE] + begin) * SINGLE
-        correction_N = ints.ctypes.data + (linear[_CORRECTION] + begin) * SINGLE
-        in_float_MN = floats.ctypes.data + (linear[_FLOAT] + begin * in_float) * SINGLE
-        bias_N = floats.ctypes.data + (linear[_BIAS] + begin) * SINGLE if linear[_BIAS] >= 0 else 0
-        column = weights + block * inputs * LANES
+    block, last = blocks * me // threads, blocks * (me + 1) // threads
+    while block < last:
+        pair = min(PAIR, last - block) if between[1] - between[0] > MOST_ROWS else 1
         row, end = between
         while row < end:
             left, place = end - row, first_row + row * stride
-            count = 16 if left >= 16 else 8 if left >= 8 else 4 if left >= 4 else 2 if left >= 2 else 1
-            if gathered:
-                at = 0
-                for g in range(-(-inputs // group)):
-                    quads, steps_T = min(group, inputs - at) // 4, step + g * step_stride + row * SINGLE
-                    behind = (correction_N + g * outputs * SINGLE, steps_T, int(g == 0))
-                    _gather(count, place + at, stride, column + at * LANES, quads, sum_, behind)
-                    at += group
-            else:
-                _dot(count, place, stride, column, inputs // 4, sum_)
-            each = 4 if count >= 4 else 1
-            for t in range(row, row + count, each):
-                rest = (
-                    step + t * SINGLE,
-                    exact + t * exact_stride,
-                    exact_stride,
-                    in_float_MN,
-                    in_float,
-                    bias_N,
-                    target + t * target_stride + begin * SINGLE,
-                    target_stride,
-                )
-                _finish(each, add, gathered, sum_ + (t - row) * LANES * SINGLE, correction_N, steps_N, rest)
+            count = 8 if left >= 8 else 4 if left >= 4 else 2 if left >= 2 else 1
+            if left >= MOST_ROWS and pair == 1:
+                count = MOST_ROWS
+            together = pair if count == 8 else 1
+            for b in range(block, block + pair, together):
+                column = weights + b * apart
+                correction_N = ints.ctypes.data + (linear[_CORRECTION] + b * LANES) * SINGLE
+                if gathered:
+                    at = 0
+                    for g in range(-(-inputs // group)):
+                        quads, steps_T = min(group, inputs - at) // 4, step + g * step_stride + row * SINGLE
+                        behind = (sum_, correction_N + g * outputs * SINGLE, steps_T, int(g == 0))
+                        _gather(count, together, place + at, stride, column + at * LANES, apart, quads, behind)
+                        at += group
+                else:
+                    _dot(count, together, place, stride, column, apart, inputs // 4, sum_)
+                each = 4 if count >= 4 else 1
+                for number in range(together * count // each):
+                    t, begin = row + number * each % count, (b + number * each // count) * LANES
+                    rest = (
+                        ints.ctypes.data + (linear[_CORRECTION] + begin) * SINGLE,
+                        floats.ctypes.data + (linear[_SCALE] + begin) * SINGLE,
+                        step + t * SINGLE,
+                        exact + t * exact_stride,
+                        exact_stride,
+                        floats.ctypes.data + (linear[_FLOAT] + begin * in_float) * SINGLE,
+                        in_float,
+                        floats.ctypes.data + (linear[_BIAS] + begin) * SINGLE if linear[_BIAS] >= 0 else 0,
+                        target + t * target_stride + begin * SINGLE,
+                        target_stride,
+                    )
+                    _finish(each, add, gathered, sum_ + number * each * LANES * SINGLE, rest)
             row += count
+        block += pair
 
 
 @compiled(ELEMENTS)
-def _dot(count, place, stride, column, quads, sum_):
+def _dot(count, pair, place, stride, column, apart, quads, sum_):
     """Integer sums of so many rows."""
-    if count == 16:
-        _dot_16(place, stride, column, quads, sum_)
+    if count == 8 and pair == PAIR:
+        _dot_8_pair(place, stride, column, apart, quads, sum_)
+    elif count == 16:
+        _dot_16(place, stride, column, apart, quads, sum_)
     elif count == 8:
-        _dot_8(place, stride, column, quads, sum_)
+        _dot_8(place, stride, column, apart, quads, sum_)
     elif count == 4:
-        _dot_4(place, stride, column, quads, sum_)
+        _dot_4(place, stride, column, apart, quads, sum_)
     elif count == 2:
-        _dot_2(place, stride, column, quads, sum_)
+        _dot_2(place, stride, column, apart, quads, sum_)
     else:
-        _dot_1(place, stride, column, quads, sum_)
+        _dot_1(place, stride, column, apart, quads, sum_)
 
 
 @compiled(ELEMENTS)
-def _gather(count, place, stride, column, quads, sum_, rest):
-    """Sums of so many rows with their steps; `rest` are the last arguments of `vectors.gather_rows`."""
-    if count == 16:
-        _gather_16(place, stride, column, quads, sum_, *rest)
+def _gather(count, pair, place, stride, column, apart, quads, behind):
+    """Sums of so many rows with their steps; `behind` are the last arguments of `vectors.gather_rows`."""
+    if count == 8 and pair == PAIR:
+        _gather_8_pair(place, stride, column, apart, quads, *behind)
+    elif count == 16:
+        _gather_16(place, stride, column, apart, quads, *behind)
     elif count == 8:
-        _gather_8(place, stride, column, quads, sum_, *rest)
+        _gather_8(place, stride, column, apart, quads, *behind)
     elif count == 4:
-        _gather_4(place, stride, column, quads, sum_, *rest)
+        _gather_4(place, stride, column, apart, quads, *behind)
     elif count == 2:
-        _gather_2(place, stride, column, quads, sum_, *rest)
+        _gather_2(place, stride, column, apart, quads, *behind)
     else:
-        _gather_1(place, stride, column, quads, sum_, *rest)
+        _gather_1(place, stride, column, apart, quads, *behind)
 
 
 @compiled(ELEMENTS)
-def _finish(count, add, gathered, sum_, correction_N, steps_N, rest):
+def _finish(count, add, gathered, sum_, rest):
     """Outputs of four rows or one; `rest` are the last arguments of `vectors.finish_rows`."""
     if count == 4 and gathered:
         if add:
-            _add_gathered_4(sum_, correction_N, steps_N, *rest)
+            _add_gathered_4(sum_, *rest)
         else:
-            _put_gathered_4(sum_, correction_N, steps_N, *rest)
+            _put_gathered_4(sum_, *rest)
     elif count == 4:
         if add:
-            _add_4(sum_, correction_N, steps_N, *rest)
+            _add_4(sum_, *rest)
         else:
-            _put_4(sum_, correction_N, steps_N, *rest)
+            _put_4(sum_, *rest)
     elif gathered:
         if add:
-            _add_gathered_1(sum_, correction_N, steps_N, *rest)
+            _add_gathered_1(sum_, *rest)
         else:
-            _put_gathered_1(sum_, correction_N, steps_N, *rest)
+            _put_gathered_1(sum_, *rest)
     elif add:
-        _add_1(sum_, correction_N, steps_N, *rest)
+        _add_1(sum_, *rest)
     else:
-        _put_1(sum_, correction_N, steps_N, *rest)
+        _put_1(sum_, *rest)
 
 
 @compiled(ELEMENTS)

@@ -148,25 +148,28 @@ def function(arguments: int, write: Callable[..., None]) -> Any:
     return intrinsic(typed)
 
 
-def dot_rows(rows: int, unroll: int) -> Any:
-    """(rows, bytes between them, columns, quads, target): bytes times bytes, int32 [rows, 16].
+def dot_rows(rows: int, unroll: int, blocks: int = 1) -> Any:
+    """(rows, bytes between them, columns, bytes between blocks, quads, target): bytes times bytes, int32.
 
     Rows are unsigned, columns signed: by quad the four bytes of column 0, then those of column 1, … `unroll` sums run
-    side by side, so that no instruction waits for the one before; it must divide the quads.
+    side by side, so that no instruction waits for the one before; it must divide the quads. What is read of a row is
+    multiplied with `blocks` blocks of columns; the target is [blocks, rows, 16].
     """
 
-    def write(code: Code, first: Value, stride: Value, columns: Value, quads: Value, target: Value) -> None:
-        for row, total in enumerate(_dots(code, rows, unroll, (first, stride, columns, quads))):
-            code.store(total, code.at(target, row * BYTES))
+    def write(
+        code: Code, first: Value, stride: Value, columns: Value, apart: Value, quads: Value, target: Value
+    ) -> None:
+        for place, total in enumerate(_dots(code, rows, unroll, blocks, (first, stride, columns, apart, quads))):
+            code.store(total, code.at(target, place * BYTES))
 
-    return function(5, write)
+    return function(6, write)
 
 
-def gather_rows(rows: int, unroll: int) -> Any:
-    """`dot_rows` of some inputs that have steps of their own, put in: what is in the target grows, float32 [rows, 16].
+def gather_rows(rows: int, unroll: int, blocks: int = 1) -> Any:
+    """`dot_rows` of some inputs that have steps of their own, put in: what is in the target grows, as float32.
 
-    (rows, bytes between them, columns, quads, target, what sums are too large by int32 [16], steps of rows [rows],
-    whether the target is to begin).
+    (rows, bytes between them, columns, bytes between blocks, quads, target, what sums are too large by int32 [blocks,
+    16], steps of rows [rows], whether the target is to begin).
     """
 
     def write(
@@ -174,6 +177,7 @@ def gather_rows(rows: int, unroll: int) -> Any:
         first: Value,
         stride: Value,
         columns: Value,
+        apart: Value,
         quads: Value,
         target: Value,
         correction: Value,
@@ -182,35 +186,45 @@ def gather_rows(rows: int, unroll: int) -> Any:
     ) -> None:
         builder = code.builder
         begin = builder.icmp_signed("!=", begins, code.address(0))
-        sums = _dots(code, rows, unroll, (first, stride, columns, quads))
-        too_large = code.load(code.words, correction)
-        for row, total in enumerate(sums):
-            place = code.at(target, row * BYTES)
+        sums = _dots(code, rows, unroll, blocks, (first, stride, columns, apart, quads))
+        too_large = [code.load(code.words, code.at(correction, block * BYTES)) for block in range(blocks)]
+        for number, total in enumerate(sums):
+            block, row = divmod(number, rows)
+            place = code.at(target, number * BYTES)
             before = builder.select(begin, code.zero(code.singles), code.load(code.singles, place))
             row_step = code.spread(code.load(code.single, code.at(row_steps, 4 * row)), code.singles)
-            code.store(code.fused(builder.sitofp(builder.sub(total, too_large), code.singles), row_step, before), place)
+            right = builder.sitofp(builder.sub(total, too_large[block]), code.singles)
+            code.store(code.fused(right, row_step, before), place)
 
-    return function(8, write)
+    return function(9, write)
 
 
-def _dots(code: Code, rows: int, unroll: int, given: tuple[Value, Value, Value, Value]) -> list[Value]:
-    first, stride, columns, quads = given
+def _dots(
+    code: Code, rows: int, unroll: int, blocks: int, given: tuple[Value, Value, Value, Value, Value]
+) -> list[Value]:
+    """Sums by block, then by row."""
+    first, stride, columns, apart, quads = given
 
     def body(index: Value, sums: list[Value]) -> list[Value]:
-        grown: list[Value] = []
+        grown = list(sums)
         for step in range(unroll):
             quad = code.at(code.address(step), (index, unroll))
-            weights = code.load(code.words, code.at(columns, (quad, BYTES)))
+            weights = [
+                code.load(code.words, code.at(columns, (quad, BYTES), (apart, block))) for block in range(blocks)
+            ]
             for row in range(rows):
-                four = code.load(code.word, code.at(first, (stride, row), (quad, 4)))
-                grown.append(code.dot_bytes(sums[len(grown)], code.spread(four, code.words), weights))
+                four = code.spread(code.load(code.word, code.at(first, (stride, row), (quad, 4))), code.words)
+                for block in range(blocks):
+                    place = (step * blocks + block) * rows + row
+                    grown[place] = code.dot_bytes(sums[place], four, weights[block])
         return grown
 
     rounds = code.builder.sdiv(quads, code.address(unroll))
-    sums = code.loop(rounds, [code.zero(code.words)] * (rows * unroll), body)
-    totals = sums[:rows]
+    each = blocks * rows
+    sums = code.loop(rounds, [code.zero(code.words)] * (each * unroll), body)
+    totals = sums[:each]
     for step in range(1, unroll):
-        totals = [code.builder.add(total, sums[step * rows + row]) for row, total in enumerate(totals)]
+        totals = [code.builder.add(total, sums[step * each + place]) for place, total in enumerate(totals)]
     return totals
 
 
