@@ -30,8 +30,8 @@ model's own logits when its inputs change by 1e-7."""
 FEW_ROWS = 4
 DOWN_GROUP = 128
 """Inputs of the product behind the gate that share a step. What a gate lets through is uneven: of all roundings theirs
-cost the most. Over 720 tokens of 30 answers SmolLM2-135M's next tokens are a Kullback-Leibler divergence of 0.006 from
-those in float32, with one step for a row 0.014; perplexity over 8,000 tokens 1.0044 times, and 1.0086."""
+cost the most. Perplexity of SmolLM2-135M over 20,000 tokens is 1.0040 times that in float32 (`make bench
+ARGS=quality`), with one step for a row 1.0087 times."""
 _ACTIVATIONS: dict[str, Activation] = {
     "SiLUActivation": "silu",
     "SiLU": "silu",

@@ -56,4 +56,4 @@ def _scaled(linear: Linear, factor_C: torch.Tensor) -> Linear:
     weight = replace(
         linear.weight, scale_N=linear.weight.scale_N * factor_C, float_MN=linear.weight.float_MN * factor_C
     )
-    return Linear(weight, None if linear.bias_N is None else linear.bias_N * factor_C)
+    return replace(linear, weight=weight, bias_N=None if linear.bias_N is None else linear.bias_N * factor_C)
