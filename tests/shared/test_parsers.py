@@ -257,6 +257,12 @@ def test_a_call_after_a_thought():
         # cut off within a call: what came is a call
         ("hermes", '<tool_call>{"name": "get", "arguments": {"text": "a', [("get", '{"text": "a')], ""),
         ("hermes", '<tool_call>{"name": "get", "argu', [], '<tool_call>{"name": "get", "argu'),
+        # cut off within what ends a call: that is no answer
+        ("hermes", '<tool_call>{"name": "get", "arguments": {}}\n</tool_call', [("get", "{}")], ""),
+        ("hermes", '<tool_call>{"name": "get", "arguments": {}}\n', [("get", "{}")], ""),
+        ("hermes", '<tool_call>{"name": "get", "arguments": {}}\n</tool', [("get", "{}")], ""),
+        ("hermes", '<tool_call>{"name": "get", "arguments": {}}\n</b>', [("get", "{}")], "\n</b>"),
+        ("deepseek", "<｜tool▁call▁begin｜>get<｜tool▁sep｜>{}<｜tool▁call", [("get", "{}")], ""),
         # the last brace is missing, which small models forget
         ("hermes", '<tool_call>{"name": "get", "arguments": {"a": 1}\n</tool_call>', [("get", '{"a": 1}')], ""),
         ("hermes", '<tool_call>{"name": "get", "arguments": {"a": 1</tool_call> so', [("get", '{"a": 1')], " so"),

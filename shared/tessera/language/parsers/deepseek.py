@@ -61,7 +61,7 @@ class DeepSeek(JsonCalls):
         space = yield from self.space()
         if fenced and (yield from self.accept("```")):
             space = yield from self.space()
-        if not (yield from self.accept(CALL_END)):
+        if not (yield from self.close(CALL_END)):
             self.unread(space)
 
     def _line(self) -> Steps[str]:

@@ -42,7 +42,7 @@ class Hermes(JsonCalls):
                 self.give_back()
                 continue
             space = yield from self.space()
-            if not (yield from self.accept(END_TAG)):
+            if not (yield from self.close(END_TAG)):
                 self.unread(space)
 
     def _xml(self) -> Steps[bool]:

@@ -129,6 +129,19 @@ class Scanner:
             taken += character
         return True
 
+    def close(self, literal: str) -> Steps[bool]:
+        """Take what ends a call, or what there is of it where the text ends within it; or nothing at all."""
+        taken = ""
+        for expected in literal:
+            character = yield from self.take()
+            if character == END:
+                return True
+            taken += character
+            if character != expected:
+                self.unread(taken)
+                return False
+        return True
+
     def until(self, markers: tuple[str, ...], sink: Sink, *, trim: bool) -> Steps[tuple[str, str]]:
         """Pass text on up to the first of `markers`.
 
