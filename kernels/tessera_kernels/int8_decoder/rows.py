@@ -15,10 +15,10 @@ from tessera_kernels.int8_decoder.blocks import HALF, SINGLE
 from tessera_kernels.int8_decoder.machine import LANES, float_of_bits
 from tessera_kernels.int8_linear.reference import LEVELS
 
-_round_group, _rotate_head = lanes.round_group(LEVELS, 1e-30), lanes.rotate_head()
-_store_halves, _store_halves_apart = lanes.store_halves(apart=False), lanes.store_halves(apart=True)
 _LEVELS, _SMALLEST = np.float32(LEVELS), np.float32(1e-30)
 """Of magnitudes; the step of a row that has no larger one is so small that its numbers become zero."""
+_round_group, _rotate_head = lanes.round_group(LEVELS, float(_SMALLEST)), lanes.rotate_head()
+_store_halves, _store_halves_apart = lanes.store_halves(apart=False), lanes.store_halves(apart=True)
 _MAGNITUDE = np.int32(0x7FFFFFFF)
 _LOG2_E = np.float32(1.44269504088896341)
 # ln 2 in two parts, and a polynomial for exp on [-ln 2 / 2, ln 2 / 2], as in Cephes' expf (Moshier 1992).
@@ -83,7 +83,7 @@ def quantize(row_K, shrink_K, columns_M, group, work_K, out_K, exact_M, step_G):
         exact_M[m] = value
         bad |= not np.isfinite(value)
         work_K[columns_M[m]] = 0
-    # In whole vectors.
+    # In whole vectors, of which inputs and groups are made (`layout.fits`).
     work, out = work_K.ctypes.data, out_K.ctypes.data
     for g in range(len(step_G)):
         begin, end = g * group, min(width, (g + 1) * group)
