@@ -18,12 +18,21 @@ class AllocatorMachine(RuleBasedStateMachine):
         self.allocator = PageAllocator(12, 4)
         self.held: list[list[int]] = []
 
-    @rule(count=st.integers(0, 6))
-    def allocate(self, count: int) -> None:
-        if self.allocator.can_allocate(count):
-            self.held.append(self.allocator.allocate(count))
-        else:
+    @rule(count=st.integers(0, 6), room=st.integers(0, 5), data=st.data())
+    def allocate(self, count: int, room: int, data: st.DataObject) -> None:
+        if not self.allocator.can_allocate(count):
             assert count > self.allocator.free
+            return
+        held = sorted({page for pages in self.held for page in pages})
+        after = data.draw(st.sampled_from([None, *held]))
+        free, goes_on = self.allocator.free, after is not None and self.allocator.goes_on(after, count)
+        taken = self.allocator.allocate(count, after, room)
+        assert len(set(taken)) == count
+        assert not set(taken) & set(held)
+        assert self.allocator.free == free - count
+        if after is not None and goes_on:
+            assert taken == list(range(after + 1, after + 1 + count))
+        self.held.append(taken)
 
     @precondition(lambda self: self.held)
     @rule(data=st.data())
@@ -43,6 +52,7 @@ class AllocatorMachine(RuleBasedStateMachine):
         self.allocator.check_integrity()
         for page in range(12):
             assert self.allocator.references(page) == sum(pages.count(page) for pages in self.held)
+        assert 0 <= self.allocator.longest_run <= self.allocator.free
         assert self.allocator.used == len({page for pages in self.held for page in pages})
 
 
@@ -58,3 +68,45 @@ def test_pages_for_rounds_up():
 def test_a_pool_without_pages_is_refused():
     with pytest.raises(ValueError, match="at least one page"):
         PageAllocator(0, 16)
+
+
+def test_pages_of_sequences_that_grow_in_turns_lie_in_order():
+    allocator = PageAllocator(12, 4)
+    first, second = allocator.allocate(2, room=2), allocator.allocate(1, room=3)
+    for left in (1, 0):
+        first += allocator.allocate(1, after=first[-1], room=left)
+        second += allocator.allocate(1, after=second[-1], room=left + 1)
+    assert first == [0, 1, 2, 3]
+    assert second == [4, 5, 6]
+    assert allocator.allocate(1) == [8], "page 7 is left for the second one"
+
+
+def test_the_shortest_place_that_is_roomy_is_taken():
+    allocator = PageAllocator(12, 4)
+    pages = allocator.allocate(12)
+    allocator.release([pages[number] for number in (1, 3, 4, 5, 7, 8, 9, 10, 11)])
+    assert allocator.allocate(1) == [1]
+    assert allocator.allocate(2, room=1) == [3, 4]
+    assert allocator.allocate(3, room=4) == [7, 8, 9], "nowhere is there so much room: the longest"
+
+
+def test_room_that_was_left_is_taken_when_there_is_no_other():
+    allocator = PageAllocator(4, 4)
+    first = allocator.allocate(1, room=3)
+    assert allocator.longest_run == 0
+    assert allocator.allocate(2) == [1, 2]
+    assert allocator.allocate(1, after=first[0]) == [3]
+
+
+def test_nothing_is_left_free_behind_who_has_gone():
+    allocator = PageAllocator(4, 4)
+    pages = allocator.allocate(2, room=2)
+    allocator.release(pages)
+    assert allocator.longest_run == 4
+
+
+def test_pages_that_lie_apart_come_in_the_longest_runs_there_are():
+    allocator = PageAllocator(9, 4)
+    pages = allocator.allocate(9)
+    allocator.release([pages[number] for number in (0, 2, 3, 5, 6, 7)])
+    assert allocator.allocate(5) == [5, 6, 7, 2, 3]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -276,3 +278,17 @@ def test_forgetting_the_cache_leaves_what_runs_alone():
     policy.check_integrity()
     assert sorted(finish(policy)) == ["a", "b"]
     assert policy.cache.available == 16
+
+
+def test_pages_of_sequences_lie_in_order_round_after_round():
+    policy = scheduler(pages=64, budget=64)
+    for number in range(12):
+        running = [request(f"{number}-{index}", 13, 16, first=100 + 4 * number + index) for index in range(4)]
+        for one in running:
+            policy.submit(one)
+        while policy.has_work():
+            step(policy)
+            for one in running:
+                neighbours = sum(page + 1 == following for page, following in itertools.pairwise(one.pages))
+                assert neighbours >= len(one.pages) - 2, f"round {number}: {one.pages}"
+    assert policy.cache.evicted_pages > 0

@@ -12,12 +12,10 @@ from __future__ import annotations
 import numpy as np
 
 from tessera_kernels.compiled import ELEMENTS, SUMS, compiled
-from tessera_kernels.int8_decoder.blocks import HALF, OCTET, SINGLE, fetch_rows, mix_rows, score_block, weigh_block
+from tessera_kernels.int8_decoder.blocks import HALF, OCTET, SINGLE, mix_rows, score_block, weigh_block
 from tessera_kernels.int8_decoder.machine import LANES, float_of_bits
 from tessera_kernels.int8_decoder.rows import exp
 
-LINE = 64
-"""Bytes of a cache line."""
 _MAGNITUDE = np.int32(0x7FFFFFFF)
 _LEAST = np.int32(-0x80000000)
 
@@ -27,7 +25,7 @@ _score_1, _score_1_halves, _score_1_octets = (score_block(1, item) for item in (
 _mix_6, _mix_6_halves, _mix_6_octets = (mix_rows(6, 4, item) for item in (SINGLE, HALF, OCTET))
 _mix_3, _mix_3_halves, _mix_3_octets = (mix_rows(3, 4, item) for item in (SINGLE, HALF, OCTET))
 _mix_1, _mix_1_halves, _mix_1_octets = (mix_rows(1, 1, item) for item in (SINGLE, HALF, OCTET))
-_fetch, _weigh = fetch_rows(), weigh_block()
+_weigh = weigh_block()
 
 
 @compiled(ELEMENTS)
@@ -155,7 +153,9 @@ def attend_rows(
 ):
     """Fill `out_QD` with softmax(scaling · q kᵀ) v of some rows' query heads that share some key-value heads.
 
-    A page is computed with all of these heads before the next one is: its memory is read once, in order.
+    A page is computed with all of these heads before the next one is: its memory is read once, in order, and so is that
+    of pages that lie one behind another. Asking for the next page ahead is no faster than what the processor foresees
+    of an order, and no faster without one.
 
     Args:
         query_QD: float32; by key-value head, then by row, then those of the row that share the head.
@@ -191,16 +191,8 @@ def attend_rows(
         low = high = context + rows
     ends = context + rows - 1
     first_page, last = first // size, (ends - 1) // size
-    some, begin_head = end_head - head, head * size * dim * item
     for page in range(first_page, last + 1):
         held = np.int64(pages_M[page])
-        # While this page is computed, the next one comes: behind the last page of keys the first one of values. A
-        # prompt's are near already.
-        if rows == 1 and page < last:
-            _fetch(keys + np.int64(pages_M[page + 1]) * whole + begin_head, 0, 1, some * size * dim * item // LINE)
-        elif rows == 1:
-            start = values + np.int64(pages_M[first_page]) * whole + head * dim * item
-            _fetch(start, stride, size, -(-some * dim * item // LINE))
         for h in range(head, end_head):
             row = (h - head) * of_head
             for number in range(size // LANES):
@@ -218,9 +210,6 @@ def attend_rows(
         out_QD[q] = 0
     for page in range(first_page, last + 1):
         held, at = np.int64(pages_M[page]), page * size
-        if page < last and rows == 1:
-            start = values + np.int64(pages_M[page + 1]) * whole + head * dim * item
-            _fetch(start, stride, size, -(-some * dim * item // LINE))
         for h in range(head, end_head):
             value = values + held * whole + h * dim * item
             share, result = scores + (h - head) * of_head * scores_stride, out + (h - head) * of_head * wide

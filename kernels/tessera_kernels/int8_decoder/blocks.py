@@ -122,27 +122,3 @@ def mix_rows(queries: int, width: int, item: int) -> Any:
         code.loop(parts, [], body)
 
     return function(8, write)
-
-
-def fetch_rows() -> Any:
-    """(rows, bytes between them, how many, cache lines of each): have them in the cache soon.
-
-    Pages lie anywhere and rows apart, which the processor does not foresee.
-    """
-
-    def write(code: Code, rows: Value, stride: Value, count: Value, lines: Value) -> None:
-        function = code.prefetch()
-
-        def row(index: Value, _: list[Value]) -> list[Value]:
-            start = code.at(rows, (index, stride))
-
-            def line(place: Value, __: list[Value]) -> list[Value]:
-                function(code.at(start, (place, BYTES)))
-                return []
-
-            code.loop(lines, [], line)
-            return []
-
-        code.loop(count, [], row)
-
-    return function(4, write)

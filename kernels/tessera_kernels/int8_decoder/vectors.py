@@ -87,19 +87,6 @@ class Code:
         function = self.builder.module.declare_intrinsic("llvm.x86.avx512.vpdpbusd.512", (), kind)
         return self.builder.call(function, [sums, unsigned, signed])
 
-    def prefetch(self) -> Callable[[Value], None]:
-        """For reading soon, into all levels of the cache."""
-        llvm = self._llvm
-        octet = llvm.IntType(8).as_pointer()
-        kind = llvm.FunctionType(llvm.VoidType(), [octet, self.word, self.word, self.word])
-        function = self.builder.module.declare_intrinsic("llvm.prefetch.p0", (), kind)
-        read, everywhere, data = self.word(0), self.word(3), self.word(1)
-
-        def fetch(at: Value) -> None:
-            self.builder.call(function, [self.builder.inttoptr(at, octet), read, everywhere, data])
-
-        return fetch
-
     def loop(
         self, rounds: Value, initial: Sequence[Value], body: Callable[[Value, list[Value]], list[Value]]
     ) -> list[Value]:

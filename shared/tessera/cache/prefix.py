@@ -13,11 +13,12 @@ from __future__ import annotations
 
 import heapq
 import itertools
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from tessera.cache.host import HostTier
 from tessera.cache.pages import PageAllocator
-from tessera.cache.radix import Cursor, Match, Node, check_tree, longest_prefix
+from tessera.cache.radix import Cursor, Match, Node, check_trees, longest_prefix
 from tessera.cache.transfers import Copy, Fetch, Offload, Transfer
 
 
@@ -91,19 +92,17 @@ class PrefixCache:
         """
         self.asked_tokens += asked
         now = next(self._clock)
-        held = [node for node in match.nodes if node.page is not None]
-        absent = [node for node in match.nodes if node.page is None]
+        held, absent = ([node for node in match.nodes if (node.page is None) == gone] for gone in (False, True))
         for node in held:
             self._hold(node)
-        if match.partial is not None:
-            self._hold(match.partial)  # until it is copied
         for node in match.nodes:
             node.used = now
+        if match.partial is not None:
+            self._hold(match.partial)  # until it is copied
         for node in absent:
             node.pins += 1  # until it is fetched: making room for it must not drop it
-        size = self.allocator.page_size
-        self.hit_tokens["device"] += len(held) * size + match.partial_count
-        self.hit_tokens["host"] += len(absent) * size
+        self.hit_tokens["device"] += len(held) * self.allocator.page_size + match.partial_count
+        self.hit_tokens["host"] += len(absent) * self.allocator.page_size
         for node in absent:
             (page,) = self.allocate(1)
             assert node.slot is not None
@@ -123,11 +122,16 @@ class PrefixCache:
             pages.append(copy)
         return pages, cursor
 
-    def allocate(self, count: int) -> list[int]:
-        """Take `count` pages, from the tree when none are free. Ask `available` first."""
+    def allocate(self, count: int, after: int | None = None, room: int = 0) -> list[int]:
+        """Take pages as from the allocator, those of the tree when none are free. Ask `available` first.
+
+        For a run and its room some idle pages more are given up: they are the next to go.
+        """
         while self.allocator.free < count:
             self._reclaim_page()
-        return self.allocator.allocate(count)
+        if room and (after is None or not self.allocator.goes_on(after, count)):
+            self._make_run(count + room)
+        return self.allocator.allocate(count, after, room)
 
     def release(self, pages: Iterable[int]) -> None:
         """Drop a reference to each of `pages`. Those that the tree knows stay there, idle."""
@@ -227,20 +231,9 @@ class PrefixCache:
         Raises:
             AssertionError: a fault of ours, with what disagrees.
         """
-        self.allocator.check_integrity()
-        expected = [0] * self.allocator.pages
-        for page in itertools.chain.from_iterable(held):
-            expected[page] += 1
-        nodes = [node for root in self._roots.values() for node in check_tree(root, self.allocator.page_size)]
-        for node in nodes:
-            if node.page is not None:
-                assert self._node_of[node.page] is node
-                expected[node.page] += 1
-        known = [node for node in nodes if node.page is not None]
-        assert len(known) == len(self._node_of), f"{len(self._node_of)} pages known, {len(known)} in the tree"
-        wrong = [page for page, count in enumerate(expected) if count != self.allocator.references(page)]
-        assert not wrong, f"pages with wrong counts of references: {wrong}"
-        idle = sum(self._is_idle(node) for node in known)
+        nodes = check_trees(self._roots.values(), self._node_of, self.allocator.page_size)
+        self.allocator.check_integrity(Counter(itertools.chain(*held, self._node_of)))
+        idle = sum(map(self._is_idle, nodes))
         assert idle == self.idle, f"{self.idle} pages counted as idle, {idle} are"
         slots = [node.slot for node in nodes if node.slot is not None]
         assert sorted([*slots, *self.host.free]) == list(range(self.host.slots)), "slots of the host tier are lost"
@@ -299,6 +292,13 @@ class PrefixCache:
     def _offer(self, node: Node) -> None:
         if node.resident == 0:
             heapq.heappush(self._evictable, (node.used, next(self._order), node))
+
+    def _make_run(self, count: int) -> None:
+        """Try to have so many free pages one behind another. What was used together lies together."""
+        most = self.evicted_pages + 2 * count
+        while self.evicted_pages < most and self.idle and (lacking := count - self.allocator.longest_run) > 0:
+            for _ in range(min(lacking, self.idle)):
+                self._reclaim_page()
 
     def _reclaim_page(self) -> None:
         """Free the page of the least recently used idle leaf, keeping its content in the host tier if there is one."""

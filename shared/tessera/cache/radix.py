@@ -5,7 +5,7 @@ Does not know who holds a page: see `tessera.cache.prefix`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 SCANNED = 64
@@ -107,14 +107,19 @@ def longest_prefix(root: Node, ids: Sequence[int], page_size: int) -> Match:
     return Match(nodes, *(node.closest(rest) if rest else (None, 0)))
 
 
-def check_tree(root: Node, page_size: int) -> list[Node]:
-    """All nodes below `root`.
+def check_trees(roots: Iterable[Node], node_of: Mapping[int, Node], page_size: int) -> list[Node]:
+    """All nodes below `roots`.
+
+    Args:
+        roots: of trees.
+        node_of: by page, the node that has it.
+        page_size: tokens of an edge.
 
     Raises:
-        AssertionError: the tree is not one: a fault of ours.
+        AssertionError: a tree is none, or a page is not where it should be: a fault of ours.
     """
     found: list[Node] = []
-    stack = [root]
+    stack = list(roots)
     while stack:
         node = stack.pop()
         assert node.resident == sum(child.page is not None for child in node.children.values())
@@ -127,6 +132,8 @@ def check_tree(root: Node, page_size: int) -> list[Node]:
             assert (child.page is None) != (child.slot is None), "an edge on both tiers or on none"
         found += node.children.values()
         stack += node.children.values()
+    there = {node.page: node for node in found if node.page is not None}
+    assert there == node_of, f"{len(node_of)} pages known, {len(there)} in the tree"
     return found
 
 

@@ -130,5 +130,5 @@ class DraftModel:
         if missing > 0:
             if not self.allocator.can_allocate(missing):
                 return False
-            shadow.pages += self.allocator.allocate(missing)
+            shadow.pages += self.allocator.allocate(missing, shadow.pages[-1] if shadow.pages else None)
         return True

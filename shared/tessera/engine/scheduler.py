@@ -19,6 +19,8 @@ from tessera.errors import ContextLengthError, InvalidRequestError, OverloadedEr
 
 DECODE_COST = 2.0
 """A sampled token counts as so many prompt tokens in a tenant's share (as in Sheng et al. 2024)."""
+ROOM = 16
+"""Pages that others leave free behind a sequence, if it may grow so far: in order, they are read faster."""
 _Claim = tuple[Node, tuple[int, ...]]
 
 
@@ -295,7 +297,13 @@ class Scheduler:
         return max(0, self.allocator.pages_for(request.computed + count) - len(request.pages))
 
     def _grow(self, request: SequenceRequest, count: int) -> None:
-        request.pages += self.cache.allocate(self._missing(request, count))
+        missing = self._missing(request, count)
+        if missing == 0:
+            return
+        most = request.prompt_length + (request.sampling.max_tokens if request.sampling else 0)
+        room = self.allocator.pages_for(most) - len(request.pages) - missing
+        after = request.pages[-1] if request.pages else None
+        request.pages += self.cache.allocate(missing, after, min(max(0, room), ROOM))
 
     def _make_room(self, request: SequenceRequest, count: int, scheduled: dict[SequenceRequest, Chunk]) -> bool:
         """Get the pages for a chunk, preempting others for it. False when `request` itself had to go."""
