@@ -8,6 +8,7 @@ cache), so only the first start compiles. Without Numba the references run.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
@@ -25,17 +26,26 @@ def available() -> bool:
     return numba is not None
 
 
-def compiled(freedoms: set[str]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Compile a function at its first call for the types it is called with. It takes and fills NumPy arrays, no GIL."""
+def compiled(freedoms: set[str], *, kept: bool = True) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Compile a function at its first call for the types it is called with. It takes and fills NumPy arrays, no GIL.
+
+    Args:
+        freedoms: of the compiler.
+        kept: on disk, as long as the function's own file stays the same; so not where it uses code of other files.
+    """
 
     def compile_lazily(function: Callable[..., Any]) -> Callable[..., Any]:
         if numba is None:
             return function
         options = {"nogil": True, "fastmath": freedoms, "error_model": "numpy"}
         try:
-            made: Callable[..., Any] = numba.njit(cache=True, **options)(function)
+            made: Callable[..., Any] = numba.njit(cache=kept, **options)(function)
         except RuntimeError:  # there is no place to keep compiled code: a read-only installation without a home
             made = numba.njit(**options)(function)
         return made
 
     return compile_lazily
+
+
+part = partial(compiled, kept=False)
+"""For a function that is called by compiled ones: it is kept with those."""

@@ -8,9 +8,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tessera_kernels.int8_decoder import cpu, machine, rows
+from tessera_kernels.int8_decoder import machine, products, rows
 from tessera_kernels.int8_decoder.attend import attend_rows
-from tessera_kernels.int8_decoder.layout import Field, packed
+from tessera_kernels.int8_decoder.layout import Field, corrections, packed
 from tessera_kernels.int8_decoder.team import Team
 
 pytestmark = pytest.mark.skipif(not machine.available(), reason="the processor has no AVX-512 VNNI")
@@ -31,15 +31,14 @@ def multiplied(weight_NK, x_TK, *, bias=True, in_float=4, add=False, threads=1, 
     fields = np.array([0, outputs, inputs, 0, 0, 0, in_float, 2 * outputs, 0, outputs if bias else -1])
     fields = np.append(fields, group or inputs)
     assert len(fields) == len(Field)
-    corrections = 128 * np.add.reduceat(weight_NK, starts, axis=1, dtype=np.int32).T.reshape(-1)
-    arenas = packed(weight_NK).reshape(-1), floats, corrections
+    arenas = packed(weight_NK, group or inputs), floats, corrections(weight_NK, group or inputs)
     unsigned = (x_TK.astype(np.int32) + 128).astype(np.uint8)
     before = generator.standard_normal((len(x_TK), outputs)).astype(np.float32) if add else np.nan
     target = np.full((len(x_TK), outputs), np.nan, np.float32)
     target[:] = before
     for me in range(threads):
-        sums = np.zeros((16, 16), np.int32)
-        cpu._multiply(me, threads, fields, arenas, (unsigned, steps_GT, exact_TM, sums), len(x_TK), target, add)
+        sums = np.full(16 * outputs, np.nan, np.float32)
+        products.multiply(me, threads, fields, arenas, (unsigned, steps_GT, exact_TM, sums), len(x_TK), target, add)
     steps_TK = steps_GT.T.astype(np.float64).repeat(np.diff([*starts, inputs]), axis=1)
     exact = ((x_TK * steps_TK) @ weight_NK.astype(np.float64).T) * steps_N
     exact += exact_TM[:, :in_float].astype(np.float64) @ float_MN
@@ -75,13 +74,12 @@ def test_a_row_of_a_product_is_the_same_bits_whatever_is_multiplied_with_it(grou
     for tokens in (1, 2, 4, 8, 16, 31):
         steps = np.full((4, tokens), 0.37, np.float32) * np.arange(1, 5, dtype=np.float32)[:, None]
         fields = np.array([0, 32, 112, 0, 0, 0, 0, 32, 0, -1, group or 112])
-        starts = np.arange(0, 112, group or 112)
-        corrections = 128 * np.add.reduceat(weight_NK, starts, axis=1, dtype=np.int32).T.reshape(-1)
-        arenas = packed(weight_NK).reshape(-1), np.linspace(0.1, 1, 32, dtype=np.float32), corrections
+        scales = np.linspace(0.1, 1, 32, dtype=np.float32)
+        arenas = packed(weight_NK, group or 112), scales, corrections(weight_NK, group or 112)
         out = np.full((tokens, 32), np.nan, np.float32)
         unsigned = (x_TK[:tokens].astype(np.int32) + 128).astype(np.uint8)
-        work = (unsigned, steps, np.zeros((tokens, 1), np.float32), np.zeros((16, 16), np.int32))
-        cpu._multiply(0, 1, fields, arenas, work, tokens, out, False)
+        work = (unsigned, steps, np.zeros((tokens, 1), np.float32), np.empty(16 * 32, np.float32))
+        products.multiply(0, 1, fields, arenas, work, tokens, out, False)
         found.append(out)
     assert all(np.array_equal(out, found[0].repeat(len(out), axis=0)) for out in found)
 

@@ -18,7 +18,7 @@ from typing import Literal
 import numpy as np
 import torch
 
-from tessera_kernels.int8_decoder import cpu, machine
+from tessera_kernels.int8_decoder import cpu, machine, products
 from tessera_kernels.int8_decoder.layout import Arenas, Field, Layer, Linear, Part, fits
 from tessera_kernels.int8_decoder.team import Team
 from tessera_kernels.paged_attention import Ragged
@@ -107,6 +107,8 @@ class Decoder:
         self._widest_in = int(max(one[:, Field.INPUTS].max() for one in linears))
         self._widest_out = int(max(one[:, Field.OUTPUTS].max() for one in linears[:-1]))
         self._most_groups = int(max((-(-one[:, Field.INPUTS] // one[:, Field.GROUP])).max() for one in linears))
+        gathered = [one[one[:, Field.GROUP] < one[:, Field.INPUTS], Field.OUTPUTS].max(initial=0) for one in linears]
+        self._widest_gathered = int(max(gathered))
         self._in_float = int(max(one[:, Field.IN_FLOAT].max() for one in linears))
         self._vocabulary = int(table[-1, Part.QKV + Field.OUTPUTS])
         stacked = [_stack(tensors) for tensors in zip(*(cache.tensors for cache in caches), strict=True)]
@@ -115,6 +117,11 @@ class Decoder:
         keys = stacked[0].reshape(number, pages, heads, size // machine.LANES, dim, machine.LANES)
         scales = [one.reshape(number, pages, heads, size) for one in stacked[2:]]
         self._stacked = (keys, stacked[1], *(scales or [np.zeros((0, 0, 0, 0), np.float32)] * 2))
+
+    def _gathered(self, height: int, threads: int) -> int:
+        """Numbers that a thread gathers at once, of so many rows at most: see `products.multiply`."""
+        blocks = -(-self._widest_gathered // machine.LANES // threads)
+        return machine.LANES * min(height, products.MOST_ROWS) * max(blocks, products.PAIR)
 
     @property
     def nbytes(self) -> int:
@@ -177,14 +184,15 @@ class Decoder:
             self._stacked,
             (ragged.page_table_BM.numpy(), sequence_T, context_T, block_U),
             (
-                np.empty((height, self._widest_in), np.uint8),
-                np.empty((self._most_groups, height), np.float32),
-                np.empty((height, self._in_float), np.float32),
-                np.empty((threads, cpu.MOST_ROWS, machine.LANES), np.int32),
-                np.empty((tokens, _apart(self._widest_out)), np.float32),
-                np.empty((tokens, _apart(sizes.heads * sizes.head_dim)), np.float32),
-                np.empty((threads, at_once, scores), np.float32),
-                *(np.empty((threads, at_once, sizes.head_dim), np.float32) for _ in range(2)),
+                # torch's memory begins with a line of the cache, as what is written sixteen numbers at a time should.
+                torch.empty(height, self._widest_in, dtype=torch.uint8).numpy(),
+                torch.empty(self._most_groups, height).numpy(),
+                torch.empty(height, self._in_float).numpy(),
+                torch.empty(threads, self._gathered(height, threads)).numpy(),
+                torch.empty(tokens, _apart(self._widest_out)).numpy(),
+                torch.empty(tokens, _apart(sizes.heads * sizes.head_dim)).numpy(),
+                torch.empty(threads, at_once, scores).numpy(),
+                *(torch.empty(threads, at_once, sizes.head_dim).numpy() for _ in range(2)),
             ),
             (rows_R.numpy(), logits_RV.numpy()),
         )

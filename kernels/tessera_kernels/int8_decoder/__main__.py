@@ -15,9 +15,9 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from tessera_kernels.int8_decoder import Decoder, Layer, Linear, Sizes, cpu, machine
+from tessera_kernels.int8_decoder import Decoder, Layer, Linear, Sizes, machine, products
 from tessera_kernels.int8_decoder.attend import attend_rows
-from tessera_kernels.int8_decoder.layout import Field, packed
+from tessera_kernels.int8_decoder.layout import Field, corrections, packed
 from tessera_kernels.int8_linear import quantize_weight
 from tessera_kernels.paged_attention import Ragged
 from tessera_kernels.paged_kv import PagedKV
@@ -41,7 +41,7 @@ def best(work: Callable[[], object]) -> float:
     return min(times)
 
 
-def products(outputs: int, inputs: int = INPUTS, group: int | None = None) -> None:
+def linears(outputs: int, inputs: int = INPUTS, group: int | None = None) -> None:
     """Rows times a layer's weights."""
     generator = np.random.default_rng(0)
     weight_NK = generator.integers(-127, 128, (outputs, inputs)).astype(np.int8)
@@ -50,7 +50,7 @@ def products(outputs: int, inputs: int = INPUTS, group: int | None = None) -> No
     fields[Field.GROUP] = group or inputs
     groups = 1 if group is None else -(-inputs // group)
     floats = generator.standard_normal(outputs * (1 + IN_FLOAT)).astype(np.float32)
-    arenas = packed(weight_NK).reshape(-1), floats, np.zeros(groups * outputs, np.int32)
+    arenas = packed(weight_NK, group or inputs), floats, corrections(weight_NK, group or inputs)
     transposed_KN, float_NK = torch.from_numpy(weight_NK).t(), torch.from_numpy(weight_NK).float()
     steps = "" if group is None else f", a step for {group} inputs"
     ours_is = "ours with scales and float columns"
@@ -61,10 +61,10 @@ def products(outputs: int, inputs: int = INPUTS, group: int | None = None) -> No
             (x_TK.astype(np.int16) + 128).astype(np.uint8),
             np.ones((groups, tokens), np.float32),
             np.ones((tokens, IN_FLOAT), np.float32),
-            np.zeros((cpu.MOST_ROWS, machine.LANES), np.int32),
+            np.empty(products.MOST_ROWS * outputs, np.float32),
         )
         out = np.empty((tokens, outputs), np.float32)
-        ours = best(partial(cpu._multiply, 0, 1, fields, arenas, work, tokens, out, False))
+        ours = best(partial(products.multiply, 0, 1, fields, arenas, work, tokens, out, False))
         rows = torch.from_numpy(x_TK)
         integers = best(partial(torch._int_mm, rows, transposed_KN))
         floats_s = best(partial(functional.linear, rows.float(), float_NK))
@@ -165,9 +165,9 @@ if __name__ == "__main__":
     if not machine.available():
         raise SystemExit("this processor has no AVX-512 VNNI, or Numba is not installed")
     torch.set_num_threads(1)
-    products(HEAD)
-    products(GATE_UP)
-    products(INPUTS, INNER)
-    products(INPUTS, INNER, GROUP)
+    linears(HEAD)
+    linears(GATE_UP)
+    linears(INPUTS, INNER)
+    linears(INPUTS, INNER, GROUP)
     attention()
     steps()

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tessera_kernels.compiled import ELEMENTS, SUMS, compiled
+from tessera_kernels.compiled import ELEMENTS, SUMS, part
 from tessera_kernels.int8_decoder.blocks import HALF, OCTET, SINGLE, mix_rows, score_block, weigh_block
 from tessera_kernels.int8_decoder.machine import LANES, float_of_bits
 from tessera_kernels.int8_decoder.rows import exp
@@ -28,7 +28,7 @@ _mix_1, _mix_1_halves, _mix_1_octets = (mix_rows(1, 1, item) for item in (SINGLE
 _weigh = weigh_block()
 
 
-@compiled(ELEMENTS)
+@part(ELEMENTS)
 def _largest(scores):
     """Of all. Compared as integers, which vectors can; NaN is the largest or the smallest of all."""
     bits = scores.view(np.int32)
@@ -39,7 +39,7 @@ def _largest(scores):
     return float_of_bits(largest ^ ((largest >> np.int32(31)) & _MAGNITUDE))
 
 
-@compiled(SUMS)
+@part(SUMS)
 def _exponentials(scores, scaling):
     """exp(scaling · (scores - the largest)) in place, and the sum. One that is not a number makes all of them none."""
     largest = _largest(scores)
@@ -51,7 +51,7 @@ def _exponentials(scores, scaling):
     return total
 
 
-@compiled(ELEMENTS)
+@part(ELEMENTS)
 def _score(query, wide, queries, keys, pairs, steps, item, scores, scores_stride):
     """Products of some queries and a block's keys."""
     done = 0
@@ -84,7 +84,7 @@ def _score(query, wide, queries, keys, pairs, steps, item, scores, scores_stride
             done += 1
 
 
-@compiled(ELEMENTS)
+@part(ELEMENTS)
 def _mix(of_page, begin, end, to):
     """Add the values of those of a page's slots that lie between two positions to some queries' results."""
     at, size, values, stride, vectors, item = of_page
@@ -123,7 +123,7 @@ def _mix(of_page, begin, end, to):
             done += 1
 
 
-@compiled(ELEMENTS)
+@part(ELEMENTS)
 def _mix_singly(of_page, begin, end, context, window, rows, to):
     """`_mix` for each row by itself, of the positions that it sees."""
     shares, shares_stride, queries, out, wide = to
@@ -135,7 +135,7 @@ def _mix_singly(of_page, begin, end, context, window, rows, to):
         _mix(of_page, max(begin, least), min(end, sees), of_row)
 
 
-@compiled(ELEMENTS)
+@part(ELEMENTS)
 def attend_rows(
     query_QD,
     keys_PHND,

@@ -143,11 +143,9 @@ class Arenas:
         weight_NK = weight.weight_KN.t().contiguous().numpy()
         columns = weight.columns_M.numpy()
         row[Field.OUTPUTS], row[Field.INPUTS], row[Field.IN_FLOAT] = outputs, inputs, len(columns)
-        row[Field.WEIGHT] = self._put(0, self._bytes, packed(weight_NK).reshape(-1))
         row[Field.GROUP] = group = linear.group or inputs
-        # Inputs are unsigned for the processor, 128 too large: that much of each sum is the weights' own.
-        sums = np.add.reduceat(weight_NK, np.arange(0, inputs, group), axis=1, dtype=np.int32)
-        row[Field.CORRECTION] = self._put(2, self._ints, np.ascontiguousarray(128 * sums.T).reshape(-1))
+        row[Field.WEIGHT] = self._put(0, self._bytes, packed(weight_NK, group))
+        row[Field.CORRECTION] = self._put(2, self._ints, corrections(weight_NK, group))
         row[Field.COLUMNS] = self._put(2, self._ints, columns.astype(np.int32))
         row[Field.SCALE] = self._add_floats(weight.scale_N)
         row[Field.SHRINK] = self._add_floats(weight.shrink_K)
@@ -165,11 +163,23 @@ class Arenas:
         return place
 
 
-def packed(weight_NK: npt.NDArray[np.int8]) -> npt.NDArray[np.int8]:
-    """[outputs, inputs] as [outputs / 16, inputs / 4, 16, 4]."""
+def packed(weight_NK: npt.NDArray[np.int8], group: int) -> npt.NDArray[np.int8]:
+    """[outputs, inputs] as [groups of inputs, outputs / 16, inputs of a group / 4, 16, 4], flat."""
     outputs, inputs = weight_NK.shape
-    blocks = weight_NK.reshape(outputs // LANES, LANES, inputs // 4, 4)
-    return np.ascontiguousarray(blocks.transpose(0, 2, 1, 3))
+    parts = []
+    for at in range(0, inputs, group):
+        blocks = weight_NK[:, at : at + group].reshape(outputs // LANES, LANES, -1, 4)
+        parts.append(blocks.transpose(0, 2, 1, 3).reshape(-1))
+    return np.concatenate(parts)
+
+
+def corrections(weight_NK: npt.NDArray[np.int8], group: int) -> npt.NDArray[np.int32]:
+    """What sums of products exceed by, [groups, outputs], flat.
+
+    Inputs are unsigned for the processor, 128 too large: that much of each sum is the weights' own.
+    """
+    sums = np.add.reduceat(weight_NK, np.arange(0, weight_NK.shape[1], group), axis=1, dtype=np.int32)
+    return np.ascontiguousarray(128 * sums.T).reshape(-1)
 
 
 def fits(linear: Linear) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tessera_kernels.compiled import ELEMENTS, SUMS, compiled
+from tessera_kernels.compiled import ELEMENTS, SUMS, part
 from tessera_kernels.int8_decoder import lanes
 from tessera_kernels.int8_decoder.blocks import HALF, SINGLE
 from tessera_kernels.int8_decoder.machine import LANES, float_of_bits
@@ -30,7 +30,7 @@ _ONE, _TWO = np.float32(1), np.float32(2)
 _GELU_SCALE, _GELU_CUBE = np.float32(0.7978845608028654), np.float32(0.044715)
 
 
-@compiled(ELEMENTS)
+@part(ELEMENTS)
 def exp(x):
     """e^x within two units in the last place, for numbers from -87 to 88 and clamped outside; NaN stays."""
     if x < _LEAST:  # noqa: PLR1730 (a NaN must stay)
@@ -50,7 +50,7 @@ def exp(x):
     return value * float_of_bits((np.int32(whole) + np.int32(127)) << np.int32(23))
 
 
-@compiled(SUMS)
+@part(SUMS)
 def norm(row_C, weight_C, epsilon, out_C):
     """Root-mean-square norm; `out` may be `row`."""
     total = np.float32(0)
@@ -61,7 +61,7 @@ def norm(row_C, weight_C, epsilon, out_C):
         out_C[c] = row_C[c] * scale * weight_C[c]
 
 
-@compiled(ELEMENTS)
+@part(ELEMENTS)
 def quantize(row_K, shrink_K, columns_M, group, work_K, out_K, exact_M, step_G):
     """A row as unsigned bytes around 128, those of `columns_M` in float.
 
@@ -91,7 +91,7 @@ def quantize(row_K, shrink_K, columns_M, group, work_K, out_K, exact_M, step_G):
         _round_group(work + begin * SINGLE, (end - begin) // LANES, out + begin, step, np.int64(bad))
 
 
-@compiled(ELEMENTS)
+@part(ELEMENTS)
 def rotate(head_D, cosine_D, sine_D):
     """Rotary embedding in place, the second half of a head being the first one's other coordinate (GPT-NeoX's way)."""
     half = len(head_D) // 2
@@ -104,7 +104,7 @@ def rotate(head_D, cosine_D, sine_D):
         head_D[half + d] = high * cosine_D[half + d] + low * sine_D[half + d]
 
 
-@compiled(ELEMENTS)
+@part(ELEMENTS)
 def gate_silu(both_2F, out_F):
     """silu(gate) · up of a row with the gate's values first."""
     width = len(out_F)
@@ -113,7 +113,7 @@ def gate_silu(both_2F, out_F):
         out_F[f] = gate / (_ONE + exp(-gate)) * both_2F[width + f]
 
 
-@compiled(ELEMENTS)
+@part(ELEMENTS)
 def gate_gelu(both_2F, out_F):
     """gelu(gate) · up with gelu by tanh (Hendrycks & Gimpel 2016)."""
     width = len(out_F)
@@ -124,7 +124,7 @@ def gate_gelu(both_2F, out_F):
         out_F[f] = gate * (_ONE - _ONE / (_ONE + exp(_TWO * inner))) * both_2F[width + f]
 
 
-@compiled(ELEMENTS)
+@part(ELEMENTS)
 def store(head_D, stored_D, scales_HS, head, slot):
     """Write a head of keys or values to the cache: as it is, as float16 (int16), or in 8 bits if `scales_HS` has any.
 

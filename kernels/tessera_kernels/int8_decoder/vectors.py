@@ -135,28 +135,15 @@ def function(arguments: int, write: Callable[..., None]) -> Any:
     return intrinsic(typed)
 
 
-def dot_rows(rows: int, unroll: int, blocks: int = 1) -> Any:
-    """(rows, bytes between them, columns, bytes between blocks, quads, target): bytes times bytes, int32.
+def tile_rows(rows: int, unroll: int, blocks: int = 1) -> Any:
+    """Rows times columns, bytes times bytes, as outputs of a linear layer.
+
+    (rows, bytes between them, columns, bytes between blocks, quads, what sums exceed by int32 [blocks, 16], steps of
+    outputs [blocks, 16], steps of rows [rows], then as `settle_rows` from the inputs in float on).
 
     Rows are unsigned, columns signed: by quad the four bytes of column 0, then those of column 1, … `unroll` sums run
     side by side, so that no instruction waits for the one before; it must divide the quads. What is read of a row is
-    multiplied with `blocks` blocks of columns; the target is [blocks, rows, 16].
-    """
-
-    def write(
-        code: Code, first: Value, stride: Value, columns: Value, apart: Value, quads: Value, target: Value
-    ) -> None:
-        for place, total in enumerate(_dots(code, rows, unroll, blocks, (first, stride, columns, apart, quads))):
-            code.store(total, code.at(target, place * BYTES))
-
-    return function(6, write)
-
-
-def gather_rows(rows: int, unroll: int, blocks: int = 1) -> Any:
-    """`dot_rows` of some inputs that have steps of their own, put in: what is in the target grows, as float32.
-
-    (rows, bytes between them, columns, bytes between blocks, quads, target, what sums are too large by int32 [blocks,
-    16], steps of rows [rows], whether the target is to begin).
+    multiplied with `blocks` blocks of columns.
     """
 
     def write(
@@ -166,31 +153,116 @@ def gather_rows(rows: int, unroll: int, blocks: int = 1) -> Any:
         columns: Value,
         apart: Value,
         quads: Value,
-        target: Value,
+        correction: Value,
+        steps: Value,
+        row_steps: Value,
+        *rest: Value,
+    ) -> None:
+        sums = _dots(code, rows, unroll, blocks, (first, stride, columns, apart, quads, correction))
+        values = _scaled(code, rows, sums, steps, row_steps)
+        _put(code, rows, blocks, values, rest)
+
+    return function(8 + _PUT, write)
+
+
+def dot_rows(rows: int, unroll: int) -> Any:
+    """Rows times columns as `tile_rows`, as sums alone.
+
+    (rows, bytes between them, columns, quads, what sums exceed by int32 [16], sums int32 [rows, 16]).
+    """
+
+    def write(
+        code: Code, first: Value, stride: Value, columns: Value, quads: Value, correction: Value, to: Value
+    ) -> None:
+        sums = _dots(code, rows, unroll, 1, (first, stride, columns, code.address(0), quads, correction))
+        for row, total in enumerate(sums):
+            code.store(total, code.at(to, row * BYTES))
+
+    return function(6, write)
+
+
+def finish_rows(rows: int) -> Any:
+    """From sums to outputs.
+
+    (sums int32 [rows, 16], steps of outputs [16], steps of rows [rows], then as `tile_rows`).
+    """
+
+    def write(code: Code, sums: Value, steps: Value, row_steps: Value, *rest: Value) -> None:
+        totals = [code.load(code.words, code.at(sums, row * BYTES)) for row in range(rows)]
+        _put(code, rows, 1, _scaled(code, rows, totals, steps, row_steps), rest)
+
+    return function(3 + _PUT, write)
+
+
+def gather_rows(rows: int, unroll: int, blocks: int = 1) -> Any:
+    """Rows times columns of some inputs that have steps of their own, put in: what was gathered grows.
+
+    (rows, bytes between them, columns, bytes between blocks, quads, what sums exceed by int32 [blocks, 16], steps of
+    rows [rows], gathered float32, bytes between its rows, whether it is to begin); otherwise as `tile_rows`.
+    """
+
+    def write(
+        code: Code,
+        first: Value,
+        stride: Value,
+        columns: Value,
+        apart: Value,
+        quads: Value,
         correction: Value,
         row_steps: Value,
+        gathered: Value,
+        gathered_stride: Value,
         begins: Value,
     ) -> None:
         builder = code.builder
         begin = builder.icmp_signed("!=", begins, code.address(0))
-        sums = _dots(code, rows, unroll, blocks, (first, stride, columns, apart, quads))
-        too_large = [code.load(code.words, code.at(correction, block * BYTES)) for block in range(blocks)]
+        sums = _dots(code, rows, unroll, blocks, (first, stride, columns, apart, quads, correction))
         for number, total in enumerate(sums):
             block, row = divmod(number, rows)
-            place = code.at(target, number * BYTES)
+            place = code.at(gathered, (gathered_stride, row), block * BYTES)
             before = builder.select(begin, code.zero(code.singles), code.load(code.singles, place))
             row_step = code.spread(code.load(code.single, code.at(row_steps, 4 * row)), code.singles)
-            right = builder.sitofp(builder.sub(total, too_large[block]), code.singles)
-            code.store(code.fused(right, row_step, before), place)
+            code.store(code.fused(builder.sitofp(total, code.singles), row_step, before), place)
 
-    return function(9, write)
+    return function(10, write)
+
+
+def settle_rows(rows: int, blocks: int) -> Any:
+    """From what was gathered to outputs of a linear layer, sixteen of each row and block.
+
+    (gathered float32 [rows, blocks, 16], bytes between its rows, steps of outputs [blocks, 16], inputs in float
+    [rows, m], bytes between these rows, their weights [blocks, m, 16], m, bias [blocks, 16] or 0, target, bytes between
+    its rows, whether the target grows by the outputs).
+    """
+
+    def write(code: Code, gathered: Value, stride: Value, steps: Value, *rest: Value) -> None:
+        values = []
+        for block in range(blocks):
+            step = code.load(code.singles, code.at(steps, block * BYTES))
+            places = [code.at(gathered, (stride, row), block * BYTES) for row in range(rows)]
+            values += [code.builder.fmul(code.load(code.singles, place), step) for place in places]
+        _put(code, rows, blocks, values, rest)
+
+    return function(3 + _PUT, write)
+
+
+def _scaled(code: Code, rows: int, sums: list[Value], steps: Value, row_steps: Value) -> list[Value]:
+    """Sums by block, then by row, with the steps of outputs and of rows."""
+    values = []
+    for number, total in enumerate(sums):
+        block, row = divmod(number, rows)
+        step = code.load(code.singles, code.at(steps, block * BYTES))
+        row_step = code.spread(code.load(code.single, code.at(row_steps, 4 * row)), code.singles)
+        product = code.builder.fmul(code.builder.sitofp(total, code.singles), step)
+        values.append(code.builder.fmul(product, row_step))
+    return values
 
 
 def _dots(
-    code: Code, rows: int, unroll: int, blocks: int, given: tuple[Value, Value, Value, Value, Value]
+    code: Code, rows: int, unroll: int, blocks: int, given: tuple[Value, Value, Value, Value, Value, Value]
 ) -> list[Value]:
     """Sums by block, then by row."""
-    first, stride, columns, apart, quads = given
+    first, stride, columns, apart, quads, correction = given
 
     def body(index: Value, sums: list[Value]) -> list[Value]:
         grown = list(sums)
@@ -212,71 +284,58 @@ def _dots(
     totals = sums[:each]
     for step in range(1, unroll):
         totals = [code.builder.add(total, sums[step * each + place]) for place, total in enumerate(totals)]
-    return totals
+    too_large = [code.load(code.words, code.at(correction, block * BYTES)) for block in range(blocks)]
+    return [code.builder.sub(total, too_large[place // rows]) for place, total in enumerate(totals)]
 
 
-def finish_rows(rows: int, *, add: bool, gathered: bool = False) -> Any:
-    """From sums to a linear layer's outputs, sixteen of each row.
+_PUT, _PUT_ROWS = 8, 4
+"""Arguments of `_put`, and rows that it puts at once."""
 
-    (sums int32 [rows, 16], what they are too large by int32 [16], steps of outputs [16], steps of rows [rows], inputs
-    in float [rows, m], bytes between these rows, their weights [m, 16], m, bias [16] or 0, target, bytes between its
-    rows); m is even. With `add`, the target grows by the outputs. Sums that `gathered` are float32 with the rows' steps
-    and without what they were too large by.
+
+def _put(code: Code, rows: int, blocks: int, values: list[Value], given: Sequence[Value]) -> None:
+    """Add what is computed in float, and write outputs, sixteen of each row and block; see `settle_rows`.
+
+    Some rows at a time: so many sums grow side by side that no instruction waits for the one before.
     """
+    for first in range(0, rows, _PUT_ROWS):
+        some = range(first, min(rows, first + _PUT_ROWS))
+        _put_some(code, some, blocks, [values[block * rows + row] for block in range(blocks) for row in some], given)
 
-    def write(
-        code: Code,
-        sums: Value,
-        correction: Value,
-        steps: Value,
-        row_steps: Value,
-        exact: Value,
-        exact_stride: Value,
-        weights: Value,
-        count: Value,
-        bias: Value,
-        target: Value,
-        stride: Value,
-    ) -> None:
-        builder = code.builder
-        step = code.load(code.singles, steps)
-        values = []
-        for row in range(rows):
-            if gathered:
-                values.append(builder.fmul(code.load(code.singles, code.at(sums, row * BYTES)), step))
-                continue
-            too_large = code.load(code.words, correction)
-            whole = builder.sub(code.load(code.words, code.at(sums, row * BYTES)), too_large)
-            scaled = builder.fmul(builder.sitofp(whole, code.singles), step)
-            row_step = code.load(code.single, code.at(row_steps, 4 * row))
-            values.append(builder.fmul(scaled, code.spread(row_step, code.singles)))
 
-        def body(index: Value, before: list[Value]) -> list[Value]:
-            grown: list[Value] = []
-            for odd in range(2):
-                place = code.at(code.address(odd), (index, 2))
-                weight = code.load(code.singles, code.at(weights, (place, BYTES)))
-                for row in range(rows):
-                    one = code.load(code.single, code.at(exact, (exact_stride, row), (place, 4)))
-                    grown.append(code.fused(code.spread(one, code.singles), weight, before[len(grown)]))
-            return grown
+def _put_some(code: Code, rows: range, blocks: int, values: list[Value], given: Sequence[Value]) -> None:
+    exact, exact_stride, weights, count, bias, target, stride, add = given
+    builder = code.builder
 
-        pairs = builder.sdiv(count, code.address(2))
-        sides = code.loop(pairs, [*values, *[code.zero(code.singles)] * rows], body)
-        with builder.if_else(builder.icmp_signed("!=", bias, code.address(0))) as (there, missing):
-            with there:
-                loaded = code.load(code.singles, bias)
-                from_there = builder.block
-            with missing:
-                from_missing = builder.block
-        offset = builder.phi(code.singles)
-        offset.add_incoming(loaded, from_there)
-        offset.add_incoming(code.zero(code.singles), from_missing)
-        for row in range(rows):
-            place = code.at(target, (stride, row))
-            value = builder.fadd(builder.fadd(sides[row], sides[rows + row]), offset)
-            if add:
-                value = builder.fadd(value, code.load(code.singles, place))
-            code.store(value, place)
+    def body(index: Value, before: list[Value]) -> list[Value]:
+        grown: list[Value] = []
+        for odd in range(2):
+            place = code.at(code.address(odd), (index, 2))
+            places = [code.at(place, (count, block)) for block in range(blocks)]
+            held = [code.load(code.singles, code.at(weights, (one, BYTES))) for one in places]
+            exacts = [code.load(code.single, code.at(exact, (exact_stride, row), (place, 4))) for row in rows]
+            spread = [code.spread(one, code.singles) for one in exacts]
+            grown += [
+                code.fused(one, held[block], before[len(grown) + block * len(rows) + at])
+                for block in range(blocks)
+                for at, one in enumerate(spread)
+            ]
+        return grown
 
-    return function(11, write)
+    pairs = builder.sdiv(count, code.address(2))
+    sides = code.loop(pairs, [*values, *[code.zero(code.singles)] * len(values)], body)
+    sums = [builder.fadd(even, odd) for even, odd in zip(sides[: len(values)], sides[len(values) :], strict=True)]
+    biased = builder.icmp_signed("!=", bias, code.address(0))
+    results, targets = [], []
+    for block in range(blocks):
+        # Without a bias, what is read instead is not used.
+        offset = code.load(code.singles, code.at(builder.select(biased, bias, exact), block * BYTES))
+        offset = builder.select(biased, offset, code.zero(code.singles))
+        results += [builder.fadd(total, offset) for total in sums[block * len(rows) : (block + 1) * len(rows)]]
+        targets += [code.at(target, (stride, row), block * BYTES) for row in rows]
+    with builder.if_else(builder.icmp_signed("!=", add, code.address(0))) as (adds, writes):
+        with adds:
+            for result, place in zip(results, targets, strict=True):
+                code.store(builder.fadd(result, code.load(code.singles, place)), place)
+        with writes:
+            for result, place in zip(results, targets, strict=True):
+                code.store(result, place)

@@ -1,0 +1,226 @@
+"""Rounded rows times a linear layer's weights, in compiled code: what is left of it to choose is which rows and which
+columns at once. The arithmetic is in `vectors`. Does not know layers.
+"""
+# Compiled functions have no types that Python could check.
+# mypy: disable-error-code="no-untyped-def,no-untyped-call"
+
+from __future__ import annotations
+
+import numpy as np
+
+from tessera_kernels.compiled import ELEMENTS, part
+from tessera_kernels.int8_decoder import vectors
+from tessera_kernels.int8_decoder.layout import Field
+from tessera_kernels.int8_decoder.machine import LANES
+
+MOST_ROWS, HALF, PAIR = 16, 8, 2
+"""Rows that are multiplied at once, one register for the sums of each; or half as many by so many blocks of columns, so
+that what is read of a row serves two products. That is faster where weights are read again for more rows, and slower
+where each weight comes from memory once."""
+NEAR = 1 << 18
+"""Bytes of rows that a second-level cache keeps beside what else comes by."""
+SINGLE = 4
+"""Bytes of a float32, and of an int32."""
+
+_dot_16, _finish_4 = vectors.dot_rows(16, 1), vectors.finish_rows(4)
+_tile_8_pair, _tile_8 = vectors.tile_rows(8, 1, PAIR), vectors.tile_rows(8, 1)
+_tile_4, _tile_2, _tile_1 = vectors.tile_rows(4, 2), vectors.tile_rows(2, 4), vectors.tile_rows(1, 4)
+_gather_8_pair = vectors.gather_rows(8, 1, PAIR)
+_gather_16, _gather_8 = vectors.gather_rows(16, 1), vectors.gather_rows(8, 1)
+_gather_4, _gather_2, _gather_1 = vectors.gather_rows(4, 2), vectors.gather_rows(2, 4), vectors.gather_rows(1, 4)
+_settle_4_pair, _settle_4 = vectors.settle_rows(4, PAIR), vectors.settle_rows(4, 1)
+_settle_1_pair, _settle_1 = vectors.settle_rows(1, PAIR), vectors.settle_rows(1, 1)
+
+# Plain numbers: compiled code knows no enumerations of fields.
+_WEIGHT, _OUTPUTS, _INPUTS, _CORRECTION, _SCALE = (int(field) for field in list(Field)[:5])
+_IN_FLOAT, _FLOAT, _BIAS, _GROUP = (int(field) for field in (Field.IN_FLOAT, Field.FLOAT, Field.BIAS, Field.GROUP))
+
+
+@part(ELEMENTS)
+def multiply(me, threads, linear, arenas, work, tokens, target_TW, add):
+    """This thread's columns of rounded rows · weight + bias, written to `target` or added to it."""
+    blocks = linear[_OUTPUTS] // LANES
+    columns = (blocks * me // threads, blocks * (me + 1) // threads)
+    # As many rows at a time as stay in the cache while the weights go by, in whole registers' worth.
+    at_once = rows_at_once(work[0].shape[1])
+    for first in range(0, tokens, at_once):
+        between = (first, min(tokens, first + at_once))
+        several = linear[_GROUP] < linear[_INPUTS]
+        if not several:
+            _multiply_rows(columns, linear, arenas, work, between, target_TW, add)
+        elif between[1] - between[0] <= MOST_ROWS:
+            # Weights are read in their order, and what is read of a group serves all columns before the next one does.
+            _multiply_gathered(columns, 1, linear, arenas, work, between, target_TW, add)
+        else:
+            for block in range(columns[0], columns[1], PAIR):
+                pair = (block, min(columns[1], block + PAIR))
+                for row in range(between[0], between[1], HALF):
+                    some = (row, min(between[1], row + HALF))
+                    _multiply_gathered(pair, PAIR, linear, arenas, work, some, target_TW, add)
+
+
+@part(ELEMENTS)
+def rows_at_once(width):
+    """Rows of so many bytes that are multiplied with all weights before the next ones are."""
+    return max(MOST_ROWS, NEAR // width // MOST_ROWS * MOST_ROWS)
+
+
+@part(ELEMENTS)
+def _together(left, blocks):
+    """Rows of `left` that are multiplied at once with so many blocks."""
+    if left >= MOST_ROWS and blocks == 1:
+        return MOST_ROWS
+    return HALF if left >= HALF else 4 if left >= 4 else 2 if left >= 2 else 1
+
+
+@part(ELEMENTS)
+def _rest(linear, arenas, work, t, b, target_TW, add):
+    """The last arguments of `vectors.tile_rows` and of `settle_rows`, for row `t` and block `b`."""
+    _, floats, _ = arenas
+    exact_TM, in_float = work[2], linear[_IN_FLOAT]
+    column, stride = b * LANES, target_TW.shape[1] * SINGLE
+    return (
+        exact_TM.ctypes.data + t * exact_TM.shape[1] * SINGLE,
+        exact_TM.shape[1] * SINGLE,
+        floats.ctypes.data + (linear[_FLOAT] + column * in_float) * SINGLE,
+        in_float,
+        floats.ctypes.data + (linear[_BIAS] + column) * SINGLE if linear[_BIAS] >= 0 else 0,
+        target_TW.ctypes.data + t * stride + column * SINGLE,
+        stride,
+        np.int64(add),
+    )
+
+
+@part(ELEMENTS)
+def _multiply_rows(columns, linear, arenas, work, between, target_TW, add):
+    """`multiply` of some blocks of columns and rows with one step for all inputs."""
+    bytes_, floats, ints = arenas
+    quantized_TW, step_GT, _, sums = work
+    inputs = linear[_INPUTS]
+    apart, stride, quads = inputs * LANES, quantized_TW.shape[1], inputs // 4
+    rows, steps, sum_ = quantized_TW.ctypes.data, step_GT.ctypes.data, sums.ctypes.data
+    block, last = columns
+    while block < last:
+        pair = min(PAIR, last - block) if between[1] - between[0] > MOST_ROWS else 1
+        row, end = between
+        while row < end:
+            count = _together(end - row, pair)
+            together = pair if count == HALF else 1
+            for b in range(block, block + pair, together):
+                column = bytes_.ctypes.data + linear[_WEIGHT] + b * apart
+                correction = ints.ctypes.data + (linear[_CORRECTION] + b * LANES) * SINGLE
+                scale = floats.ctypes.data + (linear[_SCALE] + b * LANES) * SINGLE
+                if count == MOST_ROWS:
+                    # Outputs are written in parts: all at once, they hold up the weights that come from memory.
+                    _dot_16(rows + row * stride, stride, column, quads, correction, sum_)
+                    for t in range(0, MOST_ROWS, 4):
+                        given = (sum_ + t * LANES * SINGLE, scale, steps + (row + t) * SINGLE)
+                        _finish(given, _rest(linear, arenas, work, row + t, b, target_TW, add))
+                    continue
+                tile = (rows + row * stride, stride, column, apart, quads, correction, scale, steps + row * SINGLE)
+                _tile(count, together, tile, _rest(linear, arenas, work, row, b, target_TW, add))
+            row += count
+        block += pair
+
+
+@part(ELEMENTS)
+def _finish(given, rest):
+    """Outputs of four rows; arguments of `vectors.finish_rows`."""
+    _finish_4(*given, *rest)
+
+
+@part(ELEMENTS)
+def _multiply_gathered(columns, pair, linear, arenas, work, between, target_TW, add):
+    """`multiply` of some blocks of columns, `pair` of them at once, and of up to sixteen rows, with steps by group."""
+    bytes_, floats, ints = arenas
+    quantized_TW, step_GT, _, sums = work
+    inputs, group, stride = linear[_INPUTS], linear[_GROUP], quantized_TW.shape[1]
+    first, last = columns
+    sums_stride = (last - first) * LANES * SINGLE
+    for g in range(-(-inputs // group)):
+        at = g * group
+        quads = min(group, inputs - at) // 4
+        apart = quads * LANES * 4
+        weights = bytes_.ctypes.data + linear[_WEIGHT] + at * linear[_OUTPUTS]
+        correction = ints.ctypes.data + (linear[_CORRECTION] + g * linear[_OUTPUTS]) * SINGLE
+        steps = step_GT.ctypes.data + g * step_GT.shape[1] * SINGLE
+        for block in range(first, last, pair):
+            some = min(pair, last - block)
+            row, end = between
+            while row < end:
+                count = _together(end - row, some)
+                together = some if count == HALF else 1
+                for b in range(block, block + some, together):
+                    _gather(
+                        count,
+                        together,
+                        (
+                            quantized_TW.ctypes.data + row * stride + at,
+                            stride,
+                            weights + b * apart,
+                            apart,
+                            quads,
+                            correction + b * LANES * SINGLE,
+                            steps + row * SINGLE,
+                            sums.ctypes.data + (row - between[0]) * sums_stride + (b - first) * LANES * SINGLE,
+                            sums_stride,
+                            np.int64(g == 0),
+                        ),
+                    )
+                row += count
+    row, end = between
+    while row < end:
+        count = 4 if end - row >= 4 else 1
+        for b in range(first, last, PAIR):
+            given = (
+                sums.ctypes.data + (row - between[0]) * sums_stride + (b - first) * LANES * SINGLE,
+                sums_stride,
+                floats.ctypes.data + (linear[_SCALE] + b * LANES) * SINGLE,
+            )
+            _settle(count, min(PAIR, last - b), given, _rest(linear, arenas, work, row, b, target_TW, add))
+        row += count
+
+
+@part(ELEMENTS)
+def _tile(count, pair, given, rest):
+    """Outputs of so many rows; arguments of `vectors.tile_rows`."""
+    if count == 8 and pair == PAIR:
+        _tile_8_pair(*given, *rest)
+    elif count == 8:
+        _tile_8(*given, *rest)
+    elif count == 4:
+        _tile_4(*given, *rest)
+    elif count == 2:
+        _tile_2(*given, *rest)
+    else:
+        _tile_1(*given, *rest)
+
+
+@part(ELEMENTS)
+def _gather(count, pair, given):
+    """Sums of so many rows with their steps; arguments of `vectors.gather_rows`."""
+    if count == 8 and pair == PAIR:
+        _gather_8_pair(*given)
+    elif count == 16:
+        _gather_16(*given)
+    elif count == 8:
+        _gather_8(*given)
+    elif count == 4:
+        _gather_4(*given)
+    elif count == 2:
+        _gather_2(*given)
+    else:
+        _gather_1(*given)
+
+
+@part(ELEMENTS)
+def _settle(count, pair, given, rest):
+    """Outputs of so many rows; arguments of `vectors.settle_rows`."""
+    if count == 4 and pair == PAIR:
+        _settle_4_pair(*given, *rest)
+    elif count == 4:
+        _settle_4(*given, *rest)
+    elif pair == PAIR:
+        _settle_1_pair(*given, *rest)
+    else:
+        _settle_1(*given, *rest)
