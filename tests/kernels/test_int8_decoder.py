@@ -257,6 +257,26 @@ def test_a_key_that_is_not_a_number_is_seen_in_its_row():
         assert np.isnan(out).all() == spoiled
 
 
+@settings(max_examples=60, deadline=None)
+@given(
+    width=st.integers(1, 3000),
+    places=st.lists(st.tuples(st.integers(0, 2999), st.sampled_from([7.0, -7.0, np.inf, -np.inf, np.nan, -np.nan]))),
+    level=st.sampled_from([-np.inf, -3.0, 0.0, 1e-40]),
+    begin=st.integers(0, 2999),
+)
+def test_the_likeliest_is_the_first_of_the_largest_and_what_is_no_number_is_seen(width, places, level, begin):
+    row_V = np.full(width, level, np.float32)
+    for place, value in places:
+        row_V[place % width] = np.copysign(np.float32(abs(value)), np.float32(value))
+    begin %= width
+    place, value = rows.likeliest(row_V, begin, width)
+    if np.isnan(row_V[begin:]).any():
+        assert np.isnan(value)
+    else:
+        assert place == begin + row_V[begin:].argmax()
+        assert value == row_V[place]
+
+
 def test_an_error_on_any_thread_is_raised_where_the_team_was_called():
     team, met = Team(), []
 

@@ -97,6 +97,29 @@ def whole(some: list[SequenceRequest]) -> list[Chunk]:
     return [Chunk(request, 0, len(request.token_ids)) for request in some]
 
 
+@pytest.mark.parametrize("threads", [1, 3])
+def test_it_says_who_is_likeliest(threads, directory, monkeypatch):
+    made = runner(directory("llama"))
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    output = made.run(Batch(whole(requests())))
+    assert output.likeliest is not None
+    assert torch.equal(output.likeliest.tokens_R, output.logits_RV.argmax(dim=-1))
+    assert torch.equal(output.likeliest.logits_R, output.logits_RV.amax(dim=-1))
+
+
+@pytest.mark.parametrize("scaling", ["default", "dynamic"])
+def test_positions_are_rotated_as_transformers_does_it(scaling, directory, tmp_path):
+    config = transformers.AutoConfig.from_pretrained(directory("llama"))
+    config.rope_parameters = {"rope_type": scaling, "rope_theta": 1e4, "factor": 2.0}
+    model = transformers.AutoModelForCausalLM.from_config(config)
+    made = compiled_decoder.CompiledDecoder(model, decoder=None)
+    for positions in ([0, 5, 200], [3], [300, 7], [9000], [4]):
+        at_1T = torch.tensor([positions])
+        expected = model.model.rotary_emb(torch.zeros(1, 1, 8), at_1T)
+        for got, wanted in zip(made._rotations(at_1T), expected, strict=True):
+            assert torch.equal(got, wanted[0])
+
+
 # Where keys are rounded too, more inputs fall to the other side. With `auto` those of the own layers are not.
 @pytest.mark.parametrize(("kv_cache_dtype", "bound"), [("computed", 0.02), ("auto", 0.025), ("int8", 0.03)])
 @pytest.mark.parametrize("name", FIT)

@@ -212,6 +212,6 @@ def test_one_look_at_a_row_tells_what_all_of_it_would(bad, everywhere):
     logits = torch.randn(8, 50, generator=torch.Generator().manual_seed(3))
     for place, value in enumerate(bad):
         logits[2, place :: len(bad) if everywhere else 50] = value
-    tokens, finite = _likeliest(logits)
+    tokens, finite = _likeliest(logits, None)
     assert finite.tolist() == (torch.isfinite(logits).any(-1) & ~torch.isnan(logits).any(-1)).tolist()
     assert tokens[finite].tolist() == logits.argmax(-1)[finite].tolist()

@@ -137,7 +137,7 @@ class Decoder:
         rows_R: torch.Tensor,
         *,
         threads: int,
-    ) -> torch.Tensor:
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """One step; the tokens' keys and values are in the cache afterwards.
 
         Args:
@@ -149,7 +149,8 @@ class Decoder:
             threads: to run on.
 
         Returns:
-            Logits [R, V], float32.
+            Logits [R, V], float32; of each row the token of the largest one, the first of equal ones, int64; and that
+            logit, NaN where one of the row is none.
         """
         tokens, sizes = len(x_TC), self.sizes
         counts = np.array(ragged.query_counts)
@@ -166,6 +167,7 @@ class Decoder:
         at_once = max(sizes.heads, min(ROWS, tokens) * sizes.heads // sizes.kv_heads)
         logits_RV = torch.empty(len(rows_R), _apart(self._vocabulary))
         height = max(tokens, len(rows_R))
+        place_XR, largest_XR = np.empty((threads, len(rows_R)), np.int64), np.empty((threads, len(rows_R)), np.float32)
         arguments = (
             (self._arenas.bytes_, self._arenas.floats, self._arenas.ints),
             self._arenas.table,
@@ -194,10 +196,13 @@ class Decoder:
                 torch.empty(threads, at_once, scores).numpy(),
                 *(torch.empty(threads, at_once, sizes.head_dim).numpy() for _ in range(2)),
             ),
-            (rows_R.numpy(), logits_RV.numpy()),
+            (rows_R.numpy(), logits_RV.numpy(), place_XR, largest_XR),
         )
         self._team.run(cpu.advance, threads, *arguments)
-        return logits_RV[:, : self._vocabulary]
+        # Of equal ones the first thread's, whose tokens come first; of what is no number, that.
+        best_R, every_R = largest_XR.argmax(axis=0), np.arange(len(rows_R))
+        token_R, largest_R = place_XR[best_R, every_R], largest_XR[best_R, every_R]
+        return logits_RV[:, : self._vocabulary], torch.from_numpy(token_R), torch.from_numpy(largest_R)
 
 
 def _apart(width: int) -> int:

@@ -19,7 +19,7 @@ from tessera_kernels.int8_decoder import rows
 from tessera_kernels.int8_decoder.attend import attend_rows
 from tessera_kernels.int8_decoder.layout import Field, Part
 from tessera_kernels.int8_decoder.machine import LANES, fetch_add, load_shared, relax
-from tessera_kernels.int8_decoder.products import multiply
+from tessera_kernels.int8_decoder.products import columns_of, multiply
 
 SPINS = 2_000
 """Looks at the barrier before the processor is given to somebody else."""
@@ -28,8 +28,8 @@ SILU, GELU = 0, 1
 _yield: Any = numba.types.ExternalFunction("sched_yield", numba.types.int32()) if numba else None
 
 # Plain numbers: compiled code knows no enumerations of fields.
-_INPUTS, _COLUMNS, _IN_FLOAT, _SHRINK, _GROUP = (
-    int(field) for field in (Field.INPUTS, Field.COLUMNS, Field.IN_FLOAT, Field.SHRINK, Field.GROUP)
+_OUTPUTS, _INPUTS, _COLUMNS, _IN_FLOAT, _SHRINK, _GROUP = (
+    int(field) for field in (Field.OUTPUTS, Field.INPUTS, Field.COLUMNS, Field.IN_FLOAT, Field.SHRINK, Field.GROUP)
 )
 _QKV, _OUT, _GATE_UP, _DOWN = (int(part) for part in list(Part)[:4])
 _NORM, _MLP_NORM, _QUERY_NORM, _KEY_NORM, _WINDOW = (int(part) for part in list(Part)[4:])
@@ -151,7 +151,7 @@ def _program(version: str) -> Any:
         features, heads, _, dim, activation, epsilon, _ = model
         cosine_TD, sine_TD = rotary
         quantized_TW, step_GT, exact_TM, sums_XS, wide_TW, attended_TA, scores_XQL, query_XQD, out_XQD = buffers
-        rows_R, logits_RV = logits
+        rows_R, logits_RV, place_XR, largest_XR = logits
         floats = arenas[1]
         tokens, layers = len(x_TC), len(table) - 1
         work = (quantized_TW, step_GT, exact_TM, sums_XS[me])
@@ -204,6 +204,9 @@ def _program(version: str) -> Any:
             _round_row(r, normed, row[_QKV:_OUT], arenas, work, spare)
         _meet(shared, threads)
         multiply(me, threads, row[_QKV:_OUT], arenas, work, len(rows_R), logits_RV, False)
+        begin, end = columns_of(row[_QKV + _OUTPUTS], me, threads)
+        for r in range(len(rows_R)):
+            place_XR[me, r], largest_XR[me, r] = rows.likeliest(logits_RV[r], begin * LANES, end * LANES)
 
     return compiled(ELEMENTS)(advance)
 

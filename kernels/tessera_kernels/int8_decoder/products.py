@@ -39,8 +39,7 @@ _IN_FLOAT, _FLOAT, _BIAS, _GROUP = (int(field) for field in (Field.IN_FLOAT, Fie
 @part(ELEMENTS)
 def multiply(me, threads, linear, arenas, work, tokens, target_TW, add):
     """This thread's columns of rounded rows · weight + bias, written to `target` or added to it."""
-    blocks = linear[_OUTPUTS] // LANES
-    columns = (blocks * me // threads, blocks * (me + 1) // threads)
+    columns = columns_of(linear[_OUTPUTS], me, threads)
     # As many rows at a time as stay in the cache while the weights go by, in whole registers' worth.
     at_once = rows_at_once(work[0].shape[1])
     for first in range(0, tokens, at_once):
@@ -57,6 +56,13 @@ def multiply(me, threads, linear, arenas, work, tokens, target_TW, add):
                 for row in range(between[0], between[1], HALF):
                     some = (row, min(between[1], row + HALF))
                     _multiply_gathered(pair, PAIR, linear, arenas, work, some, target_TW, add)
+
+
+@part(ELEMENTS)
+def columns_of(outputs, me, threads):
+    """The first and the last + 1 of the blocks of sixteen columns that a thread computes."""
+    blocks = outputs // LANES
+    return blocks * me // threads, blocks * (me + 1) // threads
 
 
 @part(ELEMENTS)

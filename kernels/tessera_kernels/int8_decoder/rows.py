@@ -20,6 +20,9 @@ _LEVELS, _SMALLEST = np.float32(LEVELS), np.float32(1e-30)
 _round_group, _rotate_head = lanes.round_group(LEVELS, float(_SMALLEST)), lanes.rotate_head()
 _store_halves, _store_halves_apart = lanes.store_halves(apart=False), lanes.store_halves(apart=True)
 _MAGNITUDE = np.int32(0x7FFFFFFF)
+_INFINITY, _LEAST_WORD, _NONE = np.int32(0x7F800000), np.int32(-0x80000000), np.float32(np.nan)
+PART = 1024
+"""Numbers of which the largest is looked for at once."""
 _LOG2_E = np.float32(1.44269504088896341)
 # ln 2 in two parts, and a polynomial for exp on [-ln 2 / 2, ln 2 / 2], as in Cephes' expf (Moshier 1992).
 _LN2_HIGH, _LN2_LOW = np.float32(0.693359375), np.float32(-2.12194440e-4)
@@ -153,3 +156,26 @@ def store(head_D, stored_D, scales_HS, head, slot):
         head_D[d] = np.rint(head_D[d] * factor)
     for d in range(len(head_D)):
         stored_D[d] = np.int8(np.int32(head_D[d]))
+
+
+@part(ELEMENTS)
+def likeliest(row_V, begin, end):
+    """Place of the largest number of `row_V[begin:end]`, the first of equal ones; and that, NaN where any is none."""
+    bits_V = row_V.view(np.int32)
+    best, of_part, size = _LEAST_WORD, begin, np.int32(0)
+    for first in range(begin, end, PART):
+        largest = _LEAST_WORD
+        for at in range(first, min(end, first + PART)):
+            bits = bits_V[at]
+            # In the numbers' order, but for NaN.
+            largest = max(largest, bits ^ ((bits >> np.int32(31)) & _MAGNITUDE))
+            size = max(size, bits & _MAGNITUDE)
+        if largest > best:
+            best, of_part = largest, first
+    value = float_of_bits(best ^ ((best >> np.int32(31)) & _MAGNITUDE))
+    if size > _INFINITY:
+        return of_part, _NONE
+    place = of_part
+    while row_V[place] != value:
+        place += 1
+    return place, value

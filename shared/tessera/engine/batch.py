@@ -26,6 +26,23 @@ class Pending:
 
 
 @dataclass(frozen=True)
+class Likeliest:
+    """Of some rows of logits the largest one.
+
+    Attributes:
+        tokens_R: int64, the first one's of equal ones.
+        logits_R: it. NaN where one of the row is none.
+    """
+
+    tokens_R: torch.Tensor
+    logits_R: torch.Tensor
+
+    def __getitem__(self, rows: slice | torch.Tensor) -> Likeliest:
+        """Of some of the rows."""
+        return Likeliest(self.tokens_R[rows], self.logits_R[rows])
+
+
+@dataclass(frozen=True)
 class Chunk:
     """Positions `start` … `start + count - 1` of a request are computed in this step.
 

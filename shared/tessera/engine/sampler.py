@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 
 from tessera.device import Readback, sent
 from tessera.engine import filters
+from tessera.engine.batch import Likeliest
 from tessera.engine.grammar.matcher import allowed, fill_alone
 from tessera.engine.noise import gumbel, key_of
 from tessera.engine.sequence_request import SequenceRequest
@@ -63,7 +63,7 @@ def sample(logits_RV: torch.Tensor, requests: list[SequenceRequest]) -> list[Sam
     return draw(logits_RV, requests).read() if requests else []
 
 
-def draw(logits_RV: torch.Tensor, requests: list[SequenceRequest]) -> Drawn:
+def draw(logits_RV: torch.Tensor, requests: list[SequenceRequest], likeliest: Likeliest | None = None) -> Drawn:
     """Pick a token per row.
 
     On a GPU it does not wait for the device, unless a request has filters, penalties or a grammar.
@@ -71,9 +71,10 @@ def draw(logits_RV: torch.Tensor, requests: list[SequenceRequest]) -> Drawn:
     Args:
         logits_RV: [requests, vocabulary], any float dtype; row r belongs to `requests[r]`.
         requests: at least one, each with `sampling` set.
+        likeliest: tokens of `logits_RV`, if they are known.
     """
     raw_RV = logits_RV.float()
-    tokens_R, finite_R = _likeliest(raw_RV)
+    tokens_R, finite_R = _likeliest(raw_RV, likeliest)
     if all(_takes_likeliest(request) for request in requests):
         return Drawn(tokens_R, finite_R, _scores(raw_RV, tokens_R, requests))
     adjusted_RV = raw_RV.clone()
@@ -88,20 +89,20 @@ def draw(logits_RV: torch.Tensor, requests: list[SequenceRequest]) -> Drawn:
     return Drawn(tokens_R, finite_R, _scores(raw_RV, tokens_R, requests))
 
 
-def _likeliest(raw_RV: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def _likeliest(raw_RV: torch.Tensor, found: Likeliest | None) -> tuple[torch.Tensor, torch.Tensor]:
     """Of each row the largest logit's token, and whether it has finite ones and none that is no number, [R] each."""
     if raw_RV.device.type != "cpu":
         finite_R = torch.isfinite(raw_RV).any(dim=-1) & ~torch.isnan(raw_RV).any(dim=-1)
         return raw_RV.argmax(dim=-1), finite_R
-    # NumPy's takes a tenth of the time, and of numbers that are none the first, so that one look at a row is enough
-    # unless its largest is infinite.
-    rows = raw_RV.numpy()
-    tokens = rows.argmax(axis=-1)
-    largest = np.take_along_axis(rows, tokens[:, None], axis=-1)[:, 0]
-    finite = np.isfinite(largest)
-    for row in np.flatnonzero(np.isposinf(largest)):
-        finite[row] = np.isfinite(rows[row]).any()
-    return torch.from_numpy(tokens), torch.from_numpy(finite)
+    if found is None:
+        # NumPy's takes a tenth of the time, and of numbers that are none the first.
+        tokens = raw_RV.numpy().argmax(axis=-1)
+        found = Likeliest(torch.from_numpy(tokens), raw_RV[torch.arange(len(raw_RV)), torch.from_numpy(tokens)])
+    # So one look at a row is enough unless its largest is infinite.
+    finite_R = torch.isfinite(found.logits_R)
+    for row in torch.isposinf(found.logits_R).nonzero()[:, 0]:
+        finite_R[row] = torch.isfinite(raw_RV[row]).any()
+    return found.tokens_R, finite_R
 
 
 def _takes_likeliest(request: SequenceRequest) -> bool:

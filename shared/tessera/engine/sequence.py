@@ -12,7 +12,6 @@ from collections.abc import Iterable
 from typing import Literal
 
 import msgspec
-import torch
 
 from tessera.cache.pages import PageAllocator
 from tessera.cache.prefix import PrefixCache
@@ -224,7 +223,7 @@ class SequenceEngine:
             with self.stages.time("sample"):
                 score_prompts(batch, output.prompt_logits_SV)
                 if self.speculation is None:
-                    self._flight = self._draw(batch, sampled, output.logits_RV)
+                    self._flight = self._draw(batch, sampled, output)
                 else:
                     if all(chunk.completes and chunk.known == 1 for chunk in batch.chunks):
                         self.speculation.timed(batch.tokens, self.stages.last["forward"])
@@ -253,23 +252,25 @@ class SequenceEngine:
         self.scheduler.forget_cache()
         return answers
 
-    def _draw(self, batch: Batch, sampled: list[Chunk], logits_RV: torch.Tensor) -> Flight | None:
+    def _draw(self, batch: Batch, sampled: list[Chunk], output: StepOutput) -> Flight | None:
         """Draw a token behind every chunk that completed, without reading it.
 
         Args:
             batch: was computed; some of its requests may have ended since it was queued, or taken forced tokens.
             sampled: its chunks that have a row of logits.
-            logits_RV: of them.
+            output: of the batch.
         """
+        logits_RV, likeliest = output.logits_RV, output.likeliest
         here = [chunk for chunk in batch.chunks if self._is_here(chunk.request)]
         self.scheduler.advance(Batch(here))
         rows = [row for row, chunk in enumerate(sampled) if self._is_here(chunk.request) and chunk.completes]
         if not rows:
             return None
         if len(rows) < len(sampled):
-            logits_RV = logits_RV[sent(rows, logits_RV.device)]
+            places = sent(rows, logits_RV.device)
+            logits_RV, likeliest = logits_RV[places], likeliest[places] if likeliest is not None else None
         requests = [sampled[row].request for row in rows]
-        flight = Flight(requests, draw(logits_RV, requests))
+        flight = Flight(requests, draw(logits_RV, requests, likeliest))
         flight.depart()
         return flight
 

@@ -15,7 +15,7 @@ import torch
 
 from tessera.cache.transfers import Copy, Offload, Transfer
 from tessera.device import Device, free_bytes
-from tessera.engine.batch import Batch, Chunk
+from tessera.engine.batch import Batch, Chunk, Likeliest
 from tessera.engine.sequence_request import SequenceRequest
 from tessera.errors import ModelLoadError
 from tessera.models import attention
@@ -51,11 +51,13 @@ class StepOutput:
             for each guessed token.
         hidden_TD: last hidden states of all tokens when a chunk's request is an embedding, else None.
         prompt_logits_SV: logits that score tokens of prompts, for `SequenceRequest.scored` of each chunk in turn.
+        likeliest: tokens of `logits_RV`, where they were found on the way.
     """
 
     logits_RV: torch.Tensor
     hidden_TD: torch.Tensor | None
     prompt_logits_SV: torch.Tensor | None = None
+    likeliest: Likeliest | None = None
 
 
 class SequenceRunner:
@@ -253,14 +255,15 @@ class SequenceRunner:
             assert self.encoder is not None
             given = self.encoder.embed(inputs.ids_1T, chunks)
         embeds = any(chunk.request.sampling is None for chunk in chunks)
-        logits, hidden_TD = self._computed(inputs, given, hidden=embeds)
+        logits, hidden_TD, likeliest = self._computed(inputs, given, hidden=embeds)
         scored = logits[inputs.sampled :] if len(logits) > inputs.sampled else None
-        return StepOutput(logits[: inputs.sampled], hidden_TD, scored)
+        found = likeliest[: inputs.sampled] if likeliest is not None else None
+        return StepOutput(logits[: inputs.sampled], hidden_TD, scored, found)
 
     def _computed(
         self, inputs: StepInputs, given: torch.Tensor, *, hidden: bool
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Logits of the rows that are wanted; and hidden states of all tokens, where they are."""
+    ) -> tuple[torch.Tensor, torch.Tensor | None, Likeliest | None]:
+        """Logits of the rows that are wanted, hidden states of all tokens, where they are, and who is likeliest."""
         forward = self._forward if self._compiled is None else self._compiled.run
         with self.threads.step(0 if self._compiled is None else spared_threads(given.shape[1])):
             return forward(given, inputs.position_1T, inputs.batch, inputs.rows_R, hidden=hidden)
@@ -281,7 +284,7 @@ class SequenceRunner:
         rows: torch.Tensor,
         *,
         hidden: bool,
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+    ) -> tuple[torch.Tensor, torch.Tensor | None, Likeliest | None]:
         """The model's own way from tokens or embeddings to logits of some rows, and to hidden states of all."""
         output = self.model(
             **{"inputs_embeds" if given.is_floating_point() else "input_ids": given},
@@ -291,7 +294,7 @@ class SequenceRunner:
             tessera_batch=batch,
             output_hidden_states=hidden,
         )
-        return output.logits[0], output.hidden_states[-1][0] if hidden else None
+        return output.logits[0], output.hidden_states[-1][0] if hidden else None, None
 
     def _move(self, transfers: list[Transfer]) -> None:
         """Move pages inside the device and between it and the host, in the order in which they are asked for."""

@@ -11,6 +11,7 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 from tessera.device import sent
@@ -88,11 +89,11 @@ def fresh_inputs(batch: Batch, page_size: int, device: torch.device) -> StepInpu
 
 
 def _ragged(chunks: Sequence[Chunk], page_size: int, device: torch.device) -> Ragged:
-    width = max(-(-(chunk.start + chunk.count) // page_size) for chunk in chunks)
-    table = torch.zeros(len(chunks), width, dtype=torch.int32)
-    for row, chunk in enumerate(chunks):
-        pages = chunk.request.pages[: -(-(chunk.start + chunk.count) // page_size)]
-        table[row, : len(pages)] = torch.tensor(pages, dtype=torch.int32)
+    used = [-(-(chunk.start + chunk.count) // page_size) for chunk in chunks]
+    pages_BM = np.zeros((len(chunks), max(used)), np.int32)
+    for row, (count, chunk) in enumerate(zip(used, chunks, strict=True)):
+        pages_BM[row, :count] = chunk.request.pages[:count]
+    table = torch.from_numpy(pages_BM)
     if device.type == "cuda":
         table = table.pin_memory().to(device, non_blocking=True)
     context = sent([chunk.start + chunk.count for chunk in chunks], device, torch.long)
