@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from tessera.models.threads import FIRST_PAUSE_S, ThreadShare
+from tessera.models.threads import FIRST_PAUSE_S, PATIENCE, ThreadShare
 
 
 class Machine:
@@ -39,30 +39,37 @@ def test_a_step_that_leaves_threads_without_work_is_not_stalled():
     assert machine.step(0.95) == 2
     assert machine.share.stalls == 0
     machine = Machine(4)
-    assert [machine.step(0.95, spared=1), machine.step(0.3, spared=1), machine.step(1.0)] == [3, 3, 2]
+    assert machine.step(0.95, spared=1) == 3
+    assert [machine.step(0.3, spared=1) for _ in range(PATIENCE)] == [3] * PATIENCE
+    assert machine.step(1.0) == 2
 
 
-def test_a_stalled_step_halves_the_threads_until_they_are_not_stalled():
+def test_stalled_steps_halve_the_threads_until_they_are_not_stalled():
     machine = Machine(4)
-    assert [machine.step(0.3), machine.step(0.3), machine.step(1.0)] == [4, 2, 1]
-    assert machine.share.stalls == 2
+    assert [machine.step(0.3) for _ in range(2 * PATIENCE)] == [4] * PATIENCE + [2] * PATIENCE
+    assert machine.step(1.0) == 1
+    assert machine.share.stalls == 2 * PATIENCE
+
+
+def test_one_that_stalls_now_and_then_changes_nothing():
+    machine = Machine(2)
+    assert {machine.step(0.3 if number % PATIENCE else 0.9) for number in range(50)} == {2}
+    assert machine.share.stalls > 30
 
 
 def test_all_threads_are_tried_again_ever_more_rarely_while_it_does_not_pay():
     machine = Machine(2)
-    tried = []
-    for _ in range(400):
-        before = machine.wall
-        if machine.step(0.3) == 2:
-            tried.append(before)
-    gaps = [later - earlier for earlier, later in itertools.pairwise(tried)]
-    assert gaps[0] == pytest.approx(FIRST_PAUSE_S, abs=0.25)
-    assert all(later > 1.5 * earlier for earlier, later in itertools.pairwise(gaps))
+    used = [machine.step(0.3) for _ in range(400)]
+    pauses = [0.1 * len(list(steps)) for threads, steps in itertools.groupby(used) if threads == 1][:-1]
+    assert len(pauses) > 3
+    assert pauses[0] == pytest.approx(FIRST_PAUSE_S, abs=0.25)
+    assert all(later > 1.5 * earlier for earlier, later in itertools.pairwise(pauses))
 
 
 def test_when_the_cores_are_free_again_all_threads_come_back_and_stay():
     machine = Machine(2)
-    machine.step(0.3)
+    for _ in range(PATIENCE):
+        machine.step(0.3)
     used = [machine.step(1.0) for _ in range(40)]
     assert used[0] == 1
     assert used[-20:] == [2] * 20

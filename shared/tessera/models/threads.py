@@ -2,8 +2,9 @@
 
 A parallel loop waits at its end for the slowest thread. When another busy process holds one of the cores, that thread
 waits for its turn at every one of some hundred loops of a step, and two threads become ten times slower than one. A
-step whose threads got far less CPU time than wall time × threads was such a step: the next ones run on fewer threads
-for a while, then all are tried again. Torch-free; does not know what a step computes.
+step whose threads got far less CPU time than wall time × threads was such a step. After some in a row the next ones run
+on fewer threads for a while, then all are tried again; a single one is a machine that did something else for a moment.
+Torch-free; does not know what a step computes.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ STALLED_BELOW = 0.6
 one busy process: 0.3 to 0.5."""
 SHORTEST_S = 0.005
 """Shorter steps say nothing: the clock of CPU time is coarse."""
+PATIENCE = 3
+"""Stalled steps in a row after which fewer threads are used."""
 FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 30.0
 
@@ -44,6 +47,7 @@ class ThreadShare:
         self._set_threads = set_threads
         self._wall = wall
         self._cpu = cpu
+        self._in_a_row = 0
         self._pause_s = FIRST_PAUSE_S
         self._again_at = 0.0
 
@@ -60,10 +64,15 @@ class ThreadShare:
         if used <= 1 or wall < SHORTEST_S:
             return
         if cpu >= STALLED_BELOW * wall * used:
+            self._in_a_row = 0
             if self.threads == self.most:
                 self._pause_s = FIRST_PAUSE_S
             return
         self.stalls += 1
+        self._in_a_row += 1
+        if self._in_a_row < PATIENCE:
+            return
+        self._in_a_row = 0
         if self.threads == self.most:
             self._again_at = now + self._pause_s
             self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
