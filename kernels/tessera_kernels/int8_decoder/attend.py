@@ -219,8 +219,11 @@ def attend_rows(
                     steps = value_steps + ((held * kv_heads + h) * size + number * LANES) * SINGLE
                     _weigh(share + block_at * SINGLE, scores_stride, of_head, steps)
             of_page, to = (at, size, value, stride, vectors, item), (share, scores_stride, of_head, result, wide)
-            _mix_singly(of_page, 0, low, context, window, rows, to)
-            _mix(of_page, low, high, to)
-            _mix_singly(of_page, high, ends, context, window, rows, to)
+            if at < low:
+                _mix_singly(of_page, 0, low, context, window, rows, to)
+            if at < high and low < at + size:
+                _mix(of_page, low, high, to)
+            if high < min(ends, at + size):
+                _mix_singly(of_page, high, ends, context, window, rows, to)
     for q in range(queries):
         out_QD[q] *= np.float32(1) / totals[q]

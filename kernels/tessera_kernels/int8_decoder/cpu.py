@@ -96,14 +96,7 @@ def _place_heads(t, layer, row, arenas, model, heads_TW, cosine_TD, sine_TD, slo
 @part(ELEMENTS)
 def _attend(me, threads, layer, row, model, heads_TW, caches, seen, scratch, attended_TA):
     """This thread's share of the blocks of rows and of their heads."""
-    _, heads, kv_heads, dim, _, _, scaling = model
-    keys_LPHND, values_LPSHD, key_scale_LPHS, value_scale_LPHS = caches
-    table_BM, sequence_T, context_T, block_U = seen
-    scores_QL, query_QD, out_QD = scratch
-    groups = heads // kv_heads
-    scales = len(key_scale_LPHS) > 0
-    nothing = np.empty((0, 0, 0), np.float32)
-    key_scales, value_scales = (key_scale_LPHS[layer], value_scale_LPHS[layer]) if scales else (nothing, nothing)
+    kv_heads, block_U = model[2], seen[3]
     unit = 0
     for u in range(len(block_U) - 1):
         t, count = block_U[u], block_U[u + 1] - block_U[u]
@@ -112,30 +105,44 @@ def _attend(me, threads, layer, row, model, heads_TW, caches, seen, scratch, att
         at_once = kv_heads if count == 1 and len(block_U) > threads else 1
         for head in range(0, kv_heads, at_once):
             unit += 1
-            if unit % threads != me:
-                continue
-            queries = at_once * count * groups
-            for q in range(queries):
-                at = (head + q // (count * groups)) * groups + q % groups
-                query_QD[q] = heads_TW[t + q % (count * groups) // groups, at * dim : (at + 1) * dim]
-            attend_rows(
-                query_QD[:queries],
-                keys_LPHND[layer],
-                values_LPSHD[layer],
-                key_scales,
-                value_scales,
-                table_BM[sequence_T[t]],
-                context_T[t],
-                row[_WINDOW],
-                (head, head + at_once),
-                count,
-                scaling,
-                scores_QL,
-                out_QD[:queries],
-            )
-            for q in range(queries):
-                at = (head + q // (count * groups)) * groups + q % groups
-                attended_TA[t + q % (count * groups) // groups, at * dim : (at + 1) * dim] = out_QD[q]
+            if unit % threads == me:
+                between = (head, head + at_once)
+                _attend_block(t, count, between, layer, row, model, heads_TW, caches, seen, scratch, attended_TA)
+
+
+@part(ELEMENTS)
+def _attend_block(t, count, between, layer, row, model, heads_TW, caches, seen, scratch, attended_TA):
+    """Rows `t` … `t + count - 1` of one sequence, with those of their heads that are between two of keys and values."""
+    _, heads, kv_heads, dim, _, _, scaling = model
+    keys_LPHND, values_LPSHD, key_scale_LPHS, value_scale_LPHS = caches
+    table_BM, sequence_T, context_T, _ = seen
+    scores_QL, query_QD, out_QD = scratch
+    groups, head = heads // kv_heads, between[0]
+    scales = len(key_scale_LPHS) > 0
+    nothing = np.empty((0, 0, 0), np.float32)
+    key_scales, value_scales = (key_scale_LPHS[layer], value_scale_LPHS[layer]) if scales else (nothing, nothing)
+    queries = (between[1] - head) * count * groups
+    for q in range(queries):
+        at = (head + q // (count * groups)) * groups + q % groups
+        query_QD[q] = heads_TW[t + q % (count * groups) // groups, at * dim : (at + 1) * dim]
+    attend_rows(
+        query_QD[:queries],
+        keys_LPHND[layer],
+        values_LPSHD[layer],
+        key_scales,
+        value_scales,
+        table_BM[sequence_T[t]],
+        context_T[t],
+        row[_WINDOW],
+        between,
+        count,
+        scaling,
+        scores_QL,
+        out_QD[:queries],
+    )
+    for q in range(queries):
+        at = (head + q // (count * groups)) * groups + q % groups
+        attended_TA[t + q % (count * groups) // groups, at * dim : (at + 1) * dim] = out_QD[q]
 
 
 def _program(version: str) -> Any:
@@ -148,7 +155,7 @@ def _program(version: str) -> Any:
         """
         if version == "":
             return
-        features, heads, _, dim, activation, epsilon, _ = model
+        features, heads, kv_heads, dim, activation, epsilon, _ = model
         cosine_TD, sine_TD = rotary
         quantized_TW, step_GT, exact_TM, sums_XS, wide_TW, attended_TA, scores_XQL, query_XQD, out_XQD = buffers
         rows_R, logits_RV, place_XR, largest_XR = logits
@@ -164,6 +171,8 @@ def _program(version: str) -> Any:
         )
         # Neighbours write to the same lines of the cache: a thread's rows are one piece.
         first, end = tokens * me // threads, tokens * (me + 1) // threads
+        # One row of each sequence, and enough of them for all threads.
+        alone = threads <= tokens == len(seen[3]) - 1
         for layer in range(layers):
             row = table[layer]
             for t in range(first, end):
@@ -172,13 +181,21 @@ def _program(version: str) -> Any:
             _meet(shared, threads)
             multiply(me, threads, row[_QKV:_OUT], arenas, work, tokens, wide_TW, False)
             _meet(shared, threads)
-            for t in range(first, end):
-                _place_heads(t, layer, row, arenas, model, wide_TW, cosine_TD, sine_TD, slots_T, caches)
-            _meet(shared, threads)
-            _attend(me, threads, layer, row, model, wide_TW, caches, seen, scratch, attended_TA)
-            _meet(shared, threads)
-            for t in range(first, end):
-                _round_row(t, attended_TA[t, : heads * dim], row[_OUT:_GATE_UP], arenas, work, spare)
+            if alone:
+                # Nobody waits for anybody between a row's keys and what it makes of its sequence.
+                for t in range(me, tokens, threads):
+                    _place_heads(t, layer, row, arenas, model, wide_TW, cosine_TD, sine_TD, slots_T, caches)
+                    every = (0, kv_heads)
+                    _attend_block(t, 1, every, layer, row, model, wide_TW, caches, seen, scratch, attended_TA)
+                    _round_row(t, attended_TA[t, : heads * dim], row[_OUT:_GATE_UP], arenas, work, spare)
+            else:
+                for t in range(first, end):
+                    _place_heads(t, layer, row, arenas, model, wide_TW, cosine_TD, sine_TD, slots_T, caches)
+                _meet(shared, threads)
+                _attend(me, threads, layer, row, model, wide_TW, caches, seen, scratch, attended_TA)
+                _meet(shared, threads)
+                for t in range(first, end):
+                    _round_row(t, attended_TA[t, : heads * dim], row[_OUT:_GATE_UP], arenas, work, spare)
             _meet(shared, threads)
             multiply(me, threads, row[_OUT:_GATE_UP], arenas, work, tokens, x_TC, True)
             _meet(shared, threads)
