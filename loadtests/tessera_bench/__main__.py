@@ -11,6 +11,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+import uvloop
+
 from tessera_bench import codec_synthesis, quality, speech_synthesis, start, text, transcription, video
 from tessera_bench.peers import PEERS
 from tessera_bench.suite import Suite
@@ -84,7 +86,7 @@ def main() -> int:
                 models=given.models,
                 settings={"text.model": model, **settings},
             ) as suite:
-                asyncio.run(text.run(suite, model=model, streams=count, tokens=tokens, words=words, peers=peers))
+                uvloop.run(text.run(suite, model=model, streams=count, tokens=tokens, words=words, peers=peers))
         if command in {"video", "all"}:
             jobs, steps, guidance, model = (
                 (given.jobs, given.steps, given.guidance, given.model)

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import uvloop
 
 from tessera_bench import streaming
 from tessera_bench.work import FOLDER, Speeds, Work, environment
@@ -109,7 +110,7 @@ def _measured(server: Server, work: Work) -> Speeds:
         process = subprocess.Popen(command, stdout=said, stderr=subprocess.STDOUT, env=variables)
         try:
             url = f"http://127.0.0.1:{port}"
-            speeds = asyncio.run(_ask(process, url, server, work))
+            speeds = uvloop.run(_ask(process, url, server, work))
             if speeds is None:
                 said.seek(0)
                 raise SystemExit(f"the peer does not start:\n{said.read().decode(errors='replace')[-3000:]}")

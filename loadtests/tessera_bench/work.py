@@ -22,7 +22,7 @@ _WORDS = (
 WORDS = _WORDS.split()
 LONG_WORDS = 940
 """About 980 tokens."""
-ROUNDS = 2
+ROUNDS = 4
 """Of all streams at once."""
 
 
