@@ -34,7 +34,7 @@ SMALL = {
 FIT = {
     "llama": {"attention_bias": True, "mlp_bias": True},
     "mistral": {"sliding_window": 8},
-    "qwen2": {},
+    "qwen2": {"intermediate_size": 384},  # whole groups of inputs behind the gate; the others have a part of one
     "qwen3": {},
     "ernie4_5": {"hidden_act": "gelu_pytorch_tanh"},
 }
@@ -52,13 +52,13 @@ SEQUENCES = (3, 40, 17, 1)
 
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory):
-    def make(name: str):
-        made = tmp_path_factory.getbasetemp() / f"decoder-{name}"
+    def make(name: str, **changes):
+        made = tmp_path_factory.getbasetemp() / "-".join(["decoder", name, *map(str, changes.values())])
         if not made.exists():
             extra = FIT.get(name, {})
             if name in {"qwen3_moe", "gpt_oss"}:
                 extra = EXPERTS
-            config = transformers.AutoConfig.for_model(name, **(SMALL | extra))
+            config = transformers.AutoConfig.for_model(name, **(SMALL | extra | changes))
             torch.manual_seed(4)
             model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
             for parameter in model.parameters():
@@ -95,6 +95,18 @@ def logits(made: SequenceRunner, chunks: list[Chunk]) -> tuple[torch.Tensor, tor
 
 def whole(some: list[SequenceRequest]) -> list[Chunk]:
     return [Chunk(request, 0, len(request.token_ids)) for request in some]
+
+
+@pytest.mark.parametrize("name", FIT)
+def test_any_number_of_threads_computes_the_same_bits(name, directory, monkeypatch):
+    made, found = runner(directory(name, intermediate_size=384)), []
+    for threads in (1, 2, 3):
+        monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
+        found.append(logits(made, whole(requests())))
+        one_each = [Chunk(request, len(request.token_ids) - 1, 1) for request in requests()]
+        found[-1] += logits(made, one_each)[:1]
+    for one in found[1:]:
+        assert all(torch.equal(*pair) for pair in zip(one, found[0], strict=True))
 
 
 @pytest.mark.parametrize("threads", [1, 3])
