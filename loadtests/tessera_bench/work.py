@@ -7,10 +7,11 @@ into ours.
 from __future__ import annotations
 
 import random
+import statistics
 import subprocess
 import venv
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 FOLDER = Path(".tessera/peers")
@@ -22,6 +23,8 @@ _WORDS = (
 WORDS = _WORDS.split()
 LONG_WORDS = 940
 """About 980 tokens."""
+SINGLE, LONG = 10_000, 20_000
+"""Numbers of the questions that are asked alone: higher than of those that are asked at once."""
 ROUNDS = 4
 """Of all streams at once."""
 
@@ -69,13 +72,28 @@ class Work:
 def work_of(directory: Path, *, streams: int, words: int, tokens: int) -> Work:
     """Questions of so many words each."""
     first, *rounds = [_questions(words, streams, number) for number in range(1 + ROUNDS)]
-    return Work(directory, rounds, tokens, first, _question(words, -2), _question(LONG_WORDS, 0))
+    return Work(directory, rounds, tokens, first, _question(words, SINGLE), _question(LONG_WORDS, LONG))
 
 
-def more_rounds(work: Work) -> list[list[str]]:
-    """As many rounds, of as many questions of the same length, that nobody has seen."""
-    words = len(work.single.split()) - 2
-    return [_questions(words, len(one), 1 + ROUNDS + number) for number, one in enumerate(work.rounds)]
+def others(work: Work, time: int) -> Work:
+    """As much of the same kind that nobody has seen, for the so-many-th time."""
+    words, streams, rounds = len(work.single.split()) - 2, len(work.first), len(work.rounds)
+    return replace(
+        work,
+        rounds=[_questions(words, streams, 1 + rounds * time + number) for number in range(rounds)],
+        single=_question(words, SINGLE + time),
+        long_question=_question(LONG_WORDS, LONG + time),
+    )
+
+
+def mean(speeds: Sequence[Speeds]) -> Speeds:
+    """Of several times the same work: of its seconds."""
+    return Speeds(
+        statistics.harmonic_mean([one.one for one in speeds]),
+        statistics.harmonic_mean([one.many for one in speeds]),
+        statistics.mean(one.ttft_cold for one in speeds),
+        statistics.mean(one.ttft_warm for one in speeds),
+    )
 
 
 def _questions(words: int, count: int, number: int) -> list[str]:
