@@ -292,3 +292,19 @@ def test_pages_of_sequences_lie_in_order_round_after_round():
                 neighbours = sum(page + 1 == following for page, following in itertools.pairwise(one.pages))
                 assert neighbours >= len(one.pages) - 2, f"round {number}: {one.pages}"
     assert policy.cache.evicted_pages > 0
+
+
+def test_room_to_grow_costs_no_large_part_of_what_is_kept():
+    policy = scheduler(pages=64, budget=64)
+    for number in range(8):
+        policy.submit(request(f"{number}", 13, 16, first=100 + number))
+        while policy.has_work():
+            step(policy)
+    kept = policy.cache.cached_pages
+    assert kept == 56
+    policy.submit(request("long", 5, 200, first=99))
+    step(policy)
+    assert 0 < policy.cache.evicted_pages <= 8
+    policy.submit(again := request("again", 13, 1, first=107))
+    step(policy)
+    assert again.cached_tokens == 12

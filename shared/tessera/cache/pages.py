@@ -65,7 +65,7 @@ class PageAllocator:
         """
         assert self.can_allocate(count), f"{count} pages asked for, {self.free} free"
         taken: list[int] = []
-        if after is not None:
+        if after is not None and count:
             self._rooms.pop(after, None)
             page = after + 1
             while len(taken) < count and page < self.pages and self._is_free_P[page]:

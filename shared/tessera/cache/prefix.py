@@ -294,10 +294,10 @@ class PrefixCache:
             heapq.heappush(self._evictable, (node.used, next(self._order), node))
 
     def _make_run(self, count: int) -> None:
-        """Try to have so many free pages one behind another. What was used together lies together."""
-        most = self.evicted_pages + 2 * count
+        """Try to have so many free pages one behind another, for no large part of what is kept."""
+        most = self.evicted_pages + min(2 * count, self.allocator.pages // 8)
         while self.evicted_pages < most and self.idle and (lacking := count - self.allocator.longest_run) > 0:
-            for _ in range(min(lacking, self.idle)):
+            for _ in range(min(lacking, self.idle, most - self.evicted_pages)):
                 self._reclaim_page()
 
     def _reclaim_page(self) -> None:
