@@ -237,7 +237,7 @@ def keys() -> tuple[str, str]:
     return KEYS
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def wait() -> Callable[..., Any]:
     """`wait(condition, what, within_s=60)`: the first true value of `condition`, polled with a deadline."""
     return wait_until
