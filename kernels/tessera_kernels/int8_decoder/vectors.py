@@ -327,8 +327,8 @@ def _put_some(code: Code, rows: range, blocks: int, values: list[Value], given: 
     biased = builder.icmp_signed("!=", bias, code.address(0))
     results, targets = [], []
     for block in range(blocks):
-        # Without a bias, what is read instead is not used.
-        offset = code.load(code.singles, code.at(builder.select(biased, bias, exact), block * BYTES))
+        # Without a bias, what is read instead is not used; it must be memory that is there.
+        offset = code.load(code.singles, code.at(builder.select(biased, bias, target), block * BYTES))
         offset = builder.select(biased, offset, code.zero(code.singles))
         results += [builder.fadd(total, offset) for total in sums[block * len(rows) : (block + 1) * len(rows)]]
         targets += [code.at(target, (stride, row), block * BYTES) for row in rows]
