@@ -154,8 +154,7 @@ def attend_rows(
     """Fill `out_QD` with softmax(scaling · q kᵀ) v of some rows' query heads that share some key-value heads.
 
     A page is computed with all of these heads before the next one is: its memory is read once, in order, and so is that
-    of pages that lie one behind another. Asking for the next page ahead is no faster than what the processor foresees
-    of an order, and no faster without one.
+    of pages that lie one behind another, of which some is asked for ahead (`blocks.AHEAD`).
 
     Args:
         query_QD: float32; by key-value head, then by row, then those of the row that share the head.

@@ -1,4 +1,4 @@
-"""Loops of attention over a block of sixteen slots, in LLVM's own language; see `vectors`.
+"""Loops of attention over a block of sixteen slots, in LLVM's own language; see `code`.
 
 Keys of a block lie by number: all slots' first, then all slots' second …, so that one register has a number of sixteen
 keys and no sum goes across a register. Values lie slot by slot. Whatever the number of queries, what is computed of one
@@ -9,11 +9,15 @@ from __future__ import annotations
 
 from typing import Any
 
+from tessera_kernels.int8_decoder.code import BYTES, Code, Value, function
 from tessera_kernels.int8_decoder.machine import LANES
-from tessera_kernels.int8_decoder.vectors import BYTES, Code, Value, function
 
 SINGLE, HALF, OCTET = 4, 2, 1
 """Bytes of a float32, of a float16, and of a quantized number."""
+AHEAD = 128 * BYTES
+"""How far in front of the keys and values that are computed others are asked for, each line once. Heads go through a
+page of values one after the other, which a processor does not foresee; and memory that lies behind a sequence's last
+page is asked for in vain."""
 
 
 def _stored(code: Code, at: Value, place: Value, item: int) -> Value:
@@ -47,6 +51,8 @@ def score_block(queries: int, item: int) -> Any:
             for odd in range(2):
                 place = code.at(code.address(odd), (pair, 2))
                 key = _stored(code, keys, place, item)
+                if item == SINGLE or odd == 0:
+                    code.fetch(code.at(keys, (place, LANES * item), AHEAD))
                 for query in range(queries):
                     one = code.load(code.single, code.at(first, (stride, query), (place, 4)))
                     grown.append(code.fused(code.spread(one, code.singles), key, sums[len(grown)]))
@@ -107,6 +113,8 @@ def mix_rows(queries: int, width: int, item: int) -> Any:
             def grow(index: Value, sums: list[Value]) -> list[Value]:
                 slot = code.at(values, (index, stride))
                 held = [_stored(code, slot, place, item) for place in places]
+                for place in places[:: SINGLE // item]:
+                    code.fetch(code.at(slot, (place, LANES * item), AHEAD))
                 grown: list[Value] = []
                 for query in range(queries):
                     share = code.load(code.single, code.at(shares, (shares_stride, query), (index, 4)))

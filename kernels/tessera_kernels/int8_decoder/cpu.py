@@ -238,6 +238,7 @@ def _version() -> str:
         "attend.py",
         "blocks.py",
         "vectors.py",
+        "code.py",
         "machine.py",
     )
     return hashlib.sha256(b"".join((Path(__file__).parent / name).read_bytes() for name in sources)).hexdigest()

@@ -1,4 +1,4 @@
-"""What happens to one row, sixteen numbers at a time, in LLVM's own language; see `vectors`. Does not know layers."""
+"""What happens to one row, sixteen numbers at a time, in LLVM's own language; see `code`. Does not know layers."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from tessera_kernels.int8_decoder.code import BYTES, Code, Value, function
 from tessera_kernels.int8_decoder.machine import LANES
-from tessera_kernels.int8_decoder.vectors import BYTES, Code, Value, function
 
 LARGEST_HALF = 65504.0
 """Of float16: what is larger becomes it."""
