@@ -116,7 +116,7 @@ class Decoder:
         # The same memory in another order: see `attend`.
         keys = stacked[0].reshape(number, pages, heads, size // machine.LANES, dim, machine.LANES)
         scales = [one.reshape(number, pages, heads, size) for one in stacked[2:]]
-        self._stacked = (keys, stacked[1], *(scales or [np.zeros((0, 0, 0, 0), np.float32)] * 2))
+        self._stacked = (keys, stacked[1], *(scales or [np.zeros((number, 0, 0, 0), np.float32)] * 2))
 
     def _gathered(self, height: int, threads: int) -> int:
         """Numbers that a thread gathers at once, of so many rows at most: see `products.multiply`."""

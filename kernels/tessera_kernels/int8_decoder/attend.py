@@ -11,13 +11,18 @@ from __future__ import annotations
 
 import numpy as np
 
-from tessera_kernels.compiled import ELEMENTS, SUMS, part
-from tessera_kernels.int8_decoder.blocks import HALF, OCTET, SINGLE, mix_rows, score_block, weigh_block
-from tessera_kernels.int8_decoder.machine import LANES, float_of_bits
-from tessera_kernels.int8_decoder.rows import exp
-
-_MAGNITUDE = np.int32(0x7FFFFFFF)
-_LEAST = np.int32(-0x80000000)
+from tessera_kernels.compiled import ELEMENTS, part
+from tessera_kernels.int8_decoder.blocks import (
+    HALF,
+    OCTET,
+    SINGLE,
+    divide_rows,
+    mix_rows,
+    score_block,
+    share_out,
+    weigh_block,
+)
+from tessera_kernels.int8_decoder.machine import LANES
 
 _score_6, _score_6_halves, _score_6_octets = (score_block(6, item) for item in (SINGLE, HALF, OCTET))
 _score_3, _score_3_halves, _score_3_octets = (score_block(3, item) for item in (SINGLE, HALF, OCTET))
@@ -25,30 +30,7 @@ _score_1, _score_1_halves, _score_1_octets = (score_block(1, item) for item in (
 _mix_6, _mix_6_halves, _mix_6_octets = (mix_rows(6, 4, item) for item in (SINGLE, HALF, OCTET))
 _mix_3, _mix_3_halves, _mix_3_octets = (mix_rows(3, 4, item) for item in (SINGLE, HALF, OCTET))
 _mix_1, _mix_1_halves, _mix_1_octets = (mix_rows(1, 1, item) for item in (SINGLE, HALF, OCTET))
-_weigh = weigh_block()
-
-
-@part(ELEMENTS)
-def _largest(scores):
-    """Of all. Compared as integers, which vectors can; NaN is the largest or the smallest of all."""
-    bits = scores.view(np.int32)
-    largest = _LEAST
-    for at in range(len(bits)):
-        ordered = bits[at] ^ ((bits[at] >> np.int32(31)) & _MAGNITUDE)
-        largest = max(largest, ordered)
-    return float_of_bits(largest ^ ((largest >> np.int32(31)) & _MAGNITUDE))
-
-
-@part(SUMS)
-def _exponentials(scores, scaling):
-    """exp(scaling · (scores - the largest)) in place, and the sum. One that is not a number makes all of them none."""
-    largest = _largest(scores)
-    total = np.float32(0)
-    for at in range(len(scores)):
-        weight = exp((scores[at] - largest) * scaling)
-        scores[at] = weight
-        total += weight
-    return total
+_weigh, _share_out, _divide_rows = weigh_block(), share_out(), divide_rows()
 
 
 @part(ELEMENTS)
@@ -202,11 +184,17 @@ def attend_rows(
                 steps = key_steps + ((held * kv_heads + h) * size + number * LANES) * SINGLE
                 to = scores + row * scores_stride + at * SINGLE
                 _score(query + row * wide, wide, of_head, key, dim // 2, steps, item, to, scores_stride)
-    totals = np.empty(queries, np.float32)
-    for q in range(queries):
+    totals = np.empty(queries + 1, np.float32)
+    totals[queries] = scaling
+    total = totals.ctypes.data
+    for q in range(0, queries, groups):
         sees = context + q % of_head // groups
-        totals[q] = _exponentials(scores_QL[q, max(0, sees - window) if window > 0 else 0 : sees], scaling)
-        out_QD[q] = 0
+        least = max(0, sees - window) if window > 0 else 0
+        before = least // LANES * LANES
+        share = scores + q * scores_stride + before * SINGLE
+        factor = total + queries * SINGLE
+        _share_out(share, scores_stride, groups, least - before, sees - before, factor, total + q * SINGLE)
+    out_QD[:] = 0
     for page in range(first_page, last + 1):
         held, at = np.int64(pages_M[page]), page * size
         for h in range(head, end_head):
@@ -224,5 +212,4 @@ def attend_rows(
                 _mix(of_page, low, high, to)
             if high < min(ends, at + size):
                 _mix_singly(of_page, high, ends, context, window, rows, to)
-    for q in range(queries):
-        out_QD[q] *= np.float32(1) / totals[q]
+    _divide_rows(out, wide, queries, vectors, total)

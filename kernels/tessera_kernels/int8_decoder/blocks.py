@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from tessera_kernels.int8_decoder.code import BYTES, Code, Value, function
+from tessera_kernels.int8_decoder.lanes import exponential
 from tessera_kernels.int8_decoder.machine import LANES
 
 SINGLE, HALF, OCTET = 4, 2, 1
@@ -67,6 +68,75 @@ def score_block(queries: int, item: int) -> Any:
             code.store(product, code.at(scores, (scores_stride, query)))
 
     return function(7, write)
+
+
+def share_out() -> Any:
+    """(scores, bytes between queries', queries, first + 1 … of them: place of the first, place behind the last, factor,
+    totals): exp(factor · (scores - the largest)) in place, and their sums.
+
+    Scores of a query begin with a whole vector; what lies in one with them and is not seen becomes zero. A score that
+    is not a number makes the sum none.
+    """
+
+    def write(
+        code: Code, scores: Value, stride: Value, queries: Value, first: Value, end: Value, factor: Value, totals: Value
+    ) -> None:
+        builder = code.builder
+        vectors = builder.sdiv(code.at(end, LANES - 1), code.address(LANES))
+        begin, behind = (code.spread(builder.trunc(one, code.word), code.words) for one in (first, end))
+        scaling = code.spread(code.load(code.single, factor), code.singles)
+        smallest, nothing = code.all_of(float("-inf")), code.zero(code.singles)
+
+        def seen(index: Value) -> Value:
+            start = builder.trunc(builder.mul(index, code.address(LANES)), code.word)
+            place = builder.add(code.spread(start, code.words), code.places())
+            return builder.and_(builder.icmp_signed(">=", place, begin), builder.icmp_signed("<", place, behind))
+
+        def of_query(query: Value, _: list[Value]) -> list[Value]:
+            row = code.at(scores, (query, stride))
+
+            def larger(index: Value, before: list[Value]) -> list[Value]:
+                score = code.load(code.singles, code.at(row, (index, BYTES)))
+                more = builder.and_(seen(index), builder.fcmp_ordered(">", score, before[0]))
+                return [builder.select(more, score, before[0])]
+
+            (most,) = code.loop(vectors, [smallest], larger)
+            largest = code.spread(code.across("fmax", most), code.singles)
+
+            def share(index: Value, sums: list[Value]) -> list[Value]:
+                place = code.at(row, (index, BYTES))
+                below = builder.fsub(code.load(code.singles, place), largest)
+                weight = builder.select(seen(index), exponential(code, builder.fmul(below, scaling)), nothing)
+                code.store(weight, place)
+                return [builder.fadd(sums[0], weight)]
+
+            (sums,) = code.loop(vectors, [nothing], share)
+            code.store(code.across("fadd", sums, code.single(0.0)), code.at(totals, (query, 4)))
+            return []
+
+        code.loop(queries, [], of_query)
+
+    return function(7, write)
+
+
+def divide_rows() -> Any:
+    """(rows float32, bytes between them, how many, vectors of each, totals): each divided by its total."""
+
+    def write(code: Code, rows: Value, stride: Value, count: Value, vectors: Value, totals: Value) -> None:
+        def of_row(row: Value, _: list[Value]) -> list[Value]:
+            total = code.load(code.single, code.at(totals, (row, 4)))
+            factor = code.spread(code.builder.fdiv(code.single(1.0), total), code.singles)
+
+            def one(index: Value, _: list[Value]) -> list[Value]:
+                place = code.at(rows, (row, stride), (index, BYTES))
+                code.store(code.builder.fmul(code.load(code.singles, place), factor), place)
+                return []
+
+            return code.loop(vectors, [], one)
+
+        code.loop(count, [], of_row)
+
+    return function(5, write)
 
 
 def weigh_block() -> Any:

@@ -9,6 +9,8 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from tessera_kernels.int8_decoder.machine import LANES, intrinsic, ir, numba_types
 
 Value = Any
@@ -38,6 +40,11 @@ class Code:
     def whole(self, number: int) -> Value:
         """A vector of one int32."""
         return self._llvm.Constant(self.words, [number] * LANES)
+
+    def all_of(self, number: float) -> Value:
+        """A vector of one float32."""
+        # LLVM takes a float32's number for what it is exactly.
+        return self._llvm.Constant(self.singles, [float(np.float32(number))] * LANES)
 
     def at(self, base: Value, *offsets: Value | tuple[Value, Value | int]) -> Value:
         """An address: the base, and offsets or products of two."""
@@ -81,6 +88,16 @@ class Code:
         kind = self._llvm.FunctionType(self.word, [self.words])
         function = self.builder.module.declare_intrinsic("llvm.vector.reduce.smax.v16i32", (), kind)
         return self.builder.call(function, [words])
+
+    def across(self, operation: str, singles: Value, *first: Value) -> Value:
+        """One float32 of a vector's: `fmax`, or `fadd` in whatever order is fastest, which is always the same."""
+        kind = self._llvm.FunctionType(self.single, [*[self.single] * len(first), self.singles])
+        function = self.builder.module.declare_intrinsic(f"llvm.vector.reduce.{operation}.v16f32", (), kind)
+        return self.builder.call(function, [*first, singles], fastmath=("reassoc",))
+
+    def places(self) -> Value:
+        """0, 1, … 15."""
+        return self._llvm.Constant(self.words, list(range(LANES)))
 
     def dot_bytes(self, sums: Value, unsigned: Value, signed: Value) -> Value:
         """Each sum grows by the products of its four bytes."""

@@ -17,6 +17,7 @@ import numpy as np
 from tessera_kernels.compiled import ELEMENTS, compiled, numba, part
 from tessera_kernels.int8_decoder import rows
 from tessera_kernels.int8_decoder.attend import attend_rows
+from tessera_kernels.int8_decoder.lanes import copy_vectors
 from tessera_kernels.int8_decoder.layout import Field, Part
 from tessera_kernels.int8_decoder.machine import LANES, fetch_add, load_shared, relax
 from tessera_kernels.int8_decoder.products import columns_of, multiply
@@ -25,6 +26,7 @@ SPINS = 2_000
 """Looks at the barrier before the processor is given to somebody else."""
 SILU, GELU = 0, 1
 
+_copy = copy_vectors()
 _yield: Any = numba.types.ExternalFunction("sched_yield", numba.types.int32()) if numba else None
 
 # Plain numbers: compiled code knows no enumerations of fields.
@@ -72,25 +74,24 @@ def _place_heads(t, layer, row, arenas, model, heads_TW, cosine_TD, sine_TD, slo
     _, floats, _ = arenas
     _, heads, kv_heads, dim, _, epsilon, _ = model
     keys_LPHND, values_LPSHD, key_scale_LPHS, value_scale_LPHS = caches
-    for head in range(heads + kv_heads):
-        head_D = heads_TW[t, head * dim : (head + 1) * dim]
-        weight = row[_QUERY_NORM] if head < heads else row[_KEY_NORM]
-        if weight >= 0:
-            rows.norm(head_D, floats[weight : weight + dim], epsilon, head_D)
-        rows.rotate(head_D, cosine_TD[t], sine_TD[t])
+    both, behind = (heads + kv_heads) * dim, (heads + 2 * kv_heads) * dim
+    if row[_QUERY_NORM] >= 0 or row[_KEY_NORM] >= 0:
+        for head in range(heads + kv_heads):
+            head_D = heads_TW[t, head * dim : (head + 1) * dim]
+            weight = row[_QUERY_NORM] if head < heads else row[_KEY_NORM]
+            if weight >= 0:
+                rows.norm(head_D, floats[weight : weight + dim], epsilon, head_D)
+    rows.rotate(heads_TW[t, :both], dim, cosine_TD[t], sine_TD[t])
     size = values_LPSHD.shape[2]
     page, slot = slots_T[t] // size, slots_T[t] % size
-    # Without scales there is no layer of them either.
-    scales = len(key_scale_LPHS) > 0
-    for head in range(kv_heads):
-        key = (heads + head) * dim
-        value = key + kv_heads * dim
-        key_D = keys_LPHND[layer, page, head, slot // LANES, :, slot % LANES]
-        value_D = values_LPSHD[layer, page, slot, head]
-        key_scales = key_scale_LPHS[layer, page] if scales else np.empty((0, 0), np.float32)
-        value_scales = value_scale_LPHS[layer, page] if scales else np.empty((0, 0), np.float32)
-        rows.store(heads_TW[t, key : key + dim], key_D, key_scales, head, slot)
-        rows.store(heads_TW[t, value : value + dim], value_D, value_scales, head, slot)
+    key_HD, value_HD = keys_LPHND[layer, page, :, slot // LANES, :, slot % LANES], values_LPSHD[layer, page, slot]
+    key_W, value_W = heads_TW[t, heads * dim : both], heads_TW[t, both:behind]
+    if key_scale_LPHS.size > 0:
+        rows.store_rounded(key_W, key_HD, key_scale_LPHS[layer, page, :, slot])
+        rows.store_rounded(value_W, value_HD, value_scale_LPHS[layer, page, :, slot])
+    else:
+        rows.store(key_W, key_HD)
+        rows.store(value_W, value_HD)
 
 
 @part(ELEMENTS)
@@ -118,19 +119,23 @@ def _attend_block(t, count, between, layer, row, model, heads_TW, caches, seen, 
     table_BM, sequence_T, context_T, _ = seen
     scores_QL, query_QD, out_QD = scratch
     groups, head = heads // kv_heads, between[0]
-    scales = len(key_scale_LPHS) > 0
-    nothing = np.empty((0, 0, 0), np.float32)
-    key_scales, value_scales = (key_scale_LPHS[layer], value_scale_LPHS[layer]) if scales else (nothing, nothing)
-    queries = (between[1] - head) * count * groups
-    for q in range(queries):
-        at = (head + q // (count * groups)) * groups + q % groups
-        query_QD[q] = heads_TW[t + q % (count * groups) // groups, at * dim : (at + 1) * dim]
+    queries, wide = (between[1] - head) * count * groups, groups * dim
+    if count == 1:
+        # As they lie, and where they are to lie.
+        begin, end = head * wide, between[1] * wide
+        some_QD, to_QD = heads_TW[t, begin:end].reshape(queries, dim), attended_TA[t, begin:end].reshape(queries, dim)
+    else:
+        some_QD, to_QD = query_QD[:queries], out_QD[:queries]
+        for h in range(head, between[1]):
+            for r in range(count):
+                place = ((h - head) * count + r) * groups
+                _copy(heads_TW[t + r, h * wide :].ctypes.data, wide // LANES, query_QD[place:].ctypes.data)
     attend_rows(
-        query_QD[:queries],
+        some_QD,
         keys_LPHND[layer],
         values_LPSHD[layer],
-        key_scales,
-        value_scales,
+        key_scale_LPHS[layer],
+        value_scale_LPHS[layer],
         table_BM[sequence_T[t]],
         context_T[t],
         row[_WINDOW],
@@ -138,11 +143,14 @@ def _attend_block(t, count, between, layer, row, model, heads_TW, caches, seen, 
         count,
         scaling,
         scores_QL,
-        out_QD[:queries],
+        to_QD,
     )
-    for q in range(queries):
-        at = (head + q // (count * groups)) * groups + q % groups
-        attended_TA[t + q % (count * groups) // groups, at * dim : (at + 1) * dim] = out_QD[q]
+    if count == 1:
+        return
+    for h in range(head, between[1]):
+        for r in range(count):
+            place = ((h - head) * count + r) * groups
+            _copy(out_QD[place:].ctypes.data, wide // LANES, attended_TA[t + r, h * wide :].ctypes.data)
 
 
 def _program(version: str) -> Any:

@@ -14,6 +14,12 @@ LARGEST_HALF = 65504.0
 ZERO = 128
 """What zero is among unsigned bytes."""
 _MAGNITUDE, _INFINITY = 0x7FFFFFFF, 0x7F800000
+LOG2_E = 1.44269504088896341
+# ln 2 in two parts, and a polynomial for exp on [-ln 2 / 2, ln 2 / 2], as in Cephes' expf (Moshier 1992).
+LN2_HIGH, LN2_LOW = 0.693359375, -2.12194440e-4
+POLYNOMIAL = (1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1)
+LEAST, MOST = -87.0, 88.0
+"""Of what exp is computed of; what lies outside counts as these."""
 
 
 def _bits(number: float) -> int:
@@ -58,48 +64,98 @@ def round_group(levels: int, smallest: float) -> Any:
     return function(5, write)
 
 
-def rotate_head() -> Any:
-    """(head, cosines, sines, vectors of half of it): the second half is the other coordinate, as in GPT-NeoX."""
+def exponential(code: Code, x: Value) -> Value:
+    """e^x of a vector, as `rows.exp`."""
+    builder = code.builder
+    # A NaN must stay: of comparisons with it none is true.
+    for comparison, bound in (("<", LEAST), (">", MOST)):
+        limit = code.all_of(bound)
+        x = builder.select(builder.fcmp_ordered(comparison, x, limit), limit, x)
+    whole = code.nearest(builder.fmul(x, code.all_of(LOG2_E)))
+    rest = x
+    for part in (LN2_HIGH, LN2_LOW):
+        rest = code.fused(whole, code.all_of(-part), rest)
+    value = code.all_of(POLYNOMIAL[0])
+    for coefficient in POLYNOMIAL[1:]:
+        value = code.fused(value, rest, code.all_of(coefficient))
+    value = builder.fadd(code.fused(builder.fmul(value, rest), rest, rest), code.all_of(1.0))
+    # What a NaN is as a whole number is nobody's promise.
+    whole = builder.select(builder.fcmp_unordered("uno", whole, whole), code.zero(code.singles), whole)
+    power = builder.shl(builder.add(builder.fptosi(whole, code.words), code.whole(127)), code.whole(23))
+    return builder.fmul(value, builder.bitcast(power, code.singles))
 
-    def write(code: Code, head: Value, cosines: Value, sines: Value, vectors: Value) -> None:
+
+def rotate_heads() -> Any:
+    """(heads, how many, cosines, sines, vectors of half a head): a head's second half is the other coordinate, as in
+    GPT-NeoX.
+    """
+
+    def write(code: Code, heads: Value, count: Value, cosines: Value, sines: Value, vectors: Value) -> None:
         builder = code.builder
         half = builder.mul(vectors, code.address(BYTES))
 
-        def pair(index: Value, _: list[Value]) -> list[Value]:
-            first = builder.mul(index, code.address(BYTES))
-            second = builder.add(first, half)
-            low, high = (code.load(code.singles, code.at(head, place)) for place in (first, second))
-            for place, own, other in ((first, low, builder.fneg(high)), (second, high, low)):
-                cosine, sine = (code.load(code.singles, code.at(one, place)) for one in (cosines, sines))
-                code.store(code.fused(own, cosine, builder.fmul(other, sine)), code.at(head, place))
-            return []
+        def rotate(number: Value, _: list[Value]) -> list[Value]:
+            head = code.at(heads, (number, builder.mul(half, code.address(2))))
 
-        code.loop(vectors, [], pair)
+            def pair(index: Value, _: list[Value]) -> list[Value]:
+                first = builder.mul(index, code.address(BYTES))
+                second = builder.add(first, half)
+                low, high = (code.load(code.singles, code.at(head, place)) for place in (first, second))
+                for place, own, other in ((first, low, builder.fneg(high)), (second, high, low)):
+                    cosine, sine = (code.load(code.singles, code.at(one, place)) for one in (cosines, sines))
+                    code.store(code.fused(own, cosine, builder.fmul(other, sine)), code.at(head, place))
+                return []
 
-    return function(4, write)
+            return code.loop(vectors, [], pair)
+
+        code.loop(count, [], rotate)
+
+    return function(5, write)
 
 
 def store_halves(*, apart: bool) -> Any:
-    """(numbers float32, vectors, target, bytes from one to the next): as float16, side by side unless `apart`."""
+    """(numbers float32, rows, vectors of each, target, bytes between its rows, bytes from one number to the next): as
+    float16, the numbers of a row side by side unless `apart`.
+    """
 
-    def write(code: Code, numbers: Value, vectors: Value, target: Value, stride: Value) -> None:
+    def write(
+        code: Code, numbers: Value, rows: Value, vectors: Value, target: Value, rows_apart: Value, stride: Value
+    ) -> None:
         builder = code.builder
-        most, least = (code.spread(code.single(sign * LARGEST_HALF), code.singles) for sign in (1, -1))
+        most, least = (code.all_of(sign * LARGEST_HALF) for sign in (1, -1))
 
-        def some(index: Value, _: list[Value]) -> list[Value]:
-            value = code.load(code.singles, code.at(numbers, (index, BYTES)))
-            # A NaN must stay: of comparisons with it none is true.
-            value = builder.select(builder.fcmp_ordered("<", value, least), least, value)
-            value = builder.select(builder.fcmp_ordered(">", value, most), most, value)
-            halves = builder.fptrunc(value, code.halves)
-            if not apart:
-                code.store(halves, code.at(target, (index, 2 * LANES)))
+        def store(row: Value, _: list[Value]) -> list[Value]:
+            source, to = code.at(numbers, (builder.mul(row, vectors), BYTES)), code.at(target, (row, rows_apart))
+
+            def some(index: Value, _: list[Value]) -> list[Value]:
+                value = code.load(code.singles, code.at(source, (index, BYTES)))
+                # A NaN must stay: of comparisons with it none is true.
+                value = builder.select(builder.fcmp_ordered("<", value, least), least, value)
+                value = builder.select(builder.fcmp_ordered(">", value, most), most, value)
+                halves = builder.fptrunc(value, code.halves)
+                if not apart:
+                    code.store(halves, code.at(to, (index, 2 * LANES)))
+                    return []
+                first = code.at(to, (builder.mul(index, code.address(LANES)), stride))
+                for lane in range(LANES):
+                    code.store(builder.extract_element(halves, code.word(lane)), code.at(first, (stride, lane)))
                 return []
-            first = code.at(target, (builder.mul(index, code.address(LANES)), stride))
-            for lane in range(LANES):
-                code.store(builder.extract_element(halves, code.word(lane)), code.at(first, (stride, lane)))
+
+            return code.loop(vectors, [], some)
+
+        code.loop(rows, [], store)
+
+    return function(6, write)
+
+
+def copy_vectors() -> Any:
+    """(from, vectors, to)."""
+
+    def write(code: Code, source: Value, vectors: Value, to: Value) -> None:
+        def one(index: Value, _: list[Value]) -> list[Value]:
+            code.store(code.load(code.singles, code.at(source, (index, BYTES))), code.at(to, (index, BYTES)))
             return []
 
-        code.loop(vectors, [], some)
+        code.loop(vectors, [], one)
 
-    return function(4, write)
+    return function(3, write)

@@ -17,18 +17,15 @@ from tessera_kernels.int8_linear.reference import LEVELS
 
 _LEVELS, _SMALLEST = np.float32(LEVELS), np.float32(1e-30)
 """Of magnitudes; the step of a row that has no larger one is so small that its numbers become zero."""
-_round_group, _rotate_head = lanes.round_group(LEVELS, float(_SMALLEST)), lanes.rotate_head()
+_round_group, _rotate_heads = lanes.round_group(LEVELS, float(_SMALLEST)), lanes.rotate_heads()
 _store_halves, _store_halves_apart = lanes.store_halves(apart=False), lanes.store_halves(apart=True)
 _MAGNITUDE = np.int32(0x7FFFFFFF)
 _INFINITY, _LEAST_WORD, _NONE = np.int32(0x7F800000), np.int32(-0x80000000), np.float32(np.nan)
 PART = 1024
 """Numbers of which the largest is looked for at once."""
-_LOG2_E = np.float32(1.44269504088896341)
-# ln 2 in two parts, and a polynomial for exp on [-ln 2 / 2, ln 2 / 2], as in Cephes' expf (Moshier 1992).
-_LN2_HIGH, _LN2_LOW = np.float32(0.693359375), np.float32(-2.12194440e-4)
-_P0, _P1, _P2 = np.float32(1.9875691500e-4), np.float32(1.3981999507e-3), np.float32(8.3334519073e-3)
-_P3, _P4, _P5 = np.float32(4.1665795894e-2), np.float32(1.6666665459e-1), np.float32(5.0000001201e-1)
-_LEAST, _MOST = np.float32(-87.0), np.float32(88.0)
+_LOG2_E, _LN2_HIGH, _LN2_LOW = (np.float32(number) for number in (lanes.LOG2_E, lanes.LN2_HIGH, lanes.LN2_LOW))
+_P0, _P1, _P2, _P3, _P4, _P5 = (np.float32(number) for number in lanes.POLYNOMIAL)
+_LEAST, _MOST = np.float32(lanes.LEAST), np.float32(lanes.MOST)
 _ONE, _TWO = np.float32(1), np.float32(2)
 _GELU_SCALE, _GELU_CUBE = np.float32(0.7978845608028654), np.float32(0.044715)
 
@@ -95,16 +92,19 @@ def quantize(row_K, shrink_K, columns_M, group, work_K, out_K, exact_M, step_G):
 
 
 @part(ELEMENTS)
-def rotate(head_D, cosine_D, sine_D):
-    """Rotary embedding in place, the second half of a head being the first one's other coordinate (GPT-NeoX's way)."""
-    half = len(head_D) // 2
+def rotate(heads_W, dim, cosine_D, sine_D):
+    """Rotary embedding in place of heads side by side, the second half of a head being the first one's other coordinate
+    (GPT-NeoX's way)."""
+    half, count = dim // 2, len(heads_W) // dim
     if half % LANES == 0:
-        _rotate_head(head_D.ctypes.data, cosine_D.ctypes.data, sine_D.ctypes.data, half // LANES)
+        _rotate_heads(heads_W.ctypes.data, count, cosine_D.ctypes.data, sine_D.ctypes.data, half // LANES)
         return
-    for d in range(half):
-        low, high = head_D[d], head_D[half + d]
-        head_D[d] = low * cosine_D[d] - high * sine_D[d]
-        head_D[half + d] = high * cosine_D[half + d] + low * sine_D[half + d]
+    for head in range(count):
+        for d in range(head * dim, head * dim + half):
+            low, high = heads_W[d], heads_W[half + d]
+            of_low, of_high = d - head * dim, d - head * dim + half
+            heads_W[d] = low * cosine_D[of_low] - high * sine_D[of_low]
+            heads_W[half + d] = high * cosine_D[of_high] + low * sine_D[of_high]
 
 
 @part(ELEMENTS)
@@ -128,34 +128,39 @@ def gate_gelu(both_2F, out_F):
 
 
 @part(ELEMENTS)
-def store(head_D, stored_D, scales_HS, head, slot):
-    """Write a head of keys or values to the cache: as it is, as float16 (int16), or in 8 bits if `scales_HS` has any.
-
-    Then it has a step of its own, and `head_D` is overwritten.
-    """
-    if len(scales_HS) == 0:
-        if stored_D.itemsize == SINGLE:
-            for d in range(len(head_D)):
-                stored_D[d] = head_D[d]
-            return
-        begin, vectors, stored = head_D.ctypes.data, len(head_D) // LANES, stored_D.ctypes.data
-        if stored_D.strides[0] == HALF:
-            _store_halves(begin, vectors, stored, HALF)
-        else:
-            _store_halves_apart(begin, vectors, stored, stored_D.strides[0])
+def store(heads_W, stored_HD):
+    """Write heads of keys or values, which lie side by side, to the cache: as they are, or as float16 (int16)."""
+    heads, dim = stored_HD.shape
+    if stored_HD.itemsize == SINGLE:
+        for head in range(heads):
+            for d in range(dim):
+                stored_HD[head, d] = heads_W[head * dim + d]
         return
-    bits_D = head_D.view(np.int32)
-    largest_bits = np.int32(0)
-    for d in range(len(head_D)):
-        largest_bits = max(largest_bits, bits_D[d] & _MAGNITUDE)
-    # A NaN must stay, in the step: it is how an overflow is seen.
-    step = float_of_bits(largest_bits) / _LEVELS
-    scales_HS[head, slot] = step
-    factor = _ONE / max(step, _SMALLEST)
-    for d in range(len(head_D)):
-        head_D[d] = np.rint(head_D[d] * factor)
-    for d in range(len(head_D)):
-        stored_D[d] = np.int8(np.int32(head_D[d]))
+    begin, vectors, stored = heads_W.ctypes.data, dim // LANES, stored_HD.ctypes.data
+    if stored_HD.strides[1] == HALF:
+        _store_halves(begin, heads, vectors, stored, stored_HD.strides[0], HALF)
+    else:
+        _store_halves_apart(begin, heads, vectors, stored, stored_HD.strides[0], stored_HD.strides[1])
+
+
+@part(ELEMENTS)
+def store_rounded(heads_W, stored_HD, scale_H):
+    """Write heads of keys or values to the cache in 8 bits, each with a step of its own. `heads_W` is overwritten."""
+    heads, dim = stored_HD.shape
+    for head in range(heads):
+        head_D = heads_W[head * dim : (head + 1) * dim]
+        bits_D = head_D.view(np.int32)
+        largest_bits = np.int32(0)
+        for d in range(dim):
+            largest_bits = max(largest_bits, bits_D[d] & _MAGNITUDE)
+        # A NaN must stay, in the step: it is how an overflow is seen.
+        step = float_of_bits(largest_bits) / _LEVELS
+        scale_H[head] = step
+        factor = _ONE / max(step, _SMALLEST)
+        for d in range(dim):
+            head_D[d] = np.rint(head_D[d] * factor)
+        for d in range(dim):
+            stored_HD[head, d] = np.int8(np.int32(head_D[d]))
 
 
 @part(ELEMENTS)
