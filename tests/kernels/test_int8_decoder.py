@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tessera_kernels.int8_decoder import machine, products, rows
 from tessera_kernels.int8_decoder.attend import attend_rows
-from tessera_kernels.int8_decoder.layout import Field, corrections, packed
+from tessera_kernels.int8_decoder.layout import Field, packed
 from tessera_kernels.int8_decoder.team import Team
 
 pytestmark = pytest.mark.skipif(not machine.available(), reason="the processor has no AVX-512 VNNI")
@@ -26,19 +26,17 @@ def multiplied(weight_NK, x_TK, *, bias=True, in_float=4, add=False, threads=1, 
     bias_N = generator.standard_normal(outputs).astype(np.float32)
     exact_TM = generator.standard_normal((len(x_TK), max(1, in_float))).astype(np.float32)
     float_MN = generator.standard_normal((in_float, outputs)).astype(np.float32)
-    blocks = float_MN.reshape(in_float, outputs // 16, 16).transpose(1, 0, 2).reshape(-1)
-    floats = np.concatenate([steps_N, bias_N, blocks])
-    fields = np.array([0, outputs, inputs, 0, 0, 0, in_float, 2 * outputs, 0, outputs if bias else -1])
-    fields = np.append(fields, group or inputs)
+    float_MN = float_MN.astype(np.float16).astype(np.float32)  # as it is kept
+    weights, rest = packed(weight_NK, group or inputs, steps_N, bias_N if bias else 0 * bias_N, float_MN)
+    fields = np.array([0, outputs, inputs, group or inputs, rest, 0, in_float, 0])
     assert len(fields) == len(Field)
-    arenas = packed(weight_NK, group or inputs), floats, corrections(weight_NK, group or inputs)
     unsigned = (x_TK.astype(np.int32) + 128).astype(np.uint8)
     before = generator.standard_normal((len(x_TK), outputs)).astype(np.float32) if add else np.nan
     target = np.full((len(x_TK), outputs), np.nan, np.float32)
     target[:] = before
     for me in range(threads):
         sums = np.full(16 * outputs, np.nan, np.float32)
-        products.multiply(me, threads, fields, arenas, (unsigned, steps_GT, exact_TM, sums), len(x_TK), target, add)
+        products.multiply(me, threads, fields, weights, (unsigned, steps_GT, exact_TM, sums), len(x_TK), target, add)
     steps_TK = steps_GT.T.astype(np.float64).repeat(np.diff([*starts, inputs]), axis=1)
     exact = ((x_TK * steps_TK) @ weight_NK.astype(np.float64).T) * steps_N
     exact += exact_TM[:, :in_float].astype(np.float64) @ float_MN
@@ -73,13 +71,13 @@ def test_a_row_of_a_product_is_the_same_bits_whatever_is_multiplied_with_it(grou
     found = []
     for tokens in (1, 2, 4, 8, 16, 31):
         steps = np.full((4, tokens), 0.37, np.float32) * np.arange(1, 5, dtype=np.float32)[:, None]
-        fields = np.array([0, 32, 112, 0, 0, 0, 0, 32, 0, -1, group or 112])
         scales = np.linspace(0.1, 1, 32, dtype=np.float32)
-        arenas = packed(weight_NK, group or 112), scales, corrections(weight_NK, group or 112)
+        weights, rest = packed(weight_NK, group or 112, scales, 0 * scales, np.empty((0, 32), np.float32))
+        fields = np.array([0, 32, 112, group or 112, rest, 0, 0, 0])
         out = np.full((tokens, 32), np.nan, np.float32)
         unsigned = (x_TK[:tokens].astype(np.int32) + 128).astype(np.uint8)
         work = (unsigned, steps, np.zeros((tokens, 1), np.float32), np.empty(16 * 32, np.float32))
-        products.multiply(0, 1, fields, arenas, work, tokens, out, False)
+        products.multiply(0, 1, fields, weights, work, tokens, out, False)
         found.append(out)
     assert all(np.array_equal(out, found[0].repeat(len(out), axis=0)) for out in found)
 

@@ -17,7 +17,7 @@ from torch.nn import functional
 
 from tessera_kernels.int8_decoder import Decoder, Layer, Linear, Sizes, machine, products
 from tessera_kernels.int8_decoder.attend import attend_rows
-from tessera_kernels.int8_decoder.layout import Field, corrections, packed
+from tessera_kernels.int8_decoder.layout import packed
 from tessera_kernels.int8_linear import quantize_weight
 from tessera_kernels.paged_attention import Ragged
 from tessera_kernels.paged_kv import PagedKV
@@ -45,12 +45,10 @@ def linears(outputs: int, inputs: int = INPUTS, group: int | None = None) -> Non
     """Rows times a layer's weights."""
     generator = np.random.default_rng(0)
     weight_NK = generator.integers(-127, 128, (outputs, inputs)).astype(np.int8)
-    fields = np.full(len(Field), -1, np.int64)
-    fields[: Field.BIAS] = [0, outputs, inputs, 0, 0, 0, IN_FLOAT, outputs, 0]
-    fields[Field.GROUP] = group or inputs
+    floats = generator.standard_normal((IN_FLOAT + 2, outputs)).astype(np.float32)
+    weights, rest = packed(weight_NK, group or inputs, floats[0], floats[1], floats[2:])
+    fields = np.array([0, outputs, inputs, group or inputs, rest, 0, IN_FLOAT, 0])
     groups = 1 if group is None else -(-inputs // group)
-    floats = generator.standard_normal(outputs * (1 + IN_FLOAT)).astype(np.float32)
-    arenas = packed(weight_NK, group or inputs), floats, corrections(weight_NK, group or inputs)
     transposed_KN, float_NK = torch.from_numpy(weight_NK).t(), torch.from_numpy(weight_NK).float()
     steps = "" if group is None else f", a step for {group} inputs"
     ours_is = "ours with scales and float columns"
@@ -64,7 +62,7 @@ def linears(outputs: int, inputs: int = INPUTS, group: int | None = None) -> Non
             np.empty(products.MOST_ROWS * outputs, np.float32),
         )
         out = np.empty((tokens, outputs), np.float32)
-        ours = best(partial(products.multiply, 0, 1, fields, arenas, work, tokens, out, False))
+        ours = best(partial(products.multiply, 0, 1, fields, weights, work, tokens, out, False))
         rows = torch.from_numpy(x_TK)
         integers = best(partial(torch._int_mm, rows, transposed_KN))
         floats_s = best(partial(functional.linear, rows.float(), float_NK))

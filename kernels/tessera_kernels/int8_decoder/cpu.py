@@ -187,7 +187,7 @@ def _program(version: str) -> Any:
                 rows.norm(x_TC[t], floats[row[_NORM] : row[_NORM] + features], epsilon, normed)
                 _round_row(t, normed, row[_QKV:_OUT], arenas, work, spare)
             _meet(shared, threads)
-            multiply(me, threads, row[_QKV:_OUT], arenas, work, tokens, wide_TW, False)
+            multiply(me, threads, row[_QKV:_OUT], arenas[0], work, tokens, wide_TW, False)
             _meet(shared, threads)
             if alone:
                 # Nobody waits for anybody between a row's keys and what it makes of its sequence.
@@ -205,13 +205,13 @@ def _program(version: str) -> Any:
                 for t in range(first, end):
                     _round_row(t, attended_TA[t, : heads * dim], row[_OUT:_GATE_UP], arenas, work, spare)
             _meet(shared, threads)
-            multiply(me, threads, row[_OUT:_GATE_UP], arenas, work, tokens, x_TC, True)
+            multiply(me, threads, row[_OUT:_GATE_UP], arenas[0], work, tokens, x_TC, True)
             _meet(shared, threads)
             for t in range(first, end):
                 rows.norm(x_TC[t], floats[row[_MLP_NORM] : row[_MLP_NORM] + features], epsilon, normed)
                 _round_row(t, normed, row[_GATE_UP:_DOWN], arenas, work, spare)
             _meet(shared, threads)
-            multiply(me, threads, row[_GATE_UP:_DOWN], arenas, work, tokens, wide_TW, False)
+            multiply(me, threads, row[_GATE_UP:_DOWN], arenas[0], work, tokens, wide_TW, False)
             _meet(shared, threads)
             inner = row[_DOWN + _INPUTS]
             for t in range(first, end):
@@ -221,14 +221,14 @@ def _program(version: str) -> Any:
                     rows.gate_gelu(wide_TW[t, : 2 * inner], gated[:inner])
                 _round_row(t, gated[:inner], row[_DOWN:_NORM], arenas, work, spare)
             _meet(shared, threads)
-            multiply(me, threads, row[_DOWN:_NORM], arenas, work, tokens, x_TC, True)
+            multiply(me, threads, row[_DOWN:_NORM], arenas[0], work, tokens, x_TC, True)
             _meet(shared, threads)
         row = table[layers]
         for r in range(len(rows_R) * me // threads, len(rows_R) * (me + 1) // threads):
             rows.norm(x_TC[rows_R[r]], floats[row[_NORM] : row[_NORM] + features], epsilon, normed)
             _round_row(r, normed, row[_QKV:_OUT], arenas, work, spare)
         _meet(shared, threads)
-        multiply(me, threads, row[_QKV:_OUT], arenas, work, len(rows_R), logits_RV, False)
+        multiply(me, threads, row[_QKV:_OUT], arenas[0], work, len(rows_R), logits_RV, False)
         begin, end = columns_of(row[_QKV + _OUTPUTS], me, threads)
         for r in range(len(rows_R)):
             place_XR[me, r], largest_XR[me, r] = rows.likeliest(logits_RV[r], begin * LANES, end * LANES)

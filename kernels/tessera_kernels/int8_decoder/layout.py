@@ -1,7 +1,8 @@
 """A decoder's weights in three arenas and a table of where each is: what compiled code can walk without Python.
 
-Int8 weights are packed for the processor's dot products: by 16 outputs, in those by four inputs. A decoder here is a
-row of equal layers: norm, fused query-key-value product, rotary embedding, attention, product, norm, gated MLP.
+Int8 weights are packed for the processor's dot products: by 16 outputs, in those by four inputs; and whatever else is
+read of these outputs lies behind them, so that memory is read in one stream. A decoder here is a row of equal layers:
+norm, fused query-key-value product, rotary embedding, attention, product, norm, gated MLP.
 """
 
 from __future__ import annotations
@@ -28,31 +29,28 @@ class Field(IntEnum):
     WEIGHT = 0
     OUTPUTS = 1
     INPUTS = 2
-    CORRECTION = 3
-    SCALE = 4
+    GROUP = 3
+    REST = 4
     COLUMNS = 5
     IN_FLOAT = 6
-    FLOAT = 7
-    SHRINK = 8
-    BIAS = 9
-    GROUP = 10
+    SHRINK = 7
 
 
 class Part(IntEnum):
     """Columns of a layer in the table: where the fields of its linear layers begin, then offsets of its norms."""
 
     QKV = 0
-    OUT = 11
-    GATE_UP = 22
-    DOWN = 33
-    NORM = 44
-    MLP_NORM = 45
-    QUERY_NORM = 46
-    KEY_NORM = 47
-    WINDOW = 48
+    OUT = 8
+    GATE_UP = 16
+    DOWN = 24
+    NORM = 32
+    MLP_NORM = 33
+    QUERY_NORM = 34
+    KEY_NORM = 35
+    WINDOW = 36
 
 
-WIDTH = 49
+WIDTH = 37
 NOTHING = -1
 
 
@@ -140,18 +138,16 @@ class Arenas:
     def _add_linear(self, row: Ints, linear: Linear) -> None:
         weight = linear.weight
         inputs, outputs = weight.weight_KN.shape
-        weight_NK = weight.weight_KN.t().contiguous().numpy()
         columns = weight.columns_M.numpy()
         row[Field.OUTPUTS], row[Field.INPUTS], row[Field.IN_FLOAT] = outputs, inputs, len(columns)
         row[Field.GROUP] = group = linear.group or inputs
-        row[Field.WEIGHT] = self._put(0, self._bytes, packed(weight_NK, group))
-        row[Field.CORRECTION] = self._put(2, self._ints, corrections(weight_NK, group))
+        bias_N = torch.zeros(outputs) if linear.bias_N is None else linear.bias_N.detach().float()
+        weight_NK, float_MN = weight.weight_KN.t().contiguous().numpy(), weight.float_MN.float().numpy()
+        records, rest = packed(weight_NK, group, weight.scale_N.float().numpy(), bias_N.numpy(), float_MN)
+        row[Field.WEIGHT] = self._put(0, self._bytes, records)
+        row[Field.REST] = row[Field.WEIGHT] + rest
         row[Field.COLUMNS] = self._put(2, self._ints, columns.astype(np.int32))
-        row[Field.SCALE] = self._add_floats(weight.scale_N)
         row[Field.SHRINK] = self._add_floats(weight.shrink_K)
-        blocks = weight.float_MN.view(len(columns), outputs // LANES, LANES).transpose(0, 1)
-        row[Field.FLOAT] = self._add_floats(blocks.contiguous())
-        row[Field.BIAS] = NOTHING if linear.bias_N is None else self._add_floats(linear.bias_N)
 
     def _add_floats(self, values: torch.Tensor) -> int:
         return self._put(1, self._floats, values.detach().float().contiguous().view(-1).numpy())
@@ -163,30 +159,47 @@ class Arenas:
         return place
 
 
-def packed(weight_NK: npt.NDArray[np.int8], group: int) -> npt.NDArray[np.int8]:
-    """[outputs, inputs] as [groups of inputs, outputs / 16, inputs of a group / 4, 16, 4], flat."""
-    outputs, inputs = weight_NK.shape
-    parts = []
-    for at in range(0, inputs, group):
-        blocks = weight_NK[:, at : at + group].reshape(outputs // LANES, LANES, -1, 4)
-        parts.append(blocks.transpose(0, 2, 1, 3).reshape(-1))
-    return np.concatenate(parts)
+def packed(
+    weight_NK: npt.NDArray[np.int8],
+    group: int,
+    scale_N: npt.NDArray[np.float32],
+    bias_N: npt.NDArray[np.float32],
+    float_MN: npt.NDArray[np.float32],
+) -> tuple[npt.NDArray[np.int8], int]:
+    """A linear layer as records of sixteen outputs, one behind the other; and where in the first one its rest begins.
 
-
-def corrections(weight_NK: npt.NDArray[np.int8], group: int) -> npt.NDArray[np.int32]:
-    """What sums of products exceed by, [groups, outputs], flat.
-
-    Inputs are unsigned for the processor, 128 too large: that much of each sum is the weights' own.
+    A record has the weights [inputs / 4, 16, 4]; what sums of products exceed by, int32 [16]: inputs are unsigned for
+    the processor, 128 too large, so that much of each sum is the weights' own; and the rest: scales and bias, float32
+    [16] each, and the weights that are multiplied in float, as float16 [M, 16].
+    Inputs that come in several groups have records of the first two, all of one group and then all of the next one; the
+    rests are behind all of them.
     """
-    sums = np.add.reduceat(weight_NK, np.arange(0, weight_NK.shape[1], group), axis=1, dtype=np.int32)
-    return np.ascontiguousarray(128 * sums.T).reshape(-1)
+    outputs, inputs = weight_NK.shape
+    blocks = outputs // LANES
+    halves_MN = float_MN.astype(np.float16).reshape(-1, blocks, LANES).swapaxes(0, 1)
+    rest = np.concatenate([_bytes(one, blocks) for one in (scale_N, bias_N, halves_MN)], axis=1)
+    records = []
+    for at in range(0, inputs, group):
+        some_NK = weight_NK[:, at : at + group]
+        quads = some_NK.reshape(blocks, LANES, -1, 4).swapaxes(1, 2)
+        excess_N = 128 * some_NK.sum(axis=1, dtype=np.int32)
+        records.append(np.concatenate([_bytes(quads, blocks), _bytes(excess_N, blocks)], axis=1))
+    if len(records) == 1:
+        return np.concatenate([records[0], rest], axis=1).reshape(-1), records[0].shape[1]
+    return np.concatenate([one.reshape(-1) for one in (*records, rest)]), sum(record.size for record in records)
+
+
+def _bytes(values: npt.NDArray[Any], blocks: int) -> npt.NDArray[np.int8]:
+    return np.ascontiguousarray(values).reshape(-1).view(np.int8).reshape(blocks, -1)
 
 
 def fits(linear: Linear) -> bool:
-    """Whether a layer's sizes are multiples of what the processor takes at once."""
+    """Whether a layer's sizes are multiples of what the processor takes at once, and its floats are float16's."""
     inputs, outputs = linear.weight.weight_KN.shape
     whole = all(size % LANES == 0 for size in (inputs, outputs, linear.group or inputs))
-    return whole and len(linear.weight.columns_M) % 2 == 0
+    floats = linear.weight.float_MN
+    held = floats.numel() == 0 or bool(floats.abs().max() <= torch.finfo(torch.float16).max)
+    return whole and held and len(linear.weight.columns_M) % 2 == 0
 
 
 def _joined(parts: list[npt.NDArray[Any]], dtype: npt.DTypeLike) -> npt.NDArray[Any]:

@@ -19,8 +19,8 @@ that what is read of a row serves two products. That is faster where weights are
 where each weight comes from memory once."""
 NEAR = 1 << 18
 """Bytes of rows that a second-level cache keeps beside what else comes by."""
-SINGLE = 4
-"""Bytes of a float32, and of an int32."""
+SINGLE, SHORT = 4, 2
+"""Bytes of a float32 or an int32, and of a float16."""
 
 _dot_16, _finish_4 = vectors.dot_rows(16, 1), vectors.finish_rows(4)
 _tile_8_pair, _tile_8 = vectors.tile_rows(8, 1, PAIR), vectors.tile_rows(8, 1)
@@ -32,12 +32,12 @@ _settle_4_pair, _settle_4 = vectors.settle_rows(4, PAIR), vectors.settle_rows(4,
 _settle_1_pair, _settle_1 = vectors.settle_rows(1, PAIR), vectors.settle_rows(1, 1)
 
 # Plain numbers: compiled code knows no enumerations of fields.
-_WEIGHT, _OUTPUTS, _INPUTS, _CORRECTION, _SCALE = (int(field) for field in list(Field)[:5])
-_IN_FLOAT, _FLOAT, _BIAS, _GROUP = (int(field) for field in (Field.IN_FLOAT, Field.FLOAT, Field.BIAS, Field.GROUP))
+_WEIGHT, _OUTPUTS, _INPUTS, _GROUP, _REST = (int(field) for field in list(Field)[:5])
+_IN_FLOAT = int(Field.IN_FLOAT)
 
 
 @part(ELEMENTS)
-def multiply(me, threads, linear, arenas, work, tokens, target_TW, add):
+def multiply(me, threads, linear, weights, work, tokens, target_TW, add):
     """This thread's columns of rounded rows · weight + bias, written to `target` or added to it."""
     columns = columns_of(linear[_OUTPUTS], me, threads)
     # As many rows at a time as stay in the cache while the weights go by, in whole registers' worth.
@@ -46,16 +46,16 @@ def multiply(me, threads, linear, arenas, work, tokens, target_TW, add):
         between = (first, min(tokens, first + at_once))
         several = linear[_GROUP] < linear[_INPUTS]
         if not several:
-            _multiply_rows(columns, linear, arenas, work, between, target_TW, add)
+            _multiply_rows(columns, linear, weights, work, between, target_TW, add)
         elif between[1] - between[0] <= MOST_ROWS:
             # Weights are read in their order, and what is read of a group serves all columns before the next one does.
-            _multiply_gathered(columns, 1, linear, arenas, work, between, target_TW, add)
+            _multiply_gathered(columns, 1, linear, weights, work, between, target_TW, add)
         else:
             for block in range(columns[0], columns[1], PAIR):
                 pair = (block, min(columns[1], block + PAIR))
                 for row in range(between[0], between[1], HALF):
                     some = (row, min(between[1], row + HALF))
-                    _multiply_gathered(pair, PAIR, linear, arenas, work, some, target_TW, add)
+                    _multiply_gathered(pair, PAIR, linear, weights, work, some, target_TW, add)
 
 
 @part(ELEMENTS)
@@ -80,30 +80,35 @@ def _together(left, blocks):
 
 
 @part(ELEMENTS)
-def _rest(linear, arenas, work, t, b, target_TW, add):
-    """The last arguments of `vectors.tile_rows` and of `settle_rows`, for row `t` and block `b`."""
-    _, floats, _ = arenas
-    exact_TM, in_float = work[2], linear[_IN_FLOAT]
-    column, stride = b * LANES, target_TW.shape[1] * SINGLE
+def _of_rest(linear):
+    """Bytes of the rest of a record: see `layout.packed`."""
+    return LANES * (2 * SINGLE + linear[_IN_FLOAT] * SHORT)
+
+
+@part(ELEMENTS)
+def _put(linear, rest, apart, work, t, b, target_TW, add):
+    """The last arguments of `vectors.tile_rows` and of `settle_rows`, for row `t` and block `b` with its rest."""
+    exact_TM = work[2]
+    stride = target_TW.shape[1] * SINGLE
     return (
+        rest,
+        apart,
         exact_TM.ctypes.data + t * exact_TM.shape[1] * SINGLE,
         exact_TM.shape[1] * SINGLE,
-        floats.ctypes.data + (linear[_FLOAT] + column * in_float) * SINGLE,
-        in_float,
-        floats.ctypes.data + (linear[_BIAS] + column) * SINGLE if linear[_BIAS] >= 0 else 0,
-        target_TW.ctypes.data + t * stride + column * SINGLE,
+        linear[_IN_FLOAT],
+        target_TW.ctypes.data + t * stride + b * LANES * SINGLE,
         stride,
         np.int64(add),
     )
 
 
 @part(ELEMENTS)
-def _multiply_rows(columns, linear, arenas, work, between, target_TW, add):
+def _multiply_rows(columns, linear, weights, work, between, target_TW, add):
     """`multiply` of some blocks of columns and rows with one step for all inputs."""
-    bytes_, floats, ints = arenas
     quantized_TW, step_GT, _, sums = work
     inputs = linear[_INPUTS]
-    apart, stride, quads = inputs * LANES, quantized_TW.shape[1], inputs // 4
+    behind = inputs * LANES + LANES * SINGLE
+    apart, stride, quads = behind + _of_rest(linear), quantized_TW.shape[1], inputs // 4
     rows, steps, sum_ = quantized_TW.ctypes.data, step_GT.ctypes.data, sums.ctypes.data
     block, last = columns
     while block < last:
@@ -113,18 +118,16 @@ def _multiply_rows(columns, linear, arenas, work, between, target_TW, add):
             count = _together(end - row, pair)
             together = pair if count == HALF else 1
             for b in range(block, block + pair, together):
-                column = bytes_.ctypes.data + linear[_WEIGHT] + b * apart
-                correction = ints.ctypes.data + (linear[_CORRECTION] + b * LANES) * SINGLE
-                scale = floats.ctypes.data + (linear[_SCALE] + b * LANES) * SINGLE
+                column = weights.ctypes.data + linear[_WEIGHT] + b * apart
                 if count == MOST_ROWS:
                     # Outputs are written in parts: all at once, they hold up the weights that come from memory.
-                    _dot_16(rows + row * stride, stride, column, quads, correction, sum_)
+                    _dot_16(rows + row * stride, stride, column, apart, quads, sum_)
                     for t in range(0, MOST_ROWS, 4):
-                        given = (sum_ + t * LANES * SINGLE, scale, steps + (row + t) * SINGLE)
-                        _finish(given, _rest(linear, arenas, work, row + t, b, target_TW, add))
+                        given = (sum_ + t * LANES * SINGLE, steps + (row + t) * SINGLE)
+                        _finish(given, _put(linear, column + behind, apart, work, row + t, b, target_TW, add))
                     continue
-                tile = (rows + row * stride, stride, column, apart, quads, correction, scale, steps + row * SINGLE)
-                _tile(count, together, tile, _rest(linear, arenas, work, row, b, target_TW, add))
+                tile = (rows + row * stride, stride, column, apart, quads, steps + row * SINGLE)
+                _tile(count, together, tile, _put(linear, column + behind, apart, work, row, b, target_TW, add))
             row += count
         block += pair
 
@@ -136,19 +139,17 @@ def _finish(given, rest):
 
 
 @part(ELEMENTS)
-def _multiply_gathered(columns, pair, linear, arenas, work, between, target_TW, add):
+def _multiply_gathered(columns, pair, linear, weights, work, between, target_TW, add):
     """`multiply` of some blocks of columns, `pair` of them at once, and of up to sixteen rows, with steps by group."""
-    bytes_, floats, ints = arenas
     quantized_TW, step_GT, _, sums = work
     inputs, group, stride = linear[_INPUTS], linear[_GROUP], quantized_TW.shape[1]
     first, last = columns
     sums_stride = (last - first) * LANES * SINGLE
+    of_group = weights.ctypes.data + linear[_WEIGHT]
     for g in range(-(-inputs // group)):
         at = g * group
         quads = min(group, inputs - at) // 4
-        apart = quads * LANES * 4
-        weights = bytes_.ctypes.data + linear[_WEIGHT] + at * linear[_OUTPUTS]
-        correction = ints.ctypes.data + (linear[_CORRECTION] + g * linear[_OUTPUTS]) * SINGLE
+        apart = (quads + 1) * LANES * SINGLE
         steps = step_GT.ctypes.data + g * step_GT.shape[1] * SINGLE
         for block in range(first, last, pair):
             some = min(pair, last - block)
@@ -163,10 +164,9 @@ def _multiply_gathered(columns, pair, linear, arenas, work, between, target_TW, 
                         (
                             quantized_TW.ctypes.data + row * stride + at,
                             stride,
-                            weights + b * apart,
+                            of_group + b * apart,
                             apart,
                             quads,
-                            correction + b * LANES * SINGLE,
                             steps + row * SINGLE,
                             sums.ctypes.data + (row - between[0]) * sums_stride + (b - first) * LANES * SINGLE,
                             sums_stride,
@@ -174,16 +174,15 @@ def _multiply_gathered(columns, pair, linear, arenas, work, between, target_TW, 
                         ),
                     )
                 row += count
+        of_group += linear[_OUTPUTS] // LANES * apart
+    rest, apart = weights.ctypes.data + linear[_REST], _of_rest(linear)
     row, end = between
     while row < end:
         count = 4 if end - row >= 4 else 1
         for b in range(first, last, PAIR):
-            given = (
-                sums.ctypes.data + (row - between[0]) * sums_stride + (b - first) * LANES * SINGLE,
-                sums_stride,
-                floats.ctypes.data + (linear[_SCALE] + b * LANES) * SINGLE,
-            )
-            _settle(count, min(PAIR, last - b), given, _rest(linear, arenas, work, row, b, target_TW, add))
+            given = (sums.ctypes.data + (row - between[0]) * sums_stride + (b - first) * LANES * SINGLE, sums_stride)
+            of_block = _put(linear, rest + b * apart, apart, work, row, b, target_TW, add)
+            _settle(count, min(PAIR, last - b), given, of_block)
         row += count
 
 

@@ -21,8 +21,8 @@ MANY_ROWS = 8
 def tile_rows(rows: int, unroll: int, blocks: int = 1) -> Any:
     """Rows times columns, bytes times bytes, as outputs of a linear layer.
 
-    (rows, bytes between them, columns, bytes between blocks, quads, what sums exceed by int32 [blocks, 16], steps of
-    outputs [blocks, 16], steps of rows [rows], then as `settle_rows` from the inputs in float on).
+    (rows, bytes between them, columns, bytes between blocks, quads, steps of rows [rows], then as `settle_rows` from
+    the rest on). Behind the columns is what sums exceed by, int32 [16].
 
     Rows are unsigned, columns signed: by quad the four bytes of column 0, then those of column 1, … `unroll` sums run
     side by side, so that no instruction waits for the one before; it must divide the quads. What is read of a row is
@@ -36,28 +36,23 @@ def tile_rows(rows: int, unroll: int, blocks: int = 1) -> Any:
         columns: Value,
         apart: Value,
         quads: Value,
-        correction: Value,
-        steps: Value,
         row_steps: Value,
         *rest: Value,
     ) -> None:
-        sums = _dots(code, rows, unroll, blocks, (first, stride, columns, apart, quads, correction))
-        values = _scaled(code, rows, sums, steps, row_steps)
-        _put(code, rows, blocks, values, rest)
+        sums = _dots(code, rows, unroll, blocks, (first, stride, columns, apart, quads))
+        _put(code, rows, blocks, _stepped(code, rows, sums, row_steps), rest)
 
-    return function(8 + _PUT, write)
+    return function(6 + _PUT, write)
 
 
 def dot_rows(rows: int, unroll: int) -> Any:
     """Rows times columns as `tile_rows`, as sums alone.
 
-    (rows, bytes between them, columns, quads, what sums exceed by int32 [16], sums int32 [rows, 16]).
+    (rows, bytes between them, columns, bytes between blocks, quads, sums int32 [rows, 16]).
     """
 
-    def write(
-        code: Code, first: Value, stride: Value, columns: Value, quads: Value, correction: Value, to: Value
-    ) -> None:
-        sums = _dots(code, rows, unroll, 1, (first, stride, columns, code.address(0), quads, correction))
+    def write(code: Code, first: Value, stride: Value, columns: Value, apart: Value, quads: Value, to: Value) -> None:
+        sums = _dots(code, rows, unroll, 1, (first, stride, columns, apart, quads))
         for row, total in enumerate(sums):
             code.store(total, code.at(to, row * BYTES))
 
@@ -67,21 +62,21 @@ def dot_rows(rows: int, unroll: int) -> Any:
 def finish_rows(rows: int) -> Any:
     """From sums to outputs.
 
-    (sums int32 [rows, 16], steps of outputs [16], steps of rows [rows], then as `tile_rows`).
+    (sums int32 [rows, 16], steps of rows [rows], then as `tile_rows`).
     """
 
-    def write(code: Code, sums: Value, steps: Value, row_steps: Value, *rest: Value) -> None:
+    def write(code: Code, sums: Value, row_steps: Value, *rest: Value) -> None:
         totals = [code.load(code.words, code.at(sums, row * BYTES)) for row in range(rows)]
-        _put(code, rows, 1, _scaled(code, rows, totals, steps, row_steps), rest)
+        _put(code, rows, 1, _stepped(code, rows, totals, row_steps), rest)
 
-    return function(3 + _PUT, write)
+    return function(2 + _PUT, write)
 
 
 def gather_rows(rows: int, unroll: int, blocks: int = 1) -> Any:
     """Rows times columns of some inputs that have steps of their own, put in: what was gathered grows.
 
-    (rows, bytes between them, columns, bytes between blocks, quads, what sums exceed by int32 [blocks, 16], steps of
-    rows [rows], gathered float32, bytes between its rows, whether it is to begin); otherwise as `tile_rows`.
+    (rows, bytes between them, columns, bytes between blocks, quads, steps of rows [rows], gathered float32, bytes
+    between its rows, whether it is to begin); otherwise as `tile_rows`.
     """
 
     def write(
@@ -91,7 +86,6 @@ def gather_rows(rows: int, unroll: int, blocks: int = 1) -> Any:
         columns: Value,
         apart: Value,
         quads: Value,
-        correction: Value,
         row_steps: Value,
         gathered: Value,
         gathered_stride: Value,
@@ -99,7 +93,7 @@ def gather_rows(rows: int, unroll: int, blocks: int = 1) -> Any:
     ) -> None:
         builder = code.builder
         begin = builder.icmp_signed("!=", begins, code.address(0))
-        sums = _dots(code, rows, unroll, blocks, (first, stride, columns, apart, quads, correction))
+        sums = _dots(code, rows, unroll, blocks, (first, stride, columns, apart, quads))
         for number, total in enumerate(sums):
             block, row = divmod(number, rows)
             place = code.at(gathered, (gathered_stride, row), block * BYTES)
@@ -107,45 +101,43 @@ def gather_rows(rows: int, unroll: int, blocks: int = 1) -> Any:
             row_step = code.spread(code.load(code.single, code.at(row_steps, 4 * row)), code.singles)
             code.store(code.fused(builder.sitofp(total, code.singles), row_step, before), place)
 
-    return function(10, write)
+    return function(9, write)
 
 
 def settle_rows(rows: int, blocks: int) -> Any:
     """From what was gathered to outputs of a linear layer, sixteen of each row and block.
 
-    (gathered float32 [rows, blocks, 16], bytes between its rows, steps of outputs [blocks, 16], inputs in float
-    [rows, m], bytes between these rows, their weights [blocks, m, 16], m, bias [blocks, 16] or 0, target, bytes between
-    its rows, whether the target grows by the outputs).
+    (gathered float32 [rows, blocks, 16], bytes between its rows, the rest of a record (see `layout.packed`), bytes from
+    it to the next block's, inputs in float [rows, m], bytes between these rows, m, target, bytes between its rows,
+    whether the target grows by the outputs).
     """
 
-    def write(code: Code, gathered: Value, stride: Value, steps: Value, *rest: Value) -> None:
-        values = []
-        for block in range(blocks):
-            step = code.load(code.singles, code.at(steps, block * BYTES))
-            places = [code.at(gathered, (stride, row), block * BYTES) for row in range(rows)]
-            values += [code.builder.fmul(code.load(code.singles, place), step) for place in places]
+    def write(code: Code, gathered: Value, stride: Value, *rest: Value) -> None:
+        values = [
+            code.load(code.singles, code.at(gathered, (stride, row), block * BYTES))
+            for block in range(blocks)
+            for row in range(rows)
+        ]
         _put(code, rows, blocks, values, rest)
 
-    return function(3 + _PUT, write)
+    return function(2 + _PUT, write)
 
 
-def _scaled(code: Code, rows: int, sums: list[Value], steps: Value, row_steps: Value) -> list[Value]:
-    """Sums by block, then by row, with the steps of outputs and of rows."""
-    values = []
-    for number, total in enumerate(sums):
-        block, row = divmod(number, rows)
-        step = code.load(code.singles, code.at(steps, block * BYTES))
-        row_step = code.spread(code.load(code.single, code.at(row_steps, 4 * row)), code.singles)
-        product = code.builder.fmul(code.builder.sitofp(total, code.singles), step)
-        values.append(code.builder.fmul(product, row_step))
-    return values
+def _stepped(code: Code, rows: int, sums: list[Value], row_steps: Value) -> list[Value]:
+    """Sums by block, then by row, with the steps of rows."""
+    steps = [code.spread(code.load(code.single, code.at(row_steps, 4 * row)), code.singles) for row in range(rows)]
+    return [
+        code.builder.fmul(code.builder.sitofp(total, code.singles), steps[number % rows])
+        for number, total in enumerate(sums)
+    ]
 
 
 def _dots(
-    code: Code, rows: int, unroll: int, blocks: int, given: tuple[Value, Value, Value, Value, Value, Value]
+    code: Code, rows: int, unroll: int, blocks: int, given: tuple[Value, Value, Value, Value, Value]
 ) -> list[Value]:
     """Sums by block, then by row."""
-    first, stride, columns, apart, quads, correction = given
+    first, stride, columns, apart, quads = given
+    asks = blocks == 1 and rows >= MANY_ROWS
 
     def body(index: Value, sums: list[Value]) -> list[Value]:
         grown = list(sums)
@@ -154,7 +146,7 @@ def _dots(
             weights = [
                 code.load(code.words, code.at(columns, (quad, BYTES), (apart, block))) for block in range(blocks)
             ]
-            if blocks == 1 and rows >= MANY_ROWS:
+            if asks:
                 code.fetch(code.at(columns, (quad, BYTES), AHEAD))
             for row in range(rows):
                 four = code.spread(code.load(code.word, code.at(first, (stride, row), (quad, 4))), code.words)
@@ -169,7 +161,15 @@ def _dots(
     totals = sums[:each]
     for step in range(1, unroll):
         totals = [code.builder.add(total, sums[step * each + place]) for place, total in enumerate(totals)]
-    too_large = [code.load(code.words, code.at(correction, block * BYTES)) for block in range(blocks)]
+    behind = code.at(columns, (quads, BYTES))
+    if asks:
+
+        def ask(index: Value, _: list[Value]) -> list[Value]:
+            code.fetch(code.at(behind, (index, BYTES), AHEAD))
+            return []
+
+        code.loop(code.builder.sub(code.builder.sdiv(apart, code.address(BYTES)), quads), [], ask)
+    too_large = [code.load(code.words, code.at(behind, (apart, block))) for block in range(blocks)]
     return [code.builder.sub(total, too_large[place // rows]) for place, total in enumerate(totals)]
 
 
@@ -188,15 +188,18 @@ def _put(code: Code, rows: int, blocks: int, values: list[Value], given: Sequenc
 
 
 def _put_some(code: Code, rows: range, blocks: int, values: list[Value], given: Sequence[Value]) -> None:
-    exact, exact_stride, weights, count, bias, target, stride, add = given
+    rest, apart, exact, exact_stride, count, target, stride, add = given
     builder = code.builder
+    rests = [code.at(rest, (apart, block)) for block in range(blocks)]
+    scales = [code.load(code.singles, one) for one in rests]
+    values = [builder.fmul(value, scales[number // len(rows)]) for number, value in enumerate(values)]
 
     def body(index: Value, before: list[Value]) -> list[Value]:
         grown: list[Value] = []
         for odd in range(2):
             place = code.at(code.address(odd), (index, 2))
-            places = [code.at(place, (count, block)) for block in range(blocks)]
-            held = [code.load(code.singles, code.at(weights, (one, BYTES))) for one in places]
+            halves = [code.load(code.halves, code.at(one, 2 * BYTES, (place, BYTES // 2))) for one in rests]
+            held = [builder.fpext(one, code.singles) for one in halves]
             exacts = [code.load(code.single, code.at(exact, (exact_stride, row), (place, 4))) for row in rows]
             spread = [code.spread(one, code.singles) for one in exacts]
             grown += [
@@ -209,13 +212,10 @@ def _put_some(code: Code, rows: range, blocks: int, values: list[Value], given: 
     pairs = builder.sdiv(count, code.address(2))
     sides = code.loop(pairs, [*values, *[code.zero(code.singles)] * len(values)], body)
     sums = [builder.fadd(even, odd) for even, odd in zip(sides[: len(values)], sides[len(values) :], strict=True)]
-    biased = builder.icmp_signed("!=", bias, code.address(0))
     results, targets = [], []
-    for block in range(blocks):
-        # Without a bias, what is read instead is not used; it must be memory that is there.
-        offset = code.load(code.singles, code.at(builder.select(biased, bias, target), block * BYTES))
-        offset = builder.select(biased, offset, code.zero(code.singles))
-        results += [builder.fadd(total, offset) for total in sums[block * len(rows) : (block + 1) * len(rows)]]
+    for block, one in enumerate(rests):
+        bias = code.load(code.singles, code.at(one, BYTES))
+        results += [builder.fadd(total, bias) for total in sums[block * len(rows) : (block + 1) * len(rows)]]
         targets += [code.at(target, (stride, row), block * BYTES) for row in rows]
     with builder.if_else(builder.icmp_signed("!=", add, code.address(0))) as (adds, writes):
         with adds:

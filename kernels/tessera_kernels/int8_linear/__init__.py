@@ -35,7 +35,7 @@ class Int8Weight:
             the columns that are in float.
         scale_N: float32.
         columns_M: int64, the inputs that are multiplied in float; may be none.
-        float_MN: float32, their weights.
+        float_MN: float32, their weights, numbers that float16 has too unless they are too large for it.
         shrink_K: float32, what inputs are multiplied with before they are rounded.
     """
 
@@ -66,6 +66,9 @@ def quantize_weight(
     largest_K = None if largest_K is None else largest_K.to(device)
     weight_NK = weight_NK.float().clone()
     float_MN = weight_NK[:, columns_M].t().contiguous()
+    # Checkpoints have 16 bits, of which this loses none; and whoever reads them again and again may keep them so.
+    halves_MN = float_MN.half()
+    float_MN = torch.where(halves_MN.isfinite(), halves_MN.float(), float_MN)
     weight_NK[:, columns_M] = 0
     whole_K = torch.ones(weight_NK.shape[1], device=device)
     shrink_K = whole_K if largest_K is None else _shrink(weight_NK, columns_M, largest_K)
