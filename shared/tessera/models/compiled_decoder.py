@@ -19,6 +19,7 @@ from tessera.models.attention import AttentionBatch, AttentionOptions, Probe
 from tessera.models.even_keys import even_keys
 from tessera.models.fusion import Part, RMSNorm
 from tessera.models.quantized import Int8Linear
+from tessera.models.rotary_order import order_of, reordered
 from tessera_kernels.int8_decoder import Activation, Decoder, Layer, Linear, Sizes, why_not
 from tessera_kernels.int8_linear import Int8Weight
 from tessera_kernels.paged_attention import Ragged
@@ -128,7 +129,7 @@ class CompiledDecoder:
 def why_not_compiled(model: PreTrainedModel, layers: Probe, caches: Sequence[PagedKV]) -> str:
     """What keeps a model, in 8 bits or not yet, from being run as one compiled step; empty when nothing seems to."""
     try:
-        sizes, parts, _, head = _describe(model, layers)
+        sizes, parts, _, head, _ = _describe(model, layers)
     except _DifferentError as error:
         return str(error)
     return why_not(sizes, parts, head, caches)
@@ -146,7 +147,7 @@ def compile_decoder(
         largest_keys: of each layer: see `even_keys`.
     """
     try:
-        sizes, parts, norm, head = _describe(model, layers)
+        sizes, parts, norm, head, order_D = _describe(model, layers)
     except _DifferentError as error:
         return None, str(error)
     if reason := why_not(sizes, parts, head, caches):
@@ -154,8 +155,10 @@ def compile_decoder(
     linears = [linear for part in parts for linear in (part.qkv, part.out, part.gate_up, part.down)]
     if any(linear.weight.weight_KN.dtype != torch.int8 for linear in [*linears, head]):
         return None, "some of its layers are too small to be kept in 8 bits"
+    parts = [reordered(part, sizes, order_D) for part in parts]
     if caches[0].key_PSHD.dtype == torch.int8:
-        parts = [even_keys(part, sizes, largest) for part, largest in zip(parts, largest_keys, strict=True)]
+        largest_HD = [largest[:, order_D] for largest in largest_keys]
+        parts = [even_keys(part, sizes, largest) for part, largest in zip(parts, largest_HD, strict=True)]
     made = CompiledDecoder(model, Decoder(sizes, parts, _weight_of(norm), head, caches))
     if (far := _distance(model, made, caches)) > FARTHEST:
         return None, f"its layers compute something else: logits differ by {far:.3f}"
@@ -168,7 +171,8 @@ def compile_decoder(
     return made, ""
 
 
-def _describe(model: PreTrainedModel, layers: Probe) -> tuple[Sizes, list[Layer], RMSNorm, Linear]:
+def _describe(model: PreTrainedModel, layers: Probe) -> tuple[Sizes, list[Layer], RMSNorm, Linear, torch.Tensor]:
+    """Sizes, layers, final norm and head; and the order of a head's numbers in which they are rotated."""
     decoder = model.get_decoder()
     output = model.get_output_embeddings()
     blocks, norm = getattr(decoder, "layers", None), getattr(decoder, "norm", None)
@@ -180,7 +184,11 @@ def _describe(model: PreTrainedModel, layers: Probe) -> tuple[Sizes, list[Layer]
     made = [_layer(block, attending) for block in blocks]
     if len({sizes for sizes, _ in made}) != 1:
         raise _DifferentError("its layers are not all of one shape")
-    return made[0][0], [layer for _, layer in made], norm, _linear(output)
+    sizes = made[0][0]
+    order = order_of(layers.found[0][0], decoder.rotary_emb, sizes.head_dim)
+    if isinstance(order, str):
+        raise _DifferentError(order)
+    return sizes, [layer for _, layer in made], norm, _linear(output), order
 
 
 def _layer(block: nn.Module, attending: dict[nn.Module, tuple[list[int], AttentionOptions]]) -> tuple[Sizes, Layer]:
