@@ -36,7 +36,8 @@ def multiplied(weight_NK, x_TK, *, bias=True, in_float=4, add=False, threads=1, 
     target[:] = before
     for me in range(threads):
         sums = np.full(16 * outputs, np.nan, np.float32)
-        products.multiply(me, threads, fields, weights, (unsigned, steps_GT, exact_TM, sums), len(x_TK), target, add)
+        columns = products.columns_of(outputs, me, threads)
+        products.multiply(columns, (0, len(x_TK)), fields, weights, (unsigned, steps_GT, exact_TM, sums), target, add)
     steps_TK = steps_GT.T.astype(np.float64).repeat(np.diff([*starts, inputs]), axis=1)
     exact = ((x_TK * steps_TK) @ weight_NK.astype(np.float64).T) * steps_N
     exact += exact_TM[:, :in_float].astype(np.float64) @ float_MN
@@ -77,7 +78,7 @@ def test_a_row_of_a_product_is_the_same_bits_whatever_is_multiplied_with_it(grou
         out = np.full((tokens, 32), np.nan, np.float32)
         unsigned = (x_TK[:tokens].astype(np.int32) + 128).astype(np.uint8)
         work = (unsigned, steps, np.zeros((tokens, 1), np.float32), np.empty(16 * 32, np.float32))
-        products.multiply(0, 1, fields, weights, work, tokens, out, False)
+        products.multiply((0, 2), (0, tokens), fields, weights, work, out, False)
         found.append(out)
     assert all(np.array_equal(out, found[0].repeat(len(out), axis=0)) for out in found)
 
@@ -198,7 +199,8 @@ def test_attention_equals_softmax_in_float64(context, rows_, window, groups, vec
         given_ = np.ascontiguousarray(query[slice(*heads), first : first + count]).reshape(-1, dim)
         out = np.full_like(given_, np.nan)
         scores = np.full((len(given_), -(-(context + rows_) // 16) * 16), np.nan, np.float32)
-        attend_rows(given_, *cache, context + first, window, heads, count, np.float32(0.2), scores, out)
+        totals = np.full(len(given_) + 1, np.nan, np.float32)
+        attend_rows(given_, *cache, context + first, window, heads, count, np.float32(0.2), scores, totals, out)
         return out.reshape(heads[1] - heads[0], count, groups, dim)
 
     out = np.concatenate([attended((0, 2), 0, rows_), attended((2, 3), 0, rows_)])
@@ -254,7 +256,8 @@ def test_a_key_that_is_not_a_number_is_seen_in_its_row():
     nothing, out = np.zeros((0, 0, 0), np.float32), np.zeros((2, 16), np.float32)
     arguments = (np.ones((2, 16), np.float32), by_number(keys), values, nothing, nothing, np.zeros(1, np.int32))
     for context, spoiled in ((3, False), (4, True), (9, True)):
-        attend_rows(*arguments, context, 0, (0, 1), 1, np.float32(1), np.zeros((2, 16), np.float32), out)
+        scores, totals = np.zeros((2, 16), np.float32), np.zeros(3, np.float32)
+        attend_rows(*arguments, context, 0, (0, 1), 1, np.float32(1), scores, totals, out)
         assert np.isnan(out).all() == spoiled
 
 

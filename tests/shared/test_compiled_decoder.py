@@ -13,7 +13,7 @@ from tessera.models import compiled_decoder, sequence_runner
 from tessera.models.quantized import Int8Linear
 from tessera.models.sequence_runner import SequenceRunner
 from tessera.wire.engine import Sampling
-from tessera_kernels.int8_decoder import machine
+from tessera_kernels.int8_decoder import cpu, machine
 
 pytestmark = pytest.mark.skipif(not machine.available(), reason="the processor has no AVX-512 VNNI")
 
@@ -107,6 +107,26 @@ def test_any_number_of_threads_computes_the_same_bits(name, directory, monkeypat
         found[-1] += logits(made, one_each)[:1]
     for one in found[1:]:
         assert all(torch.equal(*pair) for pair in zip(one, found[0], strict=True))
+
+
+@pytest.mark.parametrize("lengths", [(170, 130), (1,) * 260], ids=["prompts", "single tokens"])
+def test_many_rows_are_the_same_bits_whether_threads_share_rows_or_weights(lengths, directory, monkeypatch):
+    made, found = runner(directory("llama", intermediate_size=384)), []
+    generator = torch.Generator().manual_seed(2)
+    drawn = [torch.randint(3, 500, (count,), generator=generator).tolist() for count in lengths]
+    most = -(-max(lengths) // PAGE)
+    some = [
+        SequenceRequest(
+            f"r{index}", tokens, Sampling(max_tokens=1), pages=list(range(most * index, most * (index + 1)))
+        )
+        for index, tokens in enumerate(drawn)
+    ]
+    # Two threads have rows enough for each of them, of three each takes a part of the weights.
+    assert 2 * cpu.ROWS_APART <= sum(lengths) < 3 * cpu.ROWS_APART
+    for threads in (1, 2, 3):
+        monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
+        found.append(logits(made, whole(some))[0])
+    assert all(torch.equal(one, found[0]) for one in found[1:])
 
 
 @pytest.mark.parametrize("threads", [1, 3])

@@ -108,7 +108,8 @@ class Decoder:
         self._widest_out = int(max(one[:, Field.OUTPUTS].max() for one in linears[:-1]))
         self._most_groups = int(max((-(-one[:, Field.INPUTS] // one[:, Field.GROUP])).max() for one in linears))
         gathered = [one[one[:, Field.GROUP] < one[:, Field.INPUTS], Field.OUTPUTS].max(initial=0) for one in linears]
-        self._widest_gathered = int(max(gathered))
+        # Two blocks of columns at least, of which one is left over.
+        self._widest_gathered = max(int(max(gathered)), products.PAIR * machine.LANES)
         self._in_float = int(max(one[:, Field.IN_FLOAT].max() for one in linears))
         self._vocabulary = int(table[-1, Part.QKV + Field.OUTPUTS])
         stacked = [_stack(tensors) for tensors in zip(*(cache.tensors for cache in caches), strict=True)]
@@ -117,11 +118,6 @@ class Decoder:
         keys = stacked[0].reshape(number, pages, heads, size // machine.LANES, dim, machine.LANES)
         scales = [one.reshape(number, pages, heads, size) for one in stacked[2:]]
         self._stacked = (keys, stacked[1], *(scales or [np.zeros((number, 0, 0, 0), np.float32)] * 2))
-
-    def _gathered(self, height: int, threads: int) -> int:
-        """Numbers that a thread gathers at once, of so many rows at most: see `products.multiply`."""
-        blocks = -(-self._widest_gathered // machine.LANES // threads)
-        return machine.LANES * min(height, products.MOST_ROWS) * max(blocks, products.PAIR)
 
     @property
     def nbytes(self) -> int:
@@ -190,11 +186,14 @@ class Decoder:
                 torch.empty(height, self._widest_in, dtype=torch.uint8).numpy(),
                 torch.empty(self._most_groups, height).numpy(),
                 torch.empty(height, self._in_float).numpy(),
-                torch.empty(threads, self._gathered(height, threads)).numpy(),
+                torch.empty(threads, min(height, products.MOST_ROWS) * self._widest_gathered).numpy(),
                 torch.empty(tokens, _apart(self._widest_out)).numpy(),
                 torch.empty(tokens, _apart(sizes.heads * sizes.head_dim)).numpy(),
-                torch.empty(threads, at_once, scores).numpy(),
-                *(torch.empty(threads, at_once, sizes.head_dim).numpy() for _ in range(2)),
+                (
+                    torch.empty(threads, at_once, scores).numpy(),
+                    torch.empty(threads, _apart(at_once + 1)).numpy(),
+                    *(torch.empty(threads, at_once, sizes.head_dim).numpy() for _ in range(2)),
+                ),
             ),
             (rows_R.numpy(), logits_RV.numpy(), place_XR, largest_XR),
         )

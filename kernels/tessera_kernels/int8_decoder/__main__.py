@@ -62,7 +62,9 @@ def linears(outputs: int, inputs: int = INPUTS, group: int | None = None) -> Non
             np.empty(products.MOST_ROWS * outputs, np.float32),
         )
         out = np.empty((tokens, outputs), np.float32)
-        ours = best(partial(products.multiply, 0, 1, fields, weights, work, tokens, out, False))
+        ours = best(
+            partial(products.multiply, (0, outputs // machine.LANES), (0, tokens), fields, weights, work, out, False)
+        )
         rows = torch.from_numpy(x_TK)
         integers = best(partial(torch._int_mm, rows, transposed_KN))
         floats_s = best(partial(functional.linear, rows.float(), float_NK))
@@ -82,8 +84,8 @@ def attention() -> None:
         by_number = np.ascontiguousarray(keys.reshape(-1, 1, PAGE, KV_HEADS, DIM).transpose(0, 3, 1, 4, 2))
         query = generator.standard_normal((HEADS * count, DIM)).astype(np.float32)
         scores, out = np.empty((HEADS * count, len(pages) * PAGE), np.float32), np.empty_like(query)
-        cache = (by_number, values, nothing, nothing, pages)
-        rest = (context - count + 1, 0, (0, KV_HEADS), count, np.float32(0.125), scores, out)
+        cache, totals = (by_number, values, nothing, nothing, pages), np.empty(len(query) + 1, np.float32)
+        rest = (context - count + 1, 0, (0, KV_HEADS), count, np.float32(0.125), scores, totals, out)
         key, value = [
             torch.from_numpy(one).view(1, -1, KV_HEADS, DIM)[:, :context].transpose(1, 2) for one in (keys, values)
         ]

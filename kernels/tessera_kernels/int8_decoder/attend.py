@@ -131,6 +131,7 @@ def attend_rows(
     rows,
     scaling,
     scores_QL,
+    totals_Q,
     out_QD,
 ):
     """Fill `out_QD` with softmax(scaling · q kᵀ) v of some rows' query heads that share some key-value heads.
@@ -150,6 +151,8 @@ def attend_rows(
         rows: how many.
         scaling: factor on the scores.
         scores_QL: float32, as wide as the pages that are seen; overwritten.
+        totals_Q: float32, room for a number of each query and one more. (An array made here would be given back as soon
+            as nothing but its address is used.)
         out_QD: float32.
     """
     queries, dim = query_QD.shape
@@ -184,9 +187,8 @@ def attend_rows(
                 steps = key_steps + ((held * kv_heads + h) * size + number * LANES) * SINGLE
                 to = scores + row * scores_stride + at * SINGLE
                 _score(query + row * wide, wide, of_head, key, dim // 2, steps, item, to, scores_stride)
-    totals = np.empty(queries + 1, np.float32)
-    totals[queries] = scaling
-    total = totals.ctypes.data
+    totals_Q[queries] = scaling
+    total = totals_Q.ctypes.data
     for q in range(0, queries, groups):
         sees = context + q % of_head // groups
         least = max(0, sees - window) if window > 0 else 0

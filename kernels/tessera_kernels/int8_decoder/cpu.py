@@ -24,6 +24,8 @@ from tessera_kernels.int8_decoder.products import columns_of, multiply
 
 SPINS = 2_000
 """Looks at the barrier before the processor is given to somebody else."""
+ROWS_APART = 128  # 4
+"""Of a thread, from which on it computes its rows with all weights, which it can read in the meantime."""
 SILU, GELU = 0, 1
 
 _copy = copy_vectors()
@@ -117,7 +119,7 @@ def _attend_block(t, count, between, layer, row, model, heads_TW, caches, seen, 
     _, heads, kv_heads, dim, _, _, scaling = model
     keys_LPHND, values_LPSHD, key_scale_LPHS, value_scale_LPHS = caches
     table_BM, sequence_T, context_T, _ = seen
-    scores_QL, query_QD, out_QD = scratch
+    scores_QL, totals_Q, query_QD, out_QD = scratch
     groups, head = heads // kv_heads, between[0]
     queries, wide = (between[1] - head) * count * groups, groups * dim
     if count == 1:
@@ -143,6 +145,7 @@ def _attend_block(t, count, between, layer, row, model, heads_TW, caches, seen, 
         count,
         scaling,
         scores_QL,
+        totals_Q,
         to_QD,
     )
     if count == 1:
@@ -165,12 +168,13 @@ def _program(version: str) -> Any:
             return
         features, heads, kv_heads, dim, activation, epsilon, _ = model
         cosine_TD, sine_TD = rotary
-        quantized_TW, step_GT, exact_TM, sums_XS, wide_TW, attended_TA, scores_XQL, query_XQD, out_XQD = buffers
+        quantized_TW, step_GT, exact_TM, sums_XS, wide_TW, attended_TA, scratches = buffers
+        scores_XQL, totals_XQ, query_XQD, out_XQD = scratches
         rows_R, logits_RV, place_XR, largest_XR = logits
         floats = arenas[1]
         tokens, layers = len(x_TC), len(table) - 1
         work = (quantized_TW, step_GT, exact_TM, sums_XS[me])
-        scratch = (scores_XQL[me], query_XQD[me], out_XQD[me])
+        scratch = (scores_XQL[me], totals_XQ[me], query_XQD[me], out_XQD[me])
         widest = quantized_TW.shape[1]
         spare, gated, normed = (
             np.empty(widest, np.float32),
@@ -179,6 +183,10 @@ def _program(version: str) -> Any:
         )
         # Neighbours write to the same lines of the cache: a thread's rows are one piece.
         first, end = tokens * me // threads, tokens * (me + 1) // threads
+        # Of many rows each thread computes its own with all weights, and meets the others at attention alone: what one
+        # has written is far from the other. Of few rows each computes all with its share of the weights.
+        apart = tokens >= ROWS_APART * threads
+        mine, share, among = ((first, end), 0, 1) if apart else ((0, tokens), me, threads)
         # One row of each sequence, and enough of them for all threads.
         alone = threads <= tokens == len(seen[3]) - 1
         for layer in range(layers):
@@ -186,12 +194,13 @@ def _program(version: str) -> Any:
             for t in range(first, end):
                 rows.norm(x_TC[t], floats[row[_NORM] : row[_NORM] + features], epsilon, normed)
                 _round_row(t, normed, row[_QKV:_OUT], arenas, work, spare)
-            _meet(shared, threads)
-            multiply(me, threads, row[_QKV:_OUT], arenas[0], work, tokens, wide_TW, False)
-            _meet(shared, threads)
+            _meet(shared, among)
+            columns = columns_of(row[_QKV + _OUTPUTS], share, among)
+            multiply(columns, mine, row[_QKV:_OUT], arenas[0], work, wide_TW, False)
+            _meet(shared, among)
             if alone:
                 # Nobody waits for anybody between a row's keys and what it makes of its sequence.
-                for t in range(me, tokens, threads):
+                for t in range(first, end) if apart else range(me, tokens, threads):
                     _place_heads(t, layer, row, arenas, model, wide_TW, cosine_TD, sine_TD, slots_T, caches)
                     every = (0, kv_heads)
                     _attend_block(t, 1, every, layer, row, model, wide_TW, caches, seen, scratch, attended_TA)
@@ -204,15 +213,17 @@ def _program(version: str) -> Any:
                 _meet(shared, threads)
                 for t in range(first, end):
                     _round_row(t, attended_TA[t, : heads * dim], row[_OUT:_GATE_UP], arenas, work, spare)
-            _meet(shared, threads)
-            multiply(me, threads, row[_OUT:_GATE_UP], arenas[0], work, tokens, x_TC, True)
-            _meet(shared, threads)
+            _meet(shared, among)
+            columns = columns_of(row[_OUT + _OUTPUTS], share, among)
+            multiply(columns, mine, row[_OUT:_GATE_UP], arenas[0], work, x_TC, True)
+            _meet(shared, among)
             for t in range(first, end):
                 rows.norm(x_TC[t], floats[row[_MLP_NORM] : row[_MLP_NORM] + features], epsilon, normed)
                 _round_row(t, normed, row[_GATE_UP:_DOWN], arenas, work, spare)
-            _meet(shared, threads)
-            multiply(me, threads, row[_GATE_UP:_DOWN], arenas[0], work, tokens, wide_TW, False)
-            _meet(shared, threads)
+            _meet(shared, among)
+            columns = columns_of(row[_GATE_UP + _OUTPUTS], share, among)
+            multiply(columns, mine, row[_GATE_UP:_DOWN], arenas[0], work, wide_TW, False)
+            _meet(shared, among)
             inner = row[_DOWN + _INPUTS]
             for t in range(first, end):
                 if activation == SILU:
@@ -220,16 +231,20 @@ def _program(version: str) -> Any:
                 else:
                     rows.gate_gelu(wide_TW[t, : 2 * inner], gated[:inner])
                 _round_row(t, gated[:inner], row[_DOWN:_NORM], arenas, work, spare)
-            _meet(shared, threads)
-            multiply(me, threads, row[_DOWN:_NORM], arenas[0], work, tokens, x_TC, True)
+            _meet(shared, among)
+            columns = columns_of(row[_DOWN + _OUTPUTS], share, among)
+            multiply(columns, mine, row[_DOWN:_NORM], arenas[0], work, x_TC, True)
+            _meet(shared, among)
+        if apart:
             _meet(shared, threads)
         row = table[layers]
         for r in range(len(rows_R) * me // threads, len(rows_R) * (me + 1) // threads):
             rows.norm(x_TC[rows_R[r]], floats[row[_NORM] : row[_NORM] + features], epsilon, normed)
             _round_row(r, normed, row[_QKV:_OUT], arenas, work, spare)
         _meet(shared, threads)
-        multiply(me, threads, row[_QKV:_OUT], arenas[0], work, len(rows_R), logits_RV, False)
-        begin, end = columns_of(row[_QKV + _OUTPUTS], me, threads)
+        columns = columns_of(row[_QKV + _OUTPUTS], me, threads)
+        multiply(columns, (0, len(rows_R)), row[_QKV:_OUT], arenas[0], work, logits_RV, False)
+        begin, end = columns
         for r in range(len(rows_R)):
             place_XR[me, r], largest_XR[me, r] = rows.likeliest(logits_RV[r], begin * LANES, end * LANES)
 

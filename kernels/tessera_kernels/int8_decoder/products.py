@@ -17,7 +17,7 @@ MOST_ROWS, HALF, PAIR = 16, 8, 2
 """Rows that are multiplied at once, one register for the sums of each; or half as many by so many blocks of columns, so
 that what is read of a row serves two products. That is faster where weights are read again for more rows, and slower
 where each weight comes from memory once."""
-NEAR = 1 << 18
+NEAR = 3 << 17
 """Bytes of rows that a second-level cache keeps beside what else comes by."""
 SINGLE, SHORT = 4, 2
 """Bytes of a float32 or an int32, and of a float16."""
@@ -37,13 +37,21 @@ _IN_FLOAT = int(Field.IN_FLOAT)
 
 
 @part(ELEMENTS)
-def multiply(me, threads, linear, weights, work, tokens, target_TW, add):
-    """This thread's columns of rounded rows · weight + bias, written to `target` or added to it."""
-    columns = columns_of(linear[_OUTPUTS], me, threads)
+def multiply(columns, rows, linear, weights, work, target_TW, add):
+    """Some blocks of columns of some rounded rows · weight + bias, written to `target` or added to it.
+
+    Args:
+        columns, rows: the first and the last + 1.
+        linear: the layer's fields, `layout.Field`.
+        weights: the arena of bytes.
+        work: rounded rows, their steps, their inputs in float, and room for sums.
+        target_TW: float32.
+        add: whether it is added.
+    """
     # As many rows at a time as stay in the cache while the weights go by, in whole registers' worth.
-    at_once = rows_at_once(work[0].shape[1])
-    for first in range(0, tokens, at_once):
-        between = (first, min(tokens, first + at_once))
+    at_once = rows_at_once(linear[_INPUTS])
+    for first in range(rows[0], rows[1], at_once):
+        between = (first, min(rows[1], first + at_once))
         several = linear[_GROUP] < linear[_INPUTS]
         if not several:
             _multiply_rows(columns, linear, weights, work, between, target_TW, add)
