@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from tessera_kernels.int8_decoder import machine, products, rows
 from tessera_kernels.int8_decoder.attend import attend_rows
-from tessera_kernels.int8_decoder.layout import Field, packed
+from tessera_kernels.int8_decoder.layout import Field, Linear, fits, packed
 from tessera_kernels.int8_decoder.team import Team
+from tessera_kernels.int8_linear import quantize_weight
 
 pytestmark = pytest.mark.skipif(not machine.available(), reason="the processor has no AVX-512 VNNI")
 
@@ -61,6 +62,17 @@ def test_products_are_exact_integers_scaled(tokens, inputs, outputs, bias, add, 
     x_TK = generator.integers(-127, 128, (tokens, 16 * inputs)).astype(np.int8)
     got, exact = multiplied(weight_NK, x_TK, bias=bias, add=add, in_float=in_float, threads=threads, group=group)
     np.testing.assert_allclose(got, exact, rtol=2e-6, atol=2e-6 * np.abs(exact).max())
+
+
+@pytest.mark.parametrize(("weight", "held"), [(0.1, True), (65504.0, True), (1e5, False)])
+def test_weights_in_float_are_those_that_float16_has(weight, held):
+    weight_NK = torch.full((32, 32), 0.3)
+    weight_NK[5, 3] = weight
+    made = quantize_weight(weight_NK, torch.tensor([2, 3]))
+    assert fits(Linear(made, None)) == held
+    expected = weight_NK[:, 2:4].t().half().float()
+    expected[1, 5] = expected[1, 5] if held else weight
+    assert torch.equal(made.float_MN, expected)
 
 
 @pytest.mark.parametrize("group", [None, 32])

@@ -62,7 +62,7 @@ def why_not(sizes: Sizes, layers: Sequence[Layer], head: Linear, caches: Sequenc
         return f"heads of {sizes.head_dim} numbers: not a multiple of {machine.LANES}"
     linears = [one for layer in layers for one in (layer.qkv, layer.out, layer.gate_up, layer.down)]
     if not all(fits(linear) for linear in [*linears, head]):
-        return f"a layer whose inputs or outputs are not a multiple of {machine.LANES}"
+        return f"a layer whose sizes are not multiples of {machine.LANES}, or with weights that float16 cannot hold"
     if len({tensor.shape for cache in caches for tensor in (cache.key_PSHD, cache.value_PSHE)}) != 1:
         return "layers have caches of different shapes"
     if caches[0].key_PSHD.shape[1] % machine.LANES:

@@ -71,7 +71,7 @@ def score_block(queries: int, item: int) -> Any:
 
 
 def share_out() -> Any:
-    """(scores, bytes between queries', queries, first + 1 … of them: place of the first, place behind the last, factor,
+    """(scores, bytes between queries', how many, place of the first score that is seen, place behind the last, factor,
     totals): exp(factor · (scores - the largest)) in place, and their sums.
 
     Scores of a query begin with a whole vector; what lies in one with them and is not seen becomes zero. A score that

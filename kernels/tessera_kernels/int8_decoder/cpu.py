@@ -24,7 +24,7 @@ from tessera_kernels.int8_decoder.products import columns_of, multiply
 
 SPINS = 2_000
 """Looks at the barrier before the processor is given to somebody else."""
-ROWS_APART = 128  # 4
+ROWS_APART = 128
 """Of a thread, from which on it computes its rows with all weights, which it can read in the meantime."""
 SILU, GELU = 0, 1
 
