@@ -14,7 +14,7 @@ from tessera_bench import streaming
 from tessera_bench.peers import PEERS
 from tessera_bench.streaming import Round
 from tessera_bench.suite import Suite
-from tessera_bench.work import Speeds, Work, mean, others, work_of
+from tessera_bench.work import Speeds, Work, mean, others, ratio, work_of
 
 OURS = "Tessera, through the gateway (HTTP)"
 
@@ -42,8 +42,8 @@ async def run(suite: Suite, *, model: str, streams: int, tokens: int, words: int
         print(f"  {'':44} {'1 stream':>10} {f'{streams} streams':>12} {'TTFT cold':>10} {'warm':>8}   (long prompt)")
         _line(OURS, first.speeds)
         print(f"    1 stream: {_detail(first.one)}; {streams} streams: {_detail(first.many)}")
-        print(f"    {streams} streams, gateway ÷ service: {first.many.rate / first.direct.rate:.2f}")
-        print(f"    {streams} streams ÷ 1 stream: {first.many.rate / first.one.rate:.2f}")
+        print(f"    {streams} streams, gateway ÷ service: {ratio(first.many.rate, first.direct.rate)}")
+        print(f"    {streams} streams ÷ 1 stream: {ratio(first.many.rate, first.one.rate)}")
         for number, name in enumerate(peers, start=1):
             label, measure = PEERS[name]
             theirs = await asyncio.to_thread(measure, work)
@@ -53,13 +53,13 @@ async def run(suite: Suite, *, model: str, streams: int, tokens: int, words: int
             ours = mean([first.speeds, last.speeds])
             _line(f"{OURS}, again", last.speeds)
             first = last
-            for what, ratio in (
-                ("1 stream", ours.one / theirs.one),
-                (f"{streams} streams", ours.many / theirs.many),
-                ("TTFT cold", ours.ttft_cold / theirs.ttft_cold),
-                ("TTFT warm", ours.ttft_warm / theirs.ttft_warm),
+            for what, value, peer in (
+                ("1 stream", ours.one, theirs.one),
+                (f"{streams} streams", ours.many, theirs.many),
+                ("TTFT cold", ours.ttft_cold, theirs.ttft_cold),
+                ("TTFT warm", ours.ttft_warm, theirs.ttft_warm),
             ):
-                print(f"    ours before and after ÷ {name}, {what}: {ratio:.2f}")
+                print(f"    ours before and after ÷ {name}, {what}: {ratio(value, peer)}")
 
 
 @dataclass(frozen=True)

@@ -96,6 +96,12 @@ def mean(speeds: Sequence[Speeds]) -> Speeds:
     )
 
 
+def ratio(value: float, peer: float) -> str:
+    """In words: two decimals, or two digits of what they would call nothing."""
+    quotient = value / peer
+    return f"{quotient:.2f}" if quotient >= 0.1 else f"{quotient:.2g}"
+
+
 def _questions(words: int, count: int, number: int) -> list[str]:
     return [_question(words, number * count + index + 1) for index in range(count)]
 
