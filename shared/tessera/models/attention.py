@@ -53,13 +53,17 @@ class Probe:
     found: list[tuple[torch.nn.Module, int, int, int]]
     options: list[AttentionOptions] = field(default_factory=list)
 
+    def attended(self, query_1QTD: torch.Tensor, _key_1HTD: torch.Tensor, value_1HTE: torch.Tensor) -> torch.Tensor:
+        """What the layer gets instead of attention, [1, T, Q, E]."""
+        return query_1QTD.new_zeros(1, query_1QTD.shape[2], query_1QTD.shape[1], value_1HTE.shape[3])
+
 
 def attention(
     module: torch.nn.Module,
     query_1QTD: torch.Tensor,
     key_1HTD: torch.Tensor,
     value_1HTE: torch.Tensor,
-    _attention_mask: torch.Tensor | None,
+    attention_mask: torch.Tensor | None,
     *,
     scaling: float,
     tessera_batch: AttentionBatch | Probe | None = None,
@@ -74,18 +78,24 @@ def attention(
         [1, tokens, query heads, value dim] and None for the weights.
 
     Raises:
-        ModelLoadError: the model does not pass its keyword arguments on to its attention; `probe` finds out.
+        ModelLoadError: the model does not pass its keyword arguments on to its attention, or it has a mask of its own;
+            `probe` finds out.
     """
     if tessera_batch is None:
         raise ModelLoadError(
             f"the layers {type(module).__name__} do not pass keyword arguments on to their attention, so they cannot "
             "be run in batches of ours"
         )
+    if attention_mask is not None:
+        raise ModelLoadError(
+            f"the layers {type(module).__name__} decide by a mask of their own what is attended to, which batches of "
+            "ours have no place for"
+        )
     if isinstance(tessera_batch, Probe):
         heads, dim = key_1HTD.shape[1], key_1HTD.shape[3]
         tessera_batch.found.append((module, heads, dim, value_1HTE.shape[3]))
         tessera_batch.options.append(AttentionOptions(scaling, sliding_window, softcap, s_aux is not None))
-        return query_1QTD.new_zeros(1, query_1QTD.shape[2], query_1QTD.shape[1], value_1HTE.shape[3]), None
+        return tessera_batch.attended(query_1QTD, key_1HTD, value_1HTE), None
     cache: PagedKV = getattr(module, _CACHE)
     kv_store(key_1HTD[0].transpose(0, 1), value_1HTE[0].transpose(0, 1), cache, tessera_batch.slots_T)
     out_TQE = paged_attention(

@@ -1,13 +1,14 @@
 """Finding out whether a model on a CPU is a row of layers that `int8_decoder` can run, and running it there.
 
-By structure, so no model is named: what the parts are is read from how they hang together, and whether they do what is
-believed of them is tried out on random tokens. A model that does not fit runs as before, and its log says why.
+By structure, so no model is named: what the parts are is read from how they hang together, whether they do what is
+believed of them is tried out before weights are rounded (`layer_trial`), and what was compiled is tried once more. A
+model that does not fit runs as before, and its log says why.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -18,8 +19,9 @@ from tessera.engine.batch import Likeliest
 from tessera.models.attention import AttentionBatch, AttentionOptions, Probe
 from tessera.models.even_keys import even_keys
 from tessera.models.fusion import Part, RMSNorm
+from tessera.models.layer_trial import try_layers
 from tessera.models.quantized import Int8Linear
-from tessera.models.rotary_order import order_of, reordered
+from tessera.models.rotary_order import reordered, rotations
 from tessera_kernels.int8_decoder import Activation, Decoder, Layer, Linear, Sizes, why_not
 from tessera_kernels.int8_linear import Int8Weight
 from tessera_kernels.paged_attention import Ragged
@@ -115,28 +117,50 @@ class CompiledDecoder:
         """Cosines and sines of the tokens' positions, float32 [T, D]."""
         most = int(position_1T.max()) + 1
         if most > TABLE or getattr(self._rotary, "rope_type", None) not in STATIC_ROTARY:
-            return self._rotated(position_1T)
+            return rotations(self._rotary, position_1T)
         if self._rotary_table is None:
-            self._rotary_table = self._rotated(torch.arange(TABLE)[None])
+            self._rotary_table = rotations(self._rotary, torch.arange(TABLE)[None])
         cosine_PD, sine_PD = self._rotary_table
         return cosine_PD[position_1T[0]], sine_PD[position_1T[0]]
 
-    def _rotated(self, position_1T: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        cosine_1TD, sine_1TD = self._rotary(torch.zeros(0), position_1T)  # of the first it takes type and device alone
-        return cosine_1TD[0].float().contiguous(), sine_1TD[0].float().contiguous()
+
+@dataclass(frozen=True)
+class Examined:
+    """What was found out about a model whose weights are not rounded yet.
+
+    Attributes:
+        different: what keeps it from being run as one compiled step; empty when nothing does.
+        order_D: see `rotary_order`.
+    """
+
+    different: str
+    order_D: torch.Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.int64))
 
 
-def why_not_compiled(model: PreTrainedModel, layers: Probe, caches: Sequence[PagedKV]) -> str:
-    """What keeps a model, in 8 bits or not yet, from being run as one compiled step; empty when nothing seems to."""
+def examine(model: PreTrainedModel, layers: Probe, caches: Sequence[PagedKV]) -> Examined:
+    """Whether a model, fused and with our attention, can be run as one compiled step when it is in 8 bits.
+
+    Args:
+        model: on a CPU.
+        layers: from a probe.
+        caches: like those that it will have.
+    """
     try:
-        sizes, parts, _, head, _ = _describe(model, layers)
+        sizes, parts, norm, head = _describe(model, layers)
     except _DifferentError as error:
-        return str(error)
-    return why_not(sizes, parts, head, caches)
+        return Examined(str(error))
+    if reason := why_not(sizes, parts, head, caches):
+        return Examined(reason)
+    tried = try_layers(model, sizes, parts, _weight_of(norm), head)
+    return Examined(tried) if isinstance(tried, str) else Examined("", tried)
 
 
 def compile_decoder(
-    model: PreTrainedModel, layers: Probe, caches: Sequence[PagedKV], largest_keys: Sequence[torch.Tensor]
+    model: PreTrainedModel,
+    layers: Probe,
+    caches: Sequence[PagedKV],
+    largest_keys: Sequence[torch.Tensor],
+    order_D: torch.Tensor,
 ) -> tuple[CompiledDecoder | None, str]:
     """The model's decoder as a compiled step, or None and what is different about it.
 
@@ -145,9 +169,10 @@ def compile_decoder(
         layers: from a probe.
         caches: attached to it.
         largest_keys: of each layer: see `even_keys`.
+        order_D: from `examine`, before weights were rounded.
     """
     try:
-        sizes, parts, norm, head, order_D = _describe(model, layers)
+        sizes, parts, norm, head = _describe(model, layers)
     except _DifferentError as error:
         return None, str(error)
     if reason := why_not(sizes, parts, head, caches):
@@ -171,8 +196,7 @@ def compile_decoder(
     return made, ""
 
 
-def _describe(model: PreTrainedModel, layers: Probe) -> tuple[Sizes, list[Layer], RMSNorm, Linear, torch.Tensor]:
-    """Sizes, layers, final norm and head; and the order of a head's numbers in which they are rotated."""
+def _describe(model: PreTrainedModel, layers: Probe) -> tuple[Sizes, list[Layer], RMSNorm, Linear]:
     decoder = model.get_decoder()
     output = model.get_output_embeddings()
     blocks, norm = getattr(decoder, "layers", None), getattr(decoder, "norm", None)
@@ -184,11 +208,7 @@ def _describe(model: PreTrainedModel, layers: Probe) -> tuple[Sizes, list[Layer]
     made = [_layer(block, attending) for block in blocks]
     if len({sizes for sizes, _ in made}) != 1:
         raise _DifferentError("its layers are not all of one shape")
-    sizes = made[0][0]
-    order = order_of(layers.found[0][0], decoder.rotary_emb, sizes.head_dim)
-    if isinstance(order, str):
-        raise _DifferentError(order)
-    return sizes, [layer for _, layer in made], norm, _linear(output), order
+    return made[0][0], [layer for _, layer in made], norm, _linear(output)
 
 
 def _layer(block: nn.Module, attending: dict[nn.Module, tuple[list[int], AttentionOptions]]) -> tuple[Sizes, Layer]:

@@ -20,7 +20,7 @@ from tessera.engine.sequence_request import SequenceRequest
 from tessera.errors import ModelLoadError
 from tessera.models import attention
 from tessera.models.calibration import Calibration, calibrate, kept
-from tessera.models.compiled_decoder import CompiledDecoder, compile_decoder, spared_threads, why_not_compiled
+from tessera.models.compiled_decoder import CompiledDecoder, Examined, compile_decoder, examine, spared_threads
 from tessera.models.decode_graphs import Capture, CudaCapture, DecodeGraphs, graph_bytes, try_graphs
 from tessera.models.experts import replace_experts
 from tessera.models.fusion import FusionReport, fuse
@@ -104,7 +104,7 @@ class SequenceRunner:
         logger.info("fused: %s", self.fusion)
         self.encoder = Encoder.of(self.model)
         on_cpu = device.place.type == "cpu"
-        weights, stored = self._choose(layers, weights, kv_cache_dtype)
+        weights, stored, examined = self._choose(layers, weights, kv_cache_dtype)
         self._compiled: CompiledDecoder | None = None
         self._graphs: DecodeGraphs | None = None
         self._graph_rows = graph_rows
@@ -125,9 +125,12 @@ class SequenceRunner:
             scheme = experts_stored_as(directory) if weights == "stored" else weights
             logger.info("experts in %s: %s", scheme, replace_experts(self.model, scheme))
         if weights == "int8" and on_cpu:
-            self._compiled, different = compile_decoder(self.model, layers, self.caches, found.keys)
+            different = examined.different
+            if not different:
+                order_D = examined.order_D
+                self._compiled, different = compile_decoder(self.model, layers, self.caches, found.keys, order_D)
             logger.info("compiled: %s", f"no, {different}" if different else "the whole step")
-            if different and kv_cache_dtype == "auto":
+            if different and kv_cache_dtype == "auto" and stored != device.dtype:
                 self._keep(layers, device.dtype, *room)
         cached = time.perf_counter()
         self._warm_up()
@@ -152,25 +155,26 @@ class SequenceRunner:
 
     def _choose(
         self, layers: attention.Probe, weights: Literal["auto", "stored"] | Scheme, kv_cache_dtype: KeyValueType
-    ) -> tuple[Literal["stored"] | Scheme, torch.dtype]:
+    ) -> tuple[Literal["stored"] | Scheme, torch.dtype, Examined]:
         """What `auto` means here: 8 bits and keys in float16 where a CPU computes whole steps with them."""
         computed = self.device.dtype
         stored = torch.float16 if kv_cache_dtype == "auto" else STORED.get(kv_cache_dtype, computed)
-        reason = f"it runs on {self.device.place.type}"
-        if self.device.place.type == "cpu":
+        size = sum(parameter.numel() for parameter in self.model.parameters())
+        examined = Examined(f"it runs on {self.device.place.type}")
+        if weights == "auto" and size < LARGE:
+            examined = Examined(f"it has {size:,} weights")
+        elif weights in {"auto", "int8"} and self.device.place.type == "cpu":
             page = attention.make_caches(
                 layers, pages=1, page_size=self.page_size, dtype=stored, device=self.device.place
             )
-            reason = why_not_compiled(self.model, layers, page)
+            examined = examine(self.model, layers, page)
         if weights == "auto":
-            size = sum(parameter.numel() for parameter in self.model.parameters())
-            small = f"it has {size:,} weights" if size < LARGE else ""
-            if small or reason:
-                logger.info("weights stay as they are stored: %s", small or reason)
-            weights = "stored" if small or reason else "int8"
-        if kv_cache_dtype == "auto" and (weights != "int8" or reason):
+            if examined.different:
+                logger.info("weights stay as they are stored: %s", examined.different)
+            weights = "stored" if examined.different else "int8"
+        if kv_cache_dtype == "auto" and (weights != "int8" or examined.different):
             stored = computed
-        return weights, stored
+        return weights, stored, examined
 
     def _keep(self, layers: attention.Probe, stored: torch.dtype, device_bytes: int, host_bytes: int) -> None:
         """Make caches of keys and values, and give them to the layers."""
