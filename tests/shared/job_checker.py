@@ -9,6 +9,7 @@ import argparse
 import random
 import shutil
 import signal
+import subprocess
 import tempfile
 import time
 from pathlib import Path
@@ -50,6 +51,13 @@ def check(stage: Stage, *, frozen: bool = False) -> dict[str, int]:
         if not frozen:
             counts["repeated"] += _check_repeated(stage, video_id)
     return counts
+
+
+def _heeds(process: subprocess.Popen[bytes]) -> bool:
+    """Whether a process has come so far that it has a handler for SIGTERM."""
+    status = Path(f"/proc/{process.pid}/status").read_text()
+    caught = next(line for line in status.splitlines() if line.startswith("SigCgt:"))
+    return bool(int(caught.split()[1], 16) >> (signal.SIGTERM - 1) & 1)
 
 
 def _check_states(stage: Stage, video_id: str) -> None:
@@ -126,6 +134,8 @@ def rampage(stage: Stage, *, jobs: int, seconds: float, seed: int) -> dict[str, 
             running[victim] = names.get(victim, stage.work)()
     stage.ended(within_s=120)
     found = check(stage) | {f"kills of {victim}": count for victim, count in kills.items()}
+    # The last one killed may still be starting.
+    stage.until(lambda: all(_heeds(process) for process in running.values()), "processes that end when asked to")
     for name in running:
         running[name].send_signal(signal.SIGTERM)
     statuses = {name: process.wait(30) for name, process in running.items()}
