@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import queue
+import threading
+
 import numpy as np
 import pytest
 import torch
@@ -291,6 +294,28 @@ def test_the_likeliest_is_the_first_of_the_largest_and_what_is_no_number_is_seen
     else:
         assert place == begin + row_V[begin:].argmax()
         assert value == row_V[place]
+
+
+def test_of_no_numbers_none_is_the_likeliest():
+    row_V = np.full(32, np.nan, np.float32)  # nothing of it is read
+    assert rows.likeliest(row_V, 16, 16) == (16, -np.inf)
+
+
+def test_a_call_that_was_interrupted_leaves_nothing_to_the_next(monkeypatch):
+    class Interrupted(queue.SimpleQueue):
+        def get(self):
+            raise KeyboardInterrupt
+
+    team, met = Team(), []
+    team.run(lambda me, threads, shared: None, 2)
+    with monkeypatch.context() as patch:
+        patch.setattr(queue, "SimpleQueue", Interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            team.run(lambda me, threads, shared: met.append(me), 2)
+    hold = threading.Event()
+    threading.Timer(0.05, hold.set).start()
+    team.run(lambda me, threads, shared: (hold.wait() if me else None, met.append(2 + me)), 2)
+    assert sorted(met) == [0, 1, 2, 3]
 
 
 def test_an_error_on_any_thread_is_raised_where_the_team_was_called():

@@ -83,6 +83,17 @@ def test_slots_beyond_two_to_the_31_numbers():
     torch.testing.assert_close(stored, new[0], atol=0.03, rtol=0)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_what_float16_cannot_hold_is_stored_as_its_largest_number(dtype):
+    cache = PagedKV.zeros(1, 4, 1, (4, 4), dtype=torch.float16, device=torch.device("cpu"))
+    new = torch.tensor([1.5, 65504.0, -3e38, float("nan")], dtype=dtype).view(1, 1, 4)
+    kv_store(new, -new, cache, torch.tensor([2]))
+    assert cache.key_PSHD[0, 2, 0, :3].tolist() == [1.5, 65504, -65504]
+    assert cache.value_PSHE[0, 2, 0, :3].tolist() == [-1.5, -65504, 65504]
+    assert cache.key_PSHD[0, 2, 0, 3].isnan()
+    assert not cache.key_PSHD[0, [0, 1, 3]].any()
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.int8])
 def test_the_registered_op_is_sound(dtype):
     cache = PagedKV.zeros(2, 4, 2, (8, 4), dtype=dtype, device=torch.device("cpu"))

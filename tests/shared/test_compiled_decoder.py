@@ -110,6 +110,17 @@ def test_any_number_of_threads_computes_the_same_bits(name, directory, monkeypat
         assert all(torch.equal(*pair) for pair in zip(one, found[0], strict=True))
 
 
+def test_there_may_be_more_threads_than_blocks_of_a_vocabulary(directory, monkeypatch):
+    made, found = runner(directory("llama", vocab_size=128)), []
+    some = [SequenceRequest("r", [3, 100, 7], Sampling(max_tokens=1), pages=[0])]
+    for threads in (1, 9):
+        monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: 1 + threads)  # one is spared
+        output = made.run(Batch(whole(some)))
+        found.append(output.logits_RV)
+        assert output.likeliest.tokens_R.tolist() == output.logits_RV.argmax(dim=1).tolist()
+    assert torch.equal(*found)
+
+
 @pytest.mark.parametrize("lengths", [(170, 130), (1,) * 260], ids=["prompts", "single tokens"])
 def test_many_rows_are_the_same_bits_whether_threads_share_rows_or_weights(lengths, directory, monkeypatch):
     made, found = runner(directory("llama", intermediate_size=384)), []
@@ -175,6 +186,27 @@ def test_it_computes_what_the_models_own_layers_do(name, kv_cache_dtype, group, 
         assert compiled_decoder._far(got, wanted) < bound
         if scores is not None and len(scores):
             assert compiled_decoder._far(scored, scores) < bound
+
+
+@pytest.mark.parametrize(
+    ("kv_cache_dtype", "stored"), [("auto", torch.float16), ("int8", torch.int8), ("computed", torch.bfloat16)]
+)
+def test_a_model_that_computes_in_bfloat16_loads_and_is_near(kv_cache_dtype, stored, directory):
+    exact, made = (
+        SequenceRunner(
+            directory("qwen3"),
+            choose("cpu", threads=1, dtype=dtype),
+            page_size=PAGE,
+            kv_cache_bytes=1 << 22,
+            weights="int8",
+            kv_cache_dtype=kv_cache_dtype,
+        )
+        for dtype in ("float32", "bfloat16")
+    )
+    assert made.caches[0].key_PSHD.dtype == stored
+    assert (made._compiled is not None) == (stored != torch.bfloat16)
+    got, wanted = (logits(one, whole(requests()))[0].float() for one in (made, exact))
+    assert compiled_decoder._far(got, wanted) < 0.05
 
 
 @pytest.mark.parametrize("name", ["qwen3", "mistral"])

@@ -112,6 +112,14 @@ def test_values_and_what_is_between_layers_are_compared_too(model: Any, monkeypa
     assert examined(made).different == ""
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_what_a_layer_adds_may_be_small_beside_what_is_there(dtype: torch.dtype, model: Any) -> None:
+    made = model("llama").to(dtype)
+    with torch.no_grad():
+        made.get_input_embeddings().weight[:, 5] += 200
+    assert examined(made).different == ""
+
+
 def test_heads_that_are_rotated_in_part_are_refused(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     made = model("llama")
     whole = compiled_decoder._describe

@@ -21,6 +21,7 @@ _round_group, _rotate_heads = lanes.round_group(LEVELS, float(_SMALLEST)), lanes
 _store_halves, _store_halves_apart = lanes.store_halves(apart=False), lanes.store_halves(apart=True)
 _MAGNITUDE = np.int32(0x7FFFFFFF)
 _INFINITY, _LEAST_WORD, _NONE = np.int32(0x7F800000), np.int32(-0x80000000), np.float32(np.nan)
+_LEAST_NUMBER = np.float32(-np.inf)
 PART = 1024
 """Numbers of which the largest is looked for at once."""
 _LOG2_E, _LN2_HIGH, _LN2_LOW = (np.float32(number) for number in (lanes.LOG2_E, lanes.LN2_HIGH, lanes.LN2_LOW))
@@ -165,7 +166,12 @@ def store_rounded(heads_W, stored_HD, scale_H):
 
 @part(ELEMENTS)
 def likeliest(row_V, begin, end):
-    """Place of the largest number of `row_V[begin:end]`, the first of equal ones; and that, NaN where any is none."""
+    """Place of the largest number of `row_V[begin:end]`, the first of equal ones; and that, NaN where any is none.
+
+    0.0 is larger than -0.0 here. Of no numbers the largest is -inf: there may be more threads than blocks of outputs.
+    """
+    if begin >= end:
+        return begin, _LEAST_NUMBER
     bits_V = row_V.view(np.int32)
     best, of_part, size = _LEAST_WORD, begin, np.int32(0)
     for first in range(begin, end, PART):

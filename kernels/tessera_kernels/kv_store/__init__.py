@@ -20,7 +20,7 @@ def kv_store(key_THD: torch.Tensor, value_THE: torch.Tensor, cache: PagedKV, slo
 
     Args:
         key_THD: new keys, [tokens, kv heads, head dim]; the cache's dtype unless it is quantized, or on a CPU float32
-            where the cache is float16, whose largest number stands for larger ones.
+            or bfloat16 where the cache is float16, whose largest number stands for larger ones.
         value_THE: new values, [tokens, kv heads, value dim]; the value dim may differ from the head dim.
         cache: contiguous.
         slots_T: int64, each in [0, pages * page size), all different.
@@ -40,7 +40,8 @@ def kv_store(key_THD: torch.Tensor, value_THE: torch.Tensor, cache: PagedKV, slo
     if value_THE.shape[0] != key_THD.shape[0]:
         raise ValueError(f"as many values as keys are stored, not {value_THE.shape[0]} and {key_THD.shape[0]}")
     stored = cache.key_PSHD.dtype
-    rounded = stored == torch.float16 and key_THD.dtype == torch.float32 and key_THD.device.type == "cpu"
+    other = key_THD.dtype in {torch.float32, torch.bfloat16}
+    rounded = stored == torch.float16 and other and key_THD.device.type == "cpu"
     kept = key_THD.dtype if rounded else stored
     same = key_THD.dtype == value_THE.dtype == kept and stored == cache.value_PSHE.dtype
     if cache.key_scale_PSH is None and not same:

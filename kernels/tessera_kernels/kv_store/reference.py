@@ -15,8 +15,8 @@ def kv_store(key_THD: torch.Tensor, value_THE: torch.Tensor, cache: PagedKV, slo
     ):
         numbers = new
         if scales is None and new.dtype != stored.dtype:
-            largest = torch.finfo(stored.dtype).max
-            numbers = new.clamp(-largest, largest).to(stored.dtype)
+            largest = torch.finfo(stored.dtype).max  # which bfloat16 does not have
+            numbers = new.to(stored.dtype).clamp_(-largest, largest)
         if scales is not None:
             numbers, scale_TH = quantize(new, stored.dtype)
             scales.flatten(0, 1).index_copy_(0, slots_T, scale_TH)
