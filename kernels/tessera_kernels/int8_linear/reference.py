@@ -20,7 +20,9 @@ def int8_linear(x_TK: torch.Tensor, weight: Int8Weight, bias_N: torch.Tensor | N
     exact_TM = x[:, weight.columns_M]
     rest = x.index_fill(1, weight.columns_M, 0.0) * weight.shrink_K
     largest_T1 = rest.abs().amax(dim=1, keepdim=True).clamp_min_(SMALLEST)
-    quantized_TK = (rest * (LEVELS / largest_T1)).round_().to(torch.int8)
+    # torch's `LEVELS / largest_T1` would round twice, as a reciprocal and a product.
+    factor_T1 = torch.full_like(largest_T1, LEVELS) / largest_T1
+    quantized_TK = (rest * factor_T1).round_().to(torch.int8)
     # A single row may have any stride and still count as contiguous; the product reads past it then.
     quantized_TK = quantized_TK.clone(memory_format=torch.contiguous_format)
     out_TN = torch._int_mm(quantized_TK, weight.weight_KN).float().mul_(weight.scale_N).mul_(largest_T1 / LEVELS)
