@@ -143,6 +143,7 @@ def test_each_step_is_told_and_raising_there_ends_the_work(model: FamilyModel) -
 
 
 def test_a_prompt_is_encoded_once(model: FamilyModel) -> None:
+    model.begin(asked(model))  # with the negative prompt, which all have
     calls: list[int] = []
     handle = model.pipe.text_encoder.register_forward_hook(lambda *_: calls.append(1))
     model.begin(asked(model, prompt="a prompt of its own", seed=4))
