@@ -215,8 +215,11 @@ def test_the_gateway_killed_while_a_video_is_polled_is_hardly_noticed(
 def test_services_killed_all_at_once_come_back_with_new_engines(
     breakable_suite: Any, client: openai.OpenAI, kill: Callable[[str], int], wait: Wait
 ) -> None:
-    engines = {name: set(breakable_suite.pids(f"tessera_{name}.worker")) for name in ("text", "vision", "speech")}
-    assert all(engines.values())
+    def running() -> dict[str, set[int]] | None:
+        found = {name: set(breakable_suite.pids(f"tessera_{name}.worker")) for name in ("text", "vision", "speech")}
+        return found if all(found.values()) else None
+
+    engines = wait(running, "an engine of each service, where one was killed before")
     killed = {name: kill(f"-m tessera_{name} ") for name in breakable_suite.urls}
     for name, pid in killed.items():
         wait(lambda name=name, pid=pid: set(breakable_suite.pids(f"-m tessera_{name} ")) - {pid}, f"another {name}")
