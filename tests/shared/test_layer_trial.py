@@ -118,6 +118,9 @@ def test_what_a_layer_adds_may_be_small_beside_what_is_there(dtype: torch.dtype,
     with torch.no_grad():
         made.get_input_embeddings().weight[:, 5] += 200
     assert examined(made).different == ""
+    out = made.model.layers[1].self_attn.o_proj
+    out.forward = lambda x, forward=out.forward: forward(x) * 1.2
+    assert examined(made).different == "layer 1 makes something else of what it attended to"
 
 
 def test_heads_that_are_rotated_in_part_are_refused(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
