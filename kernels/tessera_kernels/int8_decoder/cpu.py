@@ -253,10 +253,8 @@ def _program(version: str) -> Any:
 
 def _version() -> str:
     here = Path(__file__).parent
-    names = ("cpu", "products", "layout", "rows", "lanes", "attend", "blocks", "vectors", "code", "machine")
-    sources = [here / f"{name}.py" for name in names]
-    # Where what they import from elsewhere stands: how freely sums may be ordered, and a number.
-    sources += [here.parent / "compiled.py", here.parent / "int8_linear" / "reference.py"]
+    # The last two have what is imported from elsewhere: how freely sums may be ordered, and a number.
+    sources = [*sorted(here.glob("*.py")), here.parent / "compiled.py", here.parent / "int8_linear" / "reference.py"]
     return hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()
 
 
