@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import shlex
+import textwrap
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,6 +21,8 @@ from tessera.wire.models import Model
 
 HEADINGS = ("service", "model", "device", "address", "state")
 CURL_KEY = "YOUR_KEY"
+NOTICE_WIDTH = 32
+"""Characters of a notice in the table."""
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -71,9 +75,15 @@ def table(rows: Sequence[Row]) -> str:
 
 
 def model_state(state: str, model: Model) -> str:
-    """A model's state with the first words of its card's notice: nobody shall take noise for quality."""
+    """A model's state with the first words of its card's notice: nobody shall take noise for quality.
+
+    The rest of a notice stands below the table, which would be wider than a terminal with it.
+    """
     notice = model.card.notice if model.card else None
-    return state if not notice else f"{state}, {notice.split(':', maxsplit=1)[0]}"
+    if not notice:
+        return state
+    clause = re.split("[:;,]", notice, maxsplit=1)[0]
+    return f"{state}, {textwrap.shorten(clause, NOTICE_WIDTH, placeholder=' …')}"
 
 
 def curl(base_url: str, models: Sequence[Model], *, with_key: bool) -> str | None:
