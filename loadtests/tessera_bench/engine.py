@@ -230,7 +230,7 @@ async def _stages(session: aiohttp.ClientSession, suite: Suite) -> dict[str, flo
     """Seconds by stage since the start of the engine."""
     async with session.get(f"{suite.url('text')}/metrics") as response:
         text = await response.text()
-    found = re.findall(r"^\w*step_(\w+?)_seconds(?:\{.*\})? (\S+)$", text, re.MULTILINE)
+    found = re.findall(r"^\w*step_(\w+?)_seconds_total(?:\{.*\})? (\S+)$", text, re.MULTILINE)
     return {name: float(value) for name, value in found}
 
 

@@ -18,7 +18,7 @@ from tessera.jobs.records import Counts
 from tessera.jobs.store import AsyncJobStore
 from tessera.settings import Settings
 from tessera.web.app import build_app
-from tessera.web.metrics import NamedGauges
+from tessera.web.metrics import ReportedMetrics
 from tessera.wire.models import Card
 from tessera_video.catalog import Catalog
 from tessera_video.routes import routes
@@ -31,7 +31,7 @@ DESCRIPTION = """Videos from text (and from a first frame, where the model takes
 def create_app(settings: Settings) -> Litestar:
     """Make the app. Starts its reaper and its look for workers when it begins to serve."""
     registry = CollectorRegistry()
-    gauges = NamedGauges(registry, "tessera_jobs")
+    metrics = ReportedMetrics(registry, "tessera_jobs")
     looking = AsyncJobStore(settings.redis_url, timeout_s=settings.redis.timeout_s, settings=settings.jobs)
     catalog = Catalog(settings, looking)
 
@@ -39,7 +39,7 @@ def create_app(settings: Settings) -> Litestar:
         return await catalog.card(name)
 
     def on_counts(counts: Counts) -> None:
-        gauges.update(
+        metrics.update(
             {
                 "queued": counts.queued,
                 "in_progress": counts.in_progress,

@@ -32,7 +32,7 @@ def asking(port: int, body: dict[str, Any]) -> socket.socket:
 
 @pytest.fixture
 def sampled(suite: Any) -> Callable[[], float]:
-    return lambda: suite.metric("text", "tessera_text_engine_sampled_tokens")
+    return lambda: suite.metric("text", "tessera_text_engine_sampled_tokens_total")
 
 
 def pages(suite: Any) -> float:
@@ -82,10 +82,10 @@ def test_leaving_before_a_whole_answer_frees_its_pages(
 
 def test_leaving_a_spoken_text_ends_the_speaking(suite: Any, wait: Callable[..., Any]) -> None:
     def running() -> float:
-        return suite.metric("speech", "tessera_speech_engine_running_requests")
+        return suite.metric("speech", "tessera_speech_engine_requests_running")
 
     def spoken() -> float:
-        return suite.metric("speech", "tessera_speech_engine_synthesized_audio_seconds")
+        return suite.metric("speech", "tessera_speech_engine_synthesized_audio_seconds_total")
 
     url = f"{suite.base_url}/v1/audio/speech"
     few = httpx.post(url, json={**SPEECH, "input": SENTENCE * 4}, timeout=60).raise_for_status()

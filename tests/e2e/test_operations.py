@@ -152,9 +152,9 @@ def test_metrics_count_what_was_asked_by_route_not_by_path(suite: Any) -> None:
     text = httpx.get(f"{suite.base_url}/metrics").text
     assert "video_0000" not in text
     for part, metric in {
-        "text": "tessera_text_engine_kv_pages_total",
-        "vision": "tessera_vision_engine_kv_pages_total",
-        "speech": "tessera_speech_engine_synthesized_audio_seconds",
+        "text": "tessera_text_engine_kv_pages_capacity",
+        "vision": "tessera_vision_engine_kv_pages_capacity",
+        "speech": "tessera_speech_engine_synthesized_audio_seconds_total",
     }.items():
         assert suite.metric(part, metric) > 0, part
     assert all(suite.metric("gateway", "tessera_gateway_upstream_up", upstream=name) == 1 for name in suite.urls)

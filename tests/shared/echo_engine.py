@@ -64,7 +64,7 @@ class EchoEngine:
             self.queue.append((request_id, tokens))
         return [Tokens(request_id=request_id, token_ids=[token], finish_reason=None if tokens else "stop")]
 
-    def gauges(self) -> dict[str, float]:
+    def metrics(self) -> dict[str, float]:
         return {"cancelled": self.cancelled, "queued": len(self.queue)}
 
 

@@ -219,7 +219,7 @@ def test_padding_changes_no_token_whatever_the_cache_is(changes, directory_of):
         engine = engine_of(runner_of(directory_of("llama"), capture, **changes))
         found.append([texts(engine, messages()) for _ in range(2)])
         if "host_cache_bytes" in changes:
-            assert engine.gauges()["prefix_hit_tokens_host"] > 0
+            assert engine.metrics()["prefix_cache_hit_tokens_host_total"] > 0
     assert found[0] == found[1]
 
 

@@ -93,8 +93,8 @@ def test_a_draft_that_is_the_target_is_nearly_always_right_at_any_temperature(di
     always_pays(engine, monkeypatch)
     more = {"top_p": 0.9, "presence_penalty": 0.5, "repetition_penalty": 1.1}
     assert texts(engine, temperature, **more) == texts(plain, temperature, **more)
-    gauges = engine.gauges()
-    assert gauges["confirmed_tokens"] > 0.97 * gauges["guessed_tokens"] > 50
+    metrics = engine.metrics()
+    assert metrics["accepted_tokens_total"] > 0.97 * metrics["draft_tokens_total"] > 50
     assert engine.steps < 0.4 * plain.steps
     assert drafted(engine).allocator.used == 0
 
@@ -114,7 +114,7 @@ def test_any_draft_changes_no_token(directory_of, draft, changes, temperature, m
     engine = engine_of(directory_of(1), runner_of(directory_of(*draft)), **changes)
     always_pays(engine, monkeypatch)
     assert texts(engine, temperature) == texts(plain, temperature)
-    assert engine.gauges()["guessed_tokens"] > 0
+    assert engine.metrics()["draft_tokens_total"] > 0
     assert drafted(engine).allocator.used == 0
 
 
@@ -123,7 +123,7 @@ def test_requests_that_find_no_pages_for_their_draft_go_on_without(directory_of,
     always_pays(engine, monkeypatch)
     assert drafted(engine).runner.pages == 12
     assert texts(engine, 0.0) == texts(engine_of(directory_of(1), None), 0.0)
-    assert engine.gauges()["guessed_tokens"] > 0
+    assert engine.metrics()["draft_tokens_total"] > 0
     assert drafted(engine).allocator.used == 0
 
 

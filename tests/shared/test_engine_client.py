@@ -24,17 +24,17 @@ CRASH, WAIT, REFUSE, STUMBLE = 66, 77, 88, 99
 
 @contextlib.asynccontextmanager
 async def echo(folder: Path, **environment: str):
-    """A running client, and the latest gauges."""
-    gauges: dict[str, float] = {}
+    """A running client, and the latest metrics."""
+    metrics: dict[str, float] = {}
     client = EngineClient(
         ECHO,
         name="echo engine",
-        on_gauges=gauges.update,
+        on_metrics=metrics.update,
         environment={**os.environ, "ECHO_FOLDER": str(folder), **environment},
     )
     await client.start()
     try:
-        yield client, gauges
+        yield client, metrics
     finally:
         await client.close()
 
@@ -97,7 +97,7 @@ def test_a_fault_on_arrival_ends_that_request_and_not_the_engine(tmp_path):
 
 def test_leaving_early_cancels_in_the_engine(tmp_path):
     async def main() -> None:
-        async with echo(tmp_path) as (client, gauges):
+        async with echo(tmp_path) as (client, metrics):
             await client.wait_ready(20)
             # Long after it may go on, so that a busy machine has time to bring the cancel.
             token_ids = [1, WAIT, *[2] * 20_000]
@@ -106,7 +106,7 @@ def test_leaving_early_cancels_in_the_engine(tmp_path):
                 async for _ in answers:
                     break
             (tmp_path / "go").touch()
-            await until(lambda: gauges.get("cancelled") == 1)
+            await until(lambda: metrics.get("cancelled") == 1)
 
     asyncio.run(main())
 

@@ -103,11 +103,11 @@ def test_thousands_of_requests_leak_no_page_and_each_is_answered_to_its_end(dire
     assert running == set()
     assert ended + refused + cancelled == made
     assert min(refused, cancelled) > 20
-    gauges = engine.gauges()
-    assert gauges["preemptions"] > 0
-    assert gauges["prefix_hit_tokens_host"] > 0
-    assert all(gauges[f"step_{stage}_seconds"] > 0 for stage in ("schedule", "forward", "sample"))
+    metrics = engine.metrics()
+    assert metrics["preemptions_total"] > 0
+    assert metrics["prefix_cache_hit_tokens_host_total"] > 0
+    assert all(metrics[f"step_{stage}_seconds_total"] > 0 for stage in ("schedule", "forward", "sample"))
     engine.scheduler.check_integrity()
     assert engine.integrity_faults == 0
     assert engine.scheduler.cache.available == runner.pages
-    assert (gauges["requests_running"], gauges["requests_waiting"]) == (0, 0)
+    assert (metrics["requests_running"], metrics["requests_waiting"]) == (0, 0)

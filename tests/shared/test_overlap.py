@@ -142,7 +142,7 @@ def test_preemption_and_the_host_tier_change_no_answer(directory, graphs):
         found = answers(engine, many)
         assert texts(found) == texts(expected)
     assert engine.scheduler.preemptions > 0
-    assert engine.gauges()["prefix_hit_tokens_host"] > 0
+    assert engine.metrics()["prefix_cache_hit_tokens_host_total"] > 0
 
 
 def texts(found: dict[str, list]) -> dict[str, list[int]]:

@@ -333,7 +333,7 @@ def test_with_guesses_every_seed_gives_the_same_text_in_fewer_steps(temperature,
             engine.submit(Generate(request_id=str(index), token_ids=prompt, sampling=own))
         texts.append(run(engine))
         steps.append(engine.steps)
-        confirmed = engine.gauges()["confirmed_tokens"]
+        confirmed = engine.metrics()["accepted_tokens_total"]
     assert texts[0] == texts[1]
     if temperature < 1 and changes.get("max_batch_tokens") != 4:
         assert confirmed > 0
@@ -540,7 +540,7 @@ def test_a_quantized_cache_moves_to_the_host_and_back_with_its_scales(tiny_model
             engine.submit(message)
             texts[-1] |= run(engine)
     assert texts[0] == texts[1]
-    assert engine.gauges()["prefix_hit_tokens_host"] > 0
+    assert engine.metrics()["prefix_cache_hit_tokens_host_total"] > 0
 
 
 @pytest.mark.parametrize("scheme", ["fp8", "int4", "mxfp4", "nvfp4"])

@@ -110,7 +110,7 @@ def test_others_go_on_while_a_grammar_is_compiled(engine, gated):
     tokens, ended = run(engine, until=lambda ended: len(ended) == 2)
     assert ended == {"goes on": "length", "quick": "stop"}
     assert text(tokens["quick"]) == "ab"
-    assert engine.gauges()["requests_waiting"] == 1
+    assert engine.metrics()["requests_waiting"] == 1
     gated.gate.set()
     tokens, ended = run(engine)
     assert text(tokens["waits"]) == "slow"
@@ -198,7 +198,7 @@ def test_many_schemas_at_once(engine):
         for number, schema in enumerate(schemas):
             assert ended[str(number)] == "stop"
             assert json.loads(text(tokens[str(number)])) in schema["enum"]
-    assert engine.gauges()["grammars_compiled"] == 3
+    assert engine.metrics()["grammars_compiled_total"] == 3
 
 
 KEYS = r'\{"temperature_celsius": [0-9]{1,3}, "city": "[a-d]{2}"\}'
@@ -210,10 +210,10 @@ def test_what_a_grammar_forces_is_taken_in_one_step(engine):
     tokens, ended = run(engine)
     assert ended == {"forced": "stop"}
     assert re.fullmatch(KEYS, text(tokens["forced"]))
-    gauges = engine.gauges()
-    assert gauges["forced_tokens"] + gauges["sampled_tokens"] == len(tokens["forced"])
-    assert gauges["forced_tokens"] > 30
-    assert gauges["steps"] < 20
+    metrics = engine.metrics()
+    assert metrics["forced_tokens_total"] + metrics["sampled_tokens_total"] == len(tokens["forced"])
+    assert metrics["forced_tokens_total"] > 30
+    assert metrics["steps_total"] < 20
 
 
 def test_forced_tokens_have_scores_where_those_are_asked_for_and_the_text_is_the_same(engine):

@@ -26,8 +26,8 @@ from tessera.wire.engine import (
     Embed,
     Failed,
     FromEngine,
-    Gauges,
     Generate,
+    Metrics,
     Ready,
     Shutdown,
     Stopped,
@@ -66,7 +66,7 @@ class EngineClient:
     Args:
         command: what to run; the socket's descriptor is appended.
         name: how logs call it.
-        on_gauges: told the values of each `Gauges` message, and `start_<part>_seconds` of each start's parts.
+        on_metrics: told the values of each `Metrics` message, and `start_<part>_seconds` of each start's parts.
         environment: of the process; None inherits.
     """
 
@@ -75,12 +75,12 @@ class EngineClient:
         command: Sequence[str],
         *,
         name: str,
-        on_gauges: Callable[[dict[str, float]], None] = lambda _: None,
+        on_metrics: Callable[[dict[str, float]], None] = lambda _: None,
         environment: dict[str, str] | None = None,
     ) -> None:
         self.command = list(command)
         self.name = name
-        self.on_gauges = on_gauges
+        self.on_metrics = on_metrics
         self.environment = environment
         self.ready: Ready | None = None
         self.problem: TesseraError | None = None
@@ -234,7 +234,7 @@ class EngineClient:
             self.ready, self.problem = message, None
             parts = ", ".join(f"{part} {seconds:.1f} s" for part, seconds in message.report.items())
             logger.info("the %s is ready on %s (%s)", self.name, message.device, parts)
-            self.on_gauges({f"start_{part}_seconds": seconds for part, seconds in message.report.items()})
+            self.on_metrics({f"start_{part}_seconds": seconds for part, seconds in message.report.items()})
             self._was_ready = True
             for waiting in self._pending.values():
                 self._submit(waiting)
@@ -243,8 +243,8 @@ class EngineClient:
             self.problem = from_body(message.error)
             self._fail_all(UnavailableError(f"the {self.name} is down: {self.problem.message}"))
             self._changed.set()
-        elif isinstance(message, Gauges):
-            self.on_gauges(message.values)
+        elif isinstance(message, Metrics):
+            self.on_metrics(message.values)
         else:
             pending = self._pending.get(message.request_id)
             if pending is not None:

@@ -65,13 +65,13 @@ class CodecSpeechQueue:
         """Texts of which something was made."""
         return sum(text.started for text in self._texts.values())
 
-    def gauges(self) -> dict[str, float]:
+    def metrics(self) -> dict[str, float]:
         """Of its pages, as the sequence engine names them."""
         allocator, cache = self.scheduler.allocator, self.scheduler.cache
         return {
-            "kv_pages_total": allocator.pages,
+            "kv_pages_capacity": allocator.pages,
             "kv_pages_used": allocator.used - cache.idle,
-            "preemptions": self.scheduler.preemptions,
+            "preemptions_total": self.scheduler.preemptions,
         }
 
     def submit(self, message: Synthesize) -> None:

@@ -22,7 +22,7 @@ from tessera.wire.engine import (
     Cancel,
     Failed,
     FromEngine,
-    Gauges,
+    Metrics,
     Ready,
     Shutdown,
     Stopped,
@@ -31,7 +31,7 @@ from tessera.wire.engine import (
 
 logger = logging.getLogger(__name__)
 
-GAUGES_EVERY_S = 1.0
+METRICS_EVERY_S = 1.0
 
 
 class Engine(Protocol):
@@ -60,7 +60,7 @@ class Engine(Protocol):
         """
         ...
 
-    def gauges(self) -> dict[str, float]:
+    def metrics(self) -> dict[str, float]:
         """Values for the service's `/metrics`."""
         ...
 
@@ -89,7 +89,7 @@ def run(build: Callable[[], Engine]) -> None:
         sys.exit(1)
     outbox.put(engine.ready())
     # At once, so that values of a process that died do not stay until the first request.
-    outbox.put(Gauges(values=engine.gauges()))
+    outbox.put(Metrics(values=engine.metrics()))
     inbox: queue.SimpleQueue[ToEngine | None] = queue.SimpleQueue()
     threading.Thread(target=_read, args=(connection, inbox), name="inbox", daemon=True).start()
     loop(engine, inbox, outbox)
@@ -111,8 +111,8 @@ def loop(
             for answer in engine.step():
                 outbox.put(answer)
         now = time.monotonic()
-        if now - told >= GAUGES_EVERY_S or not engine.has_work():
-            outbox.put(Gauges(values=engine.gauges()))
+        if now - told >= METRICS_EVERY_S or not engine.has_work():
+            outbox.put(Metrics(values=engine.metrics()))
             told = now
 
 

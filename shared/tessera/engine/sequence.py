@@ -27,8 +27,8 @@ from tessera.engine.prompt_scores import score_prompts
 from tessera.engine.runner import Runner
 from tessera.engine.sampler import Sampled, draw
 from tessera.engine.scheduler import Scheduler
-from tessera.engine.sequence_gauges import gauges_of
 from tessera.engine.sequence_input import check_tokens, media_ids, request_of
+from tessera.engine.sequence_metrics import metrics_of
 from tessera.engine.sequence_request import SequenceRequest
 from tessera.engine.speculation import Guesser, NGrams, Speculation
 from tessera.engine.stages import Stages
@@ -299,9 +299,9 @@ class SequenceEngine:
             self.integrity_faults += 1
             self.scheduler.forget_cache()
 
-    def gauges(self) -> dict[str, float]:
-        """Queue, cache and counters; see `tessera.engine.sequence_gauges`."""
-        return gauges_of(self)
+    def metrics(self) -> dict[str, float]:
+        """Queue, cache and counters; see `tessera.engine.sequence_metrics`."""
+        return metrics_of(self)
 
     def _take(self, request: SequenceRequest, sampled: Sampled) -> FromEngine:
         assert request.sampling is not None

@@ -141,17 +141,17 @@ class SpeechEngine:
                 self._turns.append(request)
         return answers
 
-    def gauges(self) -> dict[str, float]:
+    def metrics(self) -> dict[str, float]:
         """Requests by state, and seconds of audio done since the start."""
         running = sum(request.started for request in self._turns) + self._recordings.running
         spoken_s, pages = self._spoken_s, {}
         if self._texts is not None:
             running, spoken_s = running + self._texts.running, spoken_s + self._texts.spoken_s
-            pages = self._texts.gauges()
+            pages = self._texts.metrics()
         return {
-            "waiting_requests": self._held - running,
-            "running_requests": running,
+            "requests_waiting": self._held - running,
+            "requests_running": running,
             **pages,
-            "synthesized_audio_seconds": spoken_s,
-            "transcribed_audio_seconds": self._recordings.heard_s,
+            "synthesized_audio_seconds_total": spoken_s,
+            "transcribed_audio_seconds_total": self._recordings.heard_s,
         }

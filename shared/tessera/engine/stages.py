@@ -29,6 +29,6 @@ class Stages:
             self.last[name] = time.perf_counter() - began
             self.seconds[name] += self.last[name]
 
-    def gauges(self) -> dict[str, float]:
-        """`step_<stage>_seconds` since the start."""
-        return {f"step_{name}_seconds": seconds for name, seconds in self.seconds.items()}
+    def metrics(self) -> dict[str, float]:
+        """`step_<stage>_seconds_total` since the start."""
+        return {f"step_{name}_seconds_total": seconds for name, seconds in self.seconds.items()}

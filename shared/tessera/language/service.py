@@ -19,7 +19,7 @@ from prometheus_client import CollectorRegistry
 from tessera.engine.client import EngineClient, python_module
 from tessera.errors import TesseraError, UnavailableError
 from tessera.settings import environment
-from tessera.web.metrics import NamedGauges
+from tessera.web.metrics import ReportedMetrics
 from tessera.web.models import find_model, model_of
 from tessera.wire.engine import Ready
 from tessera.wire.models import Card, ModelList
@@ -35,7 +35,7 @@ class EngineHost(Generic[Tools]):
     Args:
         name: the service; the engine is `<name> engine` in logs and errors.
         module: what runs as the engine process.
-        registry: where the engine's gauges are shown.
+        registry: where the engine's metrics are shown.
         build: makes the tools from what the engine has loaded. Called once per loaded model, off the hot path.
         prepare: called with the tools after each start of the engine; the service is ready when it has succeeded.
     """
@@ -48,9 +48,9 @@ class EngineHost(Generic[Tools]):
         build: Callable[[Ready, EngineClient], Tools],
         prepare: Callable[[Tools], Awaitable[None]] | None = None,
     ) -> None:
-        gauges = NamedGauges(registry, f"tessera_{name}_engine")
+        metrics = ReportedMetrics(registry, f"tessera_{name}_engine")
         self.engine = EngineClient(
-            python_module(module), name=f"{name} engine", on_gauges=gauges.update, environment=environment()
+            python_module(module), name=f"{name} engine", on_metrics=metrics.update, environment=environment()
         )
         self._build = build
         self._tools: Tools | None = None

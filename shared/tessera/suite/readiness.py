@@ -37,7 +37,7 @@ async def problem(session: aiohttp.ClientSession, url: str) -> str | None:
 
 
 async def start_seconds(session: aiohttp.ClientSession, url: str) -> dict[str, float]:
-    """Seconds of each part of its engine's start, from the `start_<part>_seconds` gauges in `/metrics`."""
+    """Seconds of each part of its engine's start, from the `start_<part>_seconds` metrics in `/metrics`."""
     body = await _body(session, f"{url}/metrics")
     found = _START.finditer((body or b"").decode(errors="replace"))
     return {match["part"]: float(match["seconds"]) for match in found}

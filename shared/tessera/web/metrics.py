@@ -1,6 +1,6 @@
 """Prometheus metrics: a registry per app, never the library's global one.
 
-Does not know which gauges an engine has: they come by name in its `Gauges` messages.
+Does not know which metrics an engine has: they come by name in its `Metrics` messages.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
-from prometheus_client.metrics_core import GaugeMetricFamily, Metric
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 
@@ -33,8 +33,11 @@ class HTTPMetrics:
         self.in_flight = Gauge("tessera_http_requests_in_flight", "Requests being answered.", registry=registry)
 
 
-class NamedGauges:
-    """Gauges whose names and values another process reports: the latest value of each."""
+class ReportedMetrics:
+    """Metrics whose names and values another process reports: the latest value of each.
+
+    One whose name ends in `_total` is a counter, which begins again when that process does; others are gauges.
+    """
 
     def __init__(self, registry: CollectorRegistry, prefix: str) -> None:
         self.prefix = prefix
@@ -48,4 +51,6 @@ class NamedGauges:
     def collect(self) -> Iterable[Metric]:
         """What the registry asks for."""
         for name, value in self.values.items():
-            yield GaugeMetricFamily(f"{self.prefix}_{name}", f"Last reported {name.replace('_', ' ')}.", value=value)
+            says = f"Last reported {name.replace('_', ' ')}."
+            kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
+            yield kind(f"{self.prefix}_{name}", says, value=value)

@@ -268,7 +268,7 @@ class Failed(Message, frozen=True, kw_only=True):
     retry_after: float | None = None
 
 
-class Gauges(Message, frozen=True, kw_only=True):
+class Metrics(Message, frozen=True, kw_only=True):
     """Engine → service, about once a second while it works: values for `/metrics`, by metric name."""
 
     values: dict[str, float]
@@ -280,7 +280,7 @@ class Stopped(Message, frozen=True, kw_only=True):
     error: ErrorBody
 
 
-FromEngine = Ready | Tokens | Embedded | Audio | Transcript | Failed | Gauges | Stopped
+FromEngine = Ready | Tokens | Embedded | Audio | Transcript | Failed | Metrics | Stopped
 
 to_engine_decoder = msgspec.msgpack.Decoder(ToEngine)
 from_engine_decoder = msgspec.msgpack.Decoder(FromEngine)

@@ -82,11 +82,11 @@ class Service:
         children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
         return int(children[0])
 
-    def gauge(self, name: str) -> float:
+    def metric(self, name: str) -> float:
         for line in httpx.get(f"{self.url}/metrics").text.splitlines():
             if line.startswith(f"tessera_speech_engine_{name} "):
                 return float(line.split()[1])
-        return 0.0
+        raise LookupError(name)
 
     def wait_ready(self) -> None:
         until(lambda: httpx.get(f"{self.url}/ready").status_code == 200, START_S)

@@ -404,14 +404,14 @@ def test_the_speech_engine_counts_cancels_and_limits_its_texts(model: CodecLangu
         engine.submit(spoken("c", ids))
     while not any(isinstance(answer, Audio) and answer.request_id == "b" for answer in engine.step()):
         assert engine.has_work()
-    assert engine.gauges()["running_requests"] == 2
-    assert engine.gauges()["kv_pages_used"] >= 2
+    assert engine.metrics()["requests_running"] == 2
+    assert engine.metrics()["kv_pages_used"] >= 2
     engine.cancel("a")
     assert {answer.request_id for _ in range(FRAMES) for answer in engine.step()} == {"b"}
     assert not engine.has_work()
-    assert engine.gauges()["waiting_requests"] == engine.gauges()["running_requests"] == 0
-    assert engine.gauges()["kv_pages_used"] == 0
-    assert engine.gauges()["synthesized_audio_seconds"] >= SECONDS
+    assert engine.metrics()["requests_waiting"] == engine.metrics()["requests_running"] == 0
+    assert engine.metrics()["kv_pages_used"] == 0
+    assert engine.metrics()["synthesized_audio_seconds_total"] >= SECONDS
 
 
 # ---- faults

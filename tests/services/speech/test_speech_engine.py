@@ -130,7 +130,7 @@ def test_a_long_recording_is_transcribed_window_by_window(engine: SpeechEngine, 
     assert all(0 <= segment.start <= segment.end <= 75.0 for segment in segments)
     assert segments[-1].end > 45.0
     assert len({answer.language for answer in made}) == 1, "the language is detected once"
-    assert engine.gauges()["transcribed_audio_seconds"] == pytest.approx(75.0, abs=0.1)
+    assert engine.metrics()["transcribed_audio_seconds_total"] == pytest.approx(75.0, abs=0.1)
 
 
 def test_a_tail_that_is_too_short_to_hold_a_word_is_dropped(engine: SpeechEngine, melody: Any) -> None:
@@ -236,16 +236,16 @@ def test_a_fault_in_a_shared_step_ends_its_own_recording_only(
     assert tokens_of(told(engine)) == tokens_of({"after": expected["a"], "beside": expected["b"]})
 
 
-def test_gauges_tell_waiting_from_running(engine: SpeechEngine) -> None:
+def test_metrics_tell_waiting_from_running(engine: SpeechEngine) -> None:
     engine.submit(speech("a", 2))
     engine.submit(speech("b", 2))
     list(engine.step())
-    gauges = engine.gauges()
-    assert (gauges["waiting_requests"], gauges["running_requests"]) == (1, 1)
+    metrics = engine.metrics()
+    assert (metrics["requests_waiting"], metrics["requests_running"]) == (1, 1)
     list(answers(engine))
-    gauges = engine.gauges()
-    assert (gauges["waiting_requests"], gauges["running_requests"]) == (0, 0)
-    assert gauges["synthesized_audio_seconds"] > 0
+    metrics = engine.metrics()
+    assert (metrics["requests_waiting"], metrics["requests_running"]) == (0, 0)
+    assert metrics["synthesized_audio_seconds_total"] > 0
 
 
 @pytest.mark.parametrize(

@@ -320,7 +320,7 @@ def test_a_client_that_leaves_ends_its_answer(service: Any, session: Any, chat: 
 
     asyncio.run(talk())
     until(chat.left.is_set)
-    until(lambda: service.gauge("running_requests") == service.gauge("waiting_requests") == 0)
+    until(lambda: service.metric("requests_running") == service.metric("requests_waiting") == 0)
 
 
 @pytest.mark.parametrize(("behave", "code"), [("refuse", "model_not_found"), ("cut", None), ("full", None)])

@@ -456,11 +456,11 @@ def test_requests_beside_each_other_have_their_own_results(http: httpx.Client, r
 
 
 def test_a_listener_that_leaves_stops_the_speech(service: Any, until: Any) -> None:
-    before = service.gauge("synthesized_audio_seconds")
+    before = service.metric("synthesized_audio_seconds_total")
     with httpx.stream("POST", f"{service.url}/v1/audio/speech", json=body(input=LONG, speed=0.25)) as answer:
         next(answer.iter_raw())
-    until(lambda: service.gauge("running_requests") + service.gauge("waiting_requests") == 0)
-    assert service.gauge("synthesized_audio_seconds") - before < len(LONG) / 12 * 4 / 2
+    until(lambda: service.metric("requests_running") + service.metric("requests_waiting") == 0)
+    assert service.metric("synthesized_audio_seconds_total") - before < len(LONG) / 12 * 4 / 2
 
 
 @pytest.fixture(scope="module")
@@ -474,15 +474,15 @@ def test_a_client_that_leaves_stops_its_transcription(
     stream: str, service: Any, until: Any, ten_minutes: bytes
 ) -> None:
     data = ten_minutes
-    before = service.gauge("transcribed_audio_seconds")
+    before = service.metric("transcribed_audio_seconds_total")
     asked = httpx.Request("POST", f"{service.url}/v1/audio/transcriptions", **form(data, stream=stream))
     asked.read()
     head = "".join(f"{name}: {value}\r\n" for name, value in asked.headers.items())
     with socket.create_connection((asked.url.host, asked.url.port or 80)) as connection:
         connection.sendall(f"POST {asked.url.path} HTTP/1.1\r\n{head}\r\n".encode() + asked.content)
-        until(lambda: service.gauge("running_requests") == 1)
-    until(lambda: service.gauge("running_requests") + service.gauge("waiting_requests") == 0)
-    assert service.gauge("transcribed_audio_seconds") - before < 500.0
+        until(lambda: service.metric("requests_running") == 1)
+    until(lambda: service.metric("requests_running") + service.metric("requests_waiting") == 0)
+    assert service.metric("transcribed_audio_seconds_total") - before < 500.0
 
 
 def test_an_engine_that_dies_ends_what_it_had_begun_with_a_clear_error(service: Any) -> None:

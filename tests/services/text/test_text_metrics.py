@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import time
+from pathlib import Path
 
 import httpx
 import pytest
@@ -11,6 +13,10 @@ from prometheus_client.parser import text_string_to_metric_families
 
 MODEL = "tiny-text"
 BODY = {"model": MODEL, "prompt": "abcdef", "temperature": 0, "ignore_eos": True}
+
+
+README = Path(__file__).parents[3] / "services" / "README.md"
+ENGINE = "tessera_text_engine_"
 
 
 def values(text) -> dict[str, float]:
@@ -50,3 +56,23 @@ def test_a_sequence_that_nobody_waits_for_is_counted_as_unfinished(text):
         assert time.monotonic() < deadline
         time.sleep(0.02)
     assert found.get("tessera_e2e_request_latency_seconds_count", 0) == 0
+
+
+def test_the_engine_tells_what_is_written_down_and_what_only_grows_is_a_counter(text):
+    httpx.post(f"{text.url}/v1/completions", json=BODY | {"max_tokens": 4}).raise_for_status()
+    families = list(text_string_to_metric_families(httpx.get(f"{text.url}/metrics").text))
+    found = {
+        sample.name.removeprefix(ENGINE): (family.type, sample.value)
+        for family in families
+        for sample in family.samples
+        if sample.name.startswith(ENGINE) and not sample.name.startswith(f"{ENGINE}start_")
+    }
+    table = README.read_text().split("## What `/metrics` tells")[1].split("\n## ")[0]
+    rows = [row.split("|")[1] for row in table.splitlines() if row.startswith("| `")]
+    written = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
+    assert written == set(found)
+    for name, (kind, value) in found.items():
+        assert kind == ("counter" if name.endswith("_total") else "gauge"), name
+        assert value >= 0, name
+    assert all(found[name][1] > 0 for name in ("steps_total", "sampled_tokens_total", "step_forward_seconds_total"))
+    assert 0 <= found["kv_cache_usage_ratio"][1] <= 1

@@ -218,7 +218,7 @@ def until(condition, seconds: float = 20.0) -> None:
 @pytest.mark.parametrize("stream", [True, False])
 def test_a_client_that_leaves_frees_its_pages(text, stream):
     body = {"model": MODEL, "prompt": "abc", "max_tokens": 4000, "ignore_eos": True, "stream": stream}
-    before = metric(text, "tessera_text_engine_sampled_tokens")
+    before = metric(text, "tessera_text_engine_sampled_tokens_total")
     if stream:
         with httpx.stream("POST", f"{text.url}/v1/completions", json=body, timeout=60) as answer:
             next(answer.iter_bytes())
@@ -227,7 +227,7 @@ def test_a_client_that_leaves_frees_its_pages(text, stream):
             httpx.post(f"{text.url}/v1/completions", json=body, timeout=0.5)
     until(lambda: metric(text, "tessera_text_engine_requests_running") == 0)
     assert metric(text, "tessera_text_engine_kv_pages_used") == 0
-    assert metric(text, "tessera_text_engine_sampled_tokens") < before + 4000
+    assert metric(text, "tessera_text_engine_sampled_tokens_total") < before + 4000
 
 
 def test_an_engine_killed_mid_stream_is_told_and_comes_back(text, client):

@@ -162,7 +162,7 @@ def test_structured_answers_share_batches_and_survive_preemption(start_service, 
             jsonschema.validate(json.loads(answer["message"]["content"]), schema)
             said = b"".join(bytes(token["bytes"]) for token in answer["logprobs"]["content"])
             assert said.decode() == answer["message"]["content"]
-    preemptions = next(line for line in page.splitlines() if line.startswith("tessera_text_engine_preemptions "))
+    preemptions = next(line for line in page.splitlines() if line.startswith("tessera_text_engine_preemptions_total "))
     assert float(preemptions.split()[1]) > 0
 
 
