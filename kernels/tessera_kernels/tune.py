@@ -20,9 +20,9 @@ from multiprocessing import get_context
 import torch
 
 from tessera_kernels import tuning
-from tessera_kernels.cases import Choice, Config, choices_of, measured_ops
+from tessera_kernels.bench.cases import Choice, Config, choices_of, measured_ops
+from tessera_kernels.bench.measure import timed
 from tessera_kernels.dispatch import HAS_TRITON
-from tessera_kernels.measure import timed
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 
-from tessera import settings as settings_module
 from tessera.errors import SettingsError
+from tessera.settings import load as settings_module
 from tessera.telemetry import configure_logging
 from tessera.web.serve import serve
 from tessera_gateway.app import create_app

@@ -15,10 +15,10 @@ from litestar.openapi.spec import SecurityScheme
 from litestar.types import ControllerRouterHandler
 from prometheus_client import CollectorRegistry
 
-from tessera.jobs.transcription_routes import mount_transcriptions
-from tessera.jobs.transcription_submission import FORM_BYTES
-from tessera.jobs.video_routes import mount
-from tessera.settings import Settings
+from tessera.api.transcriptions.routes import mount_transcriptions
+from tessera.api.transcriptions.submission import FORM_BYTES
+from tessera.api.videos.routes import mount
+from tessera.settings.load import Settings
 from tessera.web.app import build_app
 from tessera.wire.models import Card
 from tessera_gateway.keys import Keys

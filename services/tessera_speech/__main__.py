@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tessera import settings as configuration
+from tessera.settings import load as configuration
 from tessera.telemetry import configure_logging
 from tessera.web.serve import serve
 from tessera_speech.app import create_app

@@ -9,20 +9,20 @@ import aiohttp
 from litestar import Litestar, Router
 from prometheus_client import CollectorRegistry, Histogram
 
+from tessera.api.housekeeping import keeping
+from tessera.api.transcriptions.routes import mount_transcriptions
+from tessera.api.transcriptions.submission import FORM_BYTES as JOB_FORM_BYTES
+from tessera.engine.host import EngineHost
 from tessera.errors import UnavailableError
-from tessera.jobs.keeping import keeping
-from tessera.jobs.transcription_routes import mount_transcriptions
-from tessera.jobs.transcription_submission import FORM_BYTES as JOB_FORM_BYTES
-from tessera.language.service import EngineHost
-from tessera.settings import Settings
+from tessera.settings.load import Settings
 from tessera.web.app import build_app
 from tessera.web.metrics import SECONDS
 from tessera.web.models import find_model
 from tessera.wire.models import Card, ModelList
+from tessera_speech.live.chat_client import Thinker
 from tessera_speech.live.routes import LiveSeats
-from tessera_speech.live.thinking import Thinker
 from tessera_speech.pipeline import SpeechTools
-from tessera_speech.routes import RECORDING_ROUTES, ROUTES
+from tessera_speech.routes.handlers import RECORDING_ROUTES, ROUTES
 
 FORM_BYTES = 1024 * 1024
 """What a form may have beside its file."""

@@ -19,22 +19,22 @@ import uuid
 import aiohttp
 import msgspec
 
+from tessera.api.transcriptions.submission import queue_of_transcriptions
 from tessera.errors import SettingsError, TesseraError
 from tessera.hub.store import ensure
-from tessera.jobs.artifact_places import make_artifacts
-from tessera.jobs.celery_app import CeleryBell, make_app
+from tessera.jobs.artifacts.places import make_artifacts
+from tessera.jobs.bell import CeleryBell, make_app
 from tessera.jobs.records import WorkerInfo
-from tessera.jobs.runner import Runner
-from tessera.jobs.transcription_submission import queue_of_transcriptions
+from tessera.jobs.worker.process import serve_jobs
+from tessera.jobs.worker.runner import Runner
 from tessera.jobs.worker_store import WorkerStore
-from tessera.jobs.working import serve_jobs
-from tessera.settings import Settings, load
+from tessera.settings.load import Settings, load
 from tessera.telemetry import configure_logging
 from tessera.wire.engine import Transcribe, Transcript
 from tessera.wire.models import Model, ModelList
-from tessera_speech.job_pipeline import BYTES_PER_SAMPLE, TranscriptionJobs
-from tessera_speech.piece_client import PieceClient
-from tessera_speech.piece_routes import MOST_BYTES
+from tessera_speech.background.piece_client import PieceClient
+from tessera_speech.background.pipeline import BYTES_PER_SAMPLE, TranscriptionJobs
+from tessera_speech.routes.pieces import MOST_BYTES
 
 logger = logging.getLogger(__name__)
 

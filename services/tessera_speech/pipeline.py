@@ -7,10 +7,10 @@ from pathlib import Path
 from prometheus_client import Histogram
 
 from tessera.engine.client import EngineClient
-from tessera.settings_media import SpeechSettings
+from tessera.settings.video import SpeechSettings
 from tessera.wire.engine import Ready
-from tessera_speech.synthesis import Synthesis
-from tessera_speech.transcription import Transcription
+from tessera_speech.synthesis.text_to_audio import Synthesis
+from tessera_speech.transcription.audio_to_text import Transcription
 
 
 class SpeechTools:

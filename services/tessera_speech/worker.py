@@ -9,16 +9,16 @@ import logging
 import time
 from itertools import pairwise
 
-from tessera import settings as configuration
 from tessera.engine.process import Engine, run
 from tessera.errors import SettingsError
 from tessera.hub import store
-from tessera.settings import Settings
+from tessera.settings import load as configuration
+from tessera.settings.load import Settings
 from tessera.telemetry import configure_logging
 from tessera.wire.engine import MAX_MESSAGE_BYTES, Ready
-from tessera_speech.readers import kind_of, reader_of
-from tessera_speech.transcripts import Transcripts
-from tessera_speech.voice_activity import RATE, model_file
+from tessera_speech.recordings.voice_activity import RATE, model_file
+from tessera_speech.text.readers import kind_of, reader_of
+from tessera_speech.transcription.transcripts import Transcripts
 
 logger = logging.getLogger(__name__)
 
@@ -38,12 +38,13 @@ def build(settings: Settings) -> Engine:
     # Imported here, not above, so that the report of the start can say how long the imports took.
     import transformers  # noqa: PLC0415
 
-    from tessera import device as devices  # noqa: PLC0415
-    from tessera.engine.codec_speech import CodecSpeechQueue  # noqa: PLC0415
-    from tessera.engine.speech import SpeechEngine  # noqa: PLC0415
-    from tessera.models import speech_csm, speech_fastspeech  # noqa: PLC0415
-    from tessera.models.speech_synthesis import Synthesizer, load_synthesizer  # noqa: PLC0415
-    from tessera.models.speech_transcription import load_transcriber  # noqa: PLC0415
+    from tessera.device import hardware as devices  # noqa: PLC0415
+    from tessera.speech.codec import csm as speech_csm  # noqa: PLC0415
+    from tessera.speech.codec.queue import CodecSpeechQueue  # noqa: PLC0415
+    from tessera.speech.engine import SpeechEngine  # noqa: PLC0415
+    from tessera.speech.synthesis import fastspeech as speech_fastspeech  # noqa: PLC0415
+    from tessera.speech.synthesis.vits import Synthesizer, load_synthesizer  # noqa: PLC0415
+    from tessera.speech.transcription.transcriber import load_transcriber  # noqa: PLC0415
 
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()

@@ -5,10 +5,10 @@ from __future__ import annotations
 from litestar import Litestar
 from prometheus_client import CollectorRegistry
 
+from tessera.engine.host import EngineHost
 from tessera.language.metrics import GenerationMetrics
 from tessera.language.pinning import pin
-from tessera.language.service import EngineHost
-from tessera.settings import Settings
+from tessera.settings.load import Settings
 from tessera.web.app import build_app
 from tessera_text.pipeline import TextTools, build_tools
 from tessera_text.routes import ROUTES

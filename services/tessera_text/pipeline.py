@@ -8,20 +8,20 @@ from dataclasses import dataclass
 from typing import Any
 
 from tessera.engine.client import EngineClient
+from tessera.engine.host import context_of, directory_of
 from tessera.errors import InvalidRequestError, ModelLoadError
 from tessera.language.chat import ChatCompletions
 from tessera.language.completions import Completions
 from tessera.language.conversation import rendered, written
-from tessera.language.dialects import Dialect
 from tessera.language.embeddings import Embeddings
 from tessera.language.generation import Generator, Limits, Prompt
-from tessera.language.literals import Literals
 from tessera.language.metrics import GenerationMetrics
-from tessera.language.service import context_of, directory_of
-from tessera.language.template import ChatTemplate
-from tessera.language.tokenizer import Tokenizer
+from tessera.language.parsers.dialects import Dialect
 from tessera.language.tokens import Tokens
-from tessera.settings import TextSettings
+from tessera.settings.load import TextSettings
+from tessera.tokenizer.chat_template import ChatTemplate
+from tessera.tokenizer.literals import Literals
+from tessera.tokenizer.tokenizer import Tokenizer
 from tessera.wire.chat import ChatCompletionRequest, Message, TextPart
 from tessera.wire.engine import Ready
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tessera.settings import load
+from tessera.settings.load import load
 from tessera.telemetry import configure_logging
 from tessera.web.serve import serve
 from tessera_video.app import create_app

@@ -11,12 +11,12 @@ from contextlib import asynccontextmanager
 from litestar import Litestar
 from prometheus_client import CollectorRegistry
 
+from tessera.api.housekeeping import keeping
+from tessera.api.videos import routes as video_routes
 from tessera.errors import UnavailableError
-from tessera.jobs import video_routes
-from tessera.jobs.keeping import keeping
 from tessera.jobs.records import Counts
 from tessera.jobs.store import AsyncJobStore
-from tessera.settings import Settings
+from tessera.settings.load import Settings
 from tessera.web.app import build_app
 from tessera.web.metrics import ReportedMetrics
 from tessera.wire.models import Card

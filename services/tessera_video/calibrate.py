@@ -18,15 +18,15 @@ from typing import Any, get_args
 import numpy as np
 import numpy.typing as npt
 
-from tessera.cache.steps import DEFAULT_THRESHOLDS, StepCache, StepCacheKind
-from tessera.device import Device, choose, synchronize
-from tessera.engine import diffusion_calibration
-from tessera.engine.diffusion import DiffusionRequest
-from tessera.engine.diffusion_families import family_of
-from tessera.engine.diffusion_family import FamilyModel
+from tessera.device.hardware import Device, choose, synchronize
+from tessera.diffusion import calibration as diffusion_calibration
+from tessera.diffusion.families.base import FamilyModel
+from tessera.diffusion.families.registry import family_of
+from tessera.diffusion.request import DiffusionRequest
+from tessera.diffusion.step_cache.policies import DEFAULT_THRESHOLDS, StepCache, StepCacheKind
 from tessera.errors import TesseraError
 from tessera.hub.store import check, ensure
-from tessera.settings import load
+from tessera.settings.load import load
 from tessera.telemetry import configure_logging
 from tessera_video.dummy import build
 from tessera_video.loading import load_model

@@ -2,7 +2,7 @@
 drains.
 
 Writing happens in a thread of its own, so no step waits for a disk; and it is never worth a job: a full disk or a file
-that cannot be read costs time, not the video. Does not know what is in one (`tessera.engine.diffusion_checkpoint`).
+that cannot be read costs time, not the video. Does not know what is in one (`tessera.diffusion.checkpoint`).
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from __future__ import annotations
 import logging
 from concurrent.futures import Executor, Future
 
-from tessera.engine.diffusion import Freeze, Frozen, Resume
+from tessera.diffusion.request import Freeze, Frozen, Resume
 from tessera.errors import TesseraError
-from tessera.jobs.artifacts import ArtifactStore
-from tessera.jobs.runner import JobContext, JobStoppedError
+from tessera.jobs.artifacts.store import ArtifactStore
+from tessera.jobs.worker.runner import JobContext, JobStoppedError
 
 logger = logging.getLogger(__name__)
 

@@ -13,15 +13,15 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from tessera.engine.diffusion import DiffusionRequest, Freeze, VideoModel
+from tessera.diffusion.request import DiffusionRequest, Freeze, VideoModel
 from tessera.errors import InvalidRequestError
-from tessera.jobs.artifacts import ArtifactStore
-from tessera.jobs.runner import JobContext
+from tessera.jobs.artifacts.store import ArtifactStore
+from tessera.jobs.worker.runner import JobContext
 from tessera.telemetry import request_id_var
 from tessera.wire.jobs import Artifact, ImageInput, Job
 from tessera_video.faults import named_faults
-from tessera_video.provenance import comment_of
-from tessera_video.stills import image_file
+from tessera_video.files.provenance import comment_of
+from tessera_video.files.stills import image_file
 
 DENOISED_PERCENT = 95
 
@@ -50,7 +50,7 @@ class ImagePipeline:
         self.on_broken_device = on_broken_device
 
     def __call__(self, job: Job, context: JobContext) -> Mapping[str, Artifact]:
-        """A `tessera.jobs.runner.Handler`: `image-0`, `image-1` and so on.
+        """A `tessera.jobs.worker.runner.Handler`: `image-0`, `image-1` and so on.
 
         Raises:
             InvalidRequestError: the job is for another model.

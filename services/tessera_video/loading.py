@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tessera.device import Device
-from tessera.engine.diffusion_family import FamilyModel
-from tessera.engine.diffusion_pipeline import PipelineModel
+from tessera.device.hardware import Device
+from tessera.diffusion.families.base import FamilyModel
+from tessera.diffusion.loading.pipeline import Offloading, load
+from tessera.diffusion.loading.transformers import TransformerOptions
+from tessera.diffusion.whole_pipeline import PipelineModel
 from tessera.errors import ModelLoadError
-from tessera.models.diffusion import Offloading, load
-from tessera.models.diffusion_transformers import TransformerOptions
-from tessera.settings_media import VideoSettings
+from tessera.settings.video import VideoSettings
 from tessera_kernels import dispatch
 
 ENCODERS = ("text_encoder", "image_encoder")
@@ -31,7 +31,7 @@ def load_model(
         passes_alone: whether nothing but passes are computed here: prompts are encoded elsewhere.
 
     Raises:
-        ModelLoadError: see `tessera.models.diffusion.load`; or settings that do not go together.
+        ModelLoadError: see `tessera.diffusion.loading.pipeline.load`; or settings that do not go together.
     """
     shared = settings.devices > 1
     if shared and settings.attention != "exact":

@@ -14,10 +14,10 @@ import sys
 import time
 from typing import Any
 
-from tessera.device import Device, choose, synchronize
-from tessera.engine.diffusion import DiffusionRequest
-from tessera.engine.diffusion_batching import StepBatcher
-from tessera.engine.diffusion_wan import WanModel
+from tessera.device.hardware import Device, choose, synchronize
+from tessera.diffusion.batcher import StepBatcher
+from tessera.diffusion.families.wan.model import WanModel
+from tessera.diffusion.request import DiffusionRequest
 from tessera_video.dummy import build
 
 

@@ -17,21 +17,21 @@ import msgspec
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
-from tessera.cache.steps import DEFAULT_THRESHOLDS, StepCache
-from tessera.engine.diffusion import DiffusionRequest, Frames, Freeze, ResumeError, VideoModel
+from tessera.diffusion.request import DiffusionRequest, Frames, Freeze, ResumeError, VideoModel
+from tessera.diffusion.step_cache.policies import DEFAULT_THRESHOLDS, StepCache
 from tessera.errors import InvalidRequestError
-from tessera.jobs.artifacts import ArtifactStore
-from tessera.jobs.runner import JobContext
-from tessera.settings_media import VideoSettings
+from tessera.jobs.artifacts.store import ArtifactStore
+from tessera.jobs.worker.runner import JobContext
+from tessera.settings.video import VideoSettings
 from tessera.telemetry import request_id_var
 from tessera.wire.jobs import Artifact, Job, VideoInput
 from tessera_video.checkpoints import Checkpoints
-from tessera_video.extensions import ExtendedClip, OldClip, stills_of
 from tessera_video.faults import named_faults
-from tessera_video.muxing import CONTAINERS
-from tessera_video.previews import sender
-from tessera_video.provenance import comment_of
-from tessera_video.stills import SHEET_FRAMES, spritesheet_jpeg, thumbnail_jpeg
+from tessera_video.files.containers import CONTAINERS
+from tessera_video.files.extended_clip import ExtendedClip, OldClip, stills_of
+from tessera_video.files.preview_jpeg import sender
+from tessera_video.files.provenance import comment_of
+from tessera_video.files.stills import SHEET_FRAMES, spritesheet_jpeg, thumbnail_jpeg
 
 logger = logging.getLogger(__name__)
 
@@ -70,7 +70,7 @@ class VideoPipeline:
         self._writer = ThreadPoolExecutor(1, "checkpoint")
 
     def __call__(self, job: Job, context: JobContext) -> Mapping[str, Artifact]:
-        """A `tessera.jobs.runner.Handler`.
+        """A `tessera.jobs.worker.runner.Handler`.
 
         Raises:
             InvalidRequestError: the first frame is no image, or the job is for another model.

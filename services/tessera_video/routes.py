@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from litestar.types import ControllerRouterHandler
 
-from tessera.jobs.video_routes import Mounted
+from tessera.api.videos.routes import Mounted
 from tessera.web.models import MODEL_ROUTES
 
 

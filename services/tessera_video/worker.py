@@ -21,31 +21,31 @@ import diffusers
 import msgspec
 import torch
 
-from tessera.device import Device, free_bytes, yield_to_interactive
-from tessera.engine import diffusion_calibration
-from tessera.engine.diffusion import VideoModel
-from tessera.engine.diffusion_batching import StepBatcher
-from tessera.engine.diffusion_family import FamilyModel
-from tessera.engine.diffusion_memory import MemoryRoom
+from tessera.api.job_resources import queue_of
+from tessera.device.hardware import Device, free_bytes, yield_to_interactive
+from tessera.diffusion import calibration as diffusion_calibration
+from tessera.diffusion.batcher import StepBatcher
+from tessera.diffusion.families.base import FamilyModel
+from tessera.diffusion.loading.lora_files import load_adapters
+from tessera.diffusion.request import VideoModel
 from tessera.errors import ModelLoadError, TesseraError
 from tessera.hub.adapters import adapter_files
+from tessera.hub.clip_memory import MemoryRoom
 from tessera.hub.store import check, ensure
-from tessera.jobs.artifact_places import make_artifacts
-from tessera.jobs.celery_app import CeleryBell, make_app
+from tessera.jobs.artifacts.places import make_artifacts
+from tessera.jobs.bell import CeleryBell, make_app
 from tessera.jobs.records import WorkerInfo
-from tessera.jobs.runner import Runner
-from tessera.jobs.serving import queue_of
+from tessera.jobs.worker.process import serve_jobs
+from tessera.jobs.worker.runner import Runner
 from tessera.jobs.worker_store import WorkerStore
-from tessera.jobs.working import serve_jobs
-from tessera.models.diffusion_adapters import load_adapters
-from tessera.settings import Settings, load
-from tessera.settings_media import VideoSettings
+from tessera.settings.load import Settings, load
+from tessera.settings.video import VideoSettings
 from tessera.telemetry import configure_logging
 from tessera.wire.models import Card, ClipMemory
-from tessera_video.companion import companions, device_of, share_passes
 from tessera_video.images import ImagePipeline
 from tessera_video.loading import computed_as, load_model
 from tessera_video.pipeline import VideoPipeline
+from tessera_video.rank_worker import companions, device_of, share_passes
 
 logger = logging.getLogger(__name__)
 

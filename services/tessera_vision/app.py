@@ -10,9 +10,9 @@ from contextlib import asynccontextmanager
 from litestar import Litestar
 from prometheus_client import CollectorRegistry
 
+from tessera.engine.host import EngineHost
 from tessera.language.metrics import GenerationMetrics
-from tessera.language.service import EngineHost
-from tessera.settings import Settings
+from tessera.settings.load import Settings
 from tessera.web.app import build_app
 from tessera_vision.pipeline import VisionTools, build_tools
 from tessera_vision.routes import ROUTES

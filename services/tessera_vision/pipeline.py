@@ -17,17 +17,17 @@ from PIL import Image
 from transformers import AutoProcessor
 
 from tessera.engine.client import EngineClient
+from tessera.engine.host import context_of, directory_of
 from tessera.errors import InvalidRequestError, ModelLoadError, OverloadedError
 from tessera.language.chat import ChatCompletions
 from tessera.language.conversation import rendered, written
-from tessera.language.dialects import Dialect
 from tessera.language.generation import Generator, Limits, Prompt
 from tessera.language.metrics import GenerationMetrics
-from tessera.language.service import context_of, directory_of
-from tessera.language.template import ChatTemplate
-from tessera.language.tokenizer import Tokenizer
+from tessera.language.parsers.dialects import Dialect
 from tessera.language.tokens import Tokens
-from tessera.settings import VisionSettings
+from tessera.settings.load import VisionSettings
+from tessera.tokenizer.chat_template import ChatTemplate
+from tessera.tokenizer.tokenizer import Tokenizer
 from tessera.wire.chat import ChatCompletionRequest, ImagePart, Message
 from tessera.wire.engine import Array, Ready
 from tessera_vision.images import ImageLimits, decode_data_url

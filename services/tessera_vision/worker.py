@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from tessera.engine.process import run
-from tessera.settings import load
+from tessera.settings.load import load
 from tessera.telemetry import configure_logging
 
 
@@ -15,7 +15,7 @@ def main() -> None:
     configure_logging("vision-engine", level=settings.suite.log_level, form=settings.suite.log_format)
     started = time.perf_counter()
     # Imported here, so that a wrong setting is told before seconds of imports.
-    from tessera.engine.sequence_start import start_sequence_engine  # noqa: PLC0415
+    from tessera.sequence.start import start_sequence_engine  # noqa: PLC0415
 
     run(lambda: start_sequence_engine(settings.vision.model, settings.vision.engine, settings.models_dir, started))
 

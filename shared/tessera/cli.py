@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from tessera.errors import SettingsError, TesseraError
 
 if TYPE_CHECKING:
-    from tessera.settings import Settings
+    from tessera.settings.load import Settings
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -172,7 +172,7 @@ def _add_suite_options(parser: argparse.ArgumentParser) -> None:
 
 def _load(given: argparse.Namespace) -> tuple[Settings, dict[str, Any]]:
     """The settings with what the command line set, and that alone."""
-    from tessera import settings  # noqa: PLC0415
+    from tessera.settings import load as settings  # noqa: PLC0415
 
     overrides: dict[str, Any] = {}
     for option, section in (("data", "suite"), ("host", "gateway"), ("port", "gateway")):
@@ -183,7 +183,7 @@ def _load(given: argparse.Namespace) -> tuple[Settings, dict[str, Any]]:
 
 
 def _up(given: argparse.Namespace) -> int:
-    from tessera.settings import config_path  # noqa: PLC0415
+    from tessera.settings.load import config_path  # noqa: PLC0415
     from tessera.suite import parts, supervisor  # noqa: PLC0415
 
     settings, overrides = _load(given)
@@ -198,8 +198,7 @@ def _up(given: argparse.Namespace) -> int:
 
 
 def _doctor(given: argparse.Namespace) -> int:
-    from tessera import doctor  # noqa: PLC0415
-    from tessera.suite import parts  # noqa: PLC0415
+    from tessera.suite import doctor, parts  # noqa: PLC0415
 
     settings, _ = _load(given)
     findings = doctor.examine(settings, parts.select(given.only, settings))
@@ -208,7 +207,7 @@ def _doctor(given: argparse.Namespace) -> int:
 
 
 def _demo(given: argparse.Namespace) -> int:
-    from tessera import demo  # noqa: PLC0415
+    from tessera.demo import run as demo  # noqa: PLC0415
     from tessera.suite.parts import local_url  # noqa: PLC0415
 
     settings, _ = _load(given)
@@ -332,7 +331,7 @@ def _say(text: str) -> None:
 
 
 def _config(_: argparse.Namespace) -> int:
-    from tessera.settings_example import example  # noqa: PLC0415
+    from tessera.settings.example import example  # noqa: PLC0415
 
     print(example(), end="")
     return 0

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from tessera import settings
-from tessera.settings_example import example
+from tessera.settings import load as settings
+from tessera.settings.example import example
 
 ROOT = Path(__file__).parents[2]
 COMPOSE = ROOT / "compose"

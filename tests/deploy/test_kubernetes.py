@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tessera import settings
+from tessera.settings import load as settings
 
 ROOT = Path(__file__).parents[2]
 KUSTOMIZATIONS = ("k8s/base", "k8s/overlays/cpu", "k8s/overlays/gpu")

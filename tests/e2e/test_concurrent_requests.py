@@ -13,7 +13,7 @@ from typing import Any
 import openai
 import pytest
 
-from tessera.demo_page import picture
+from tessera.demo.page import picture
 
 TEXT = "smollm2-135m-instruct"
 # Answers to these are nowhere a close call (the two likeliest tokens differ by 0.02 or more in log-probability).

@@ -10,7 +10,7 @@ from typing import Any
 import openai
 import pytest
 
-from tessera.demo_page import picture
+from tessera.demo.page import picture
 
 TEXT = "smollm2-135m-instruct"
 VISION = "scenes-vision"

@@ -12,7 +12,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tessera.starters.recipe import Evaluation
-from tessera_kernels.int8_decoder import machine
+from tessera_kernels.cpu import instructions as machine
 from tessera_text.starter.smollm2_judge import RECIPE, knows
 
 MODEL = "smollm2-135m-instruct"

@@ -11,9 +11,23 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from tessera_kernels import bench, bench_parts, bench_report, bench_run, measure
-from tessera_kernels.cases import Case, cases_of, measured_ops, relative_rms, unequal
-from tessera_kernels.measure import Timed
+from tessera_kernels.bench import (
+    __main__ as bench,
+)
+from tessera_kernels.bench import (
+    measure,
+)
+from tessera_kernels.bench import (
+    report as bench_report,
+)
+from tessera_kernels.bench import (
+    results as bench_parts,
+)
+from tessera_kernels.bench import (
+    run as bench_run,
+)
+from tessera_kernels.bench.cases import Case, cases_of, measured_ops, relative_rms, unequal
+from tessera_kernels.bench.measure import Timed
 from tessera_kernels.roofline import Cost, Peaks, fraction, least_seconds, limited_by
 
 PEAKS = Peaks(bandwidth=100.0, flops={"bf16": 1000.0})
@@ -25,7 +39,7 @@ def test_every_op_is_right_on_tiny_shapes(op, capsys):
 
 
 def test_every_op_with_kernels_is_measured_and_has_all_its_rooms():
-    folder = Path(bench.__file__).parent
+    folder = Path(bench.__file__).parents[1]
     with_kernels = {path.parent.name for name in ("triton", "launches") for path in folder.glob(f"*/{name}.py")}
     rooms = ("__init__", "reference", "triton", "launches", "cost", "bench")
     missing = [f"{op}/{room}.py" for op in with_kernels for room in rooms if not (folder / op / f"{room}.py").is_file()]

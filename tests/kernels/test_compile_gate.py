@@ -11,17 +11,17 @@ from pathlib import Path
 import pytest
 import torch
 
-from tessera_kernels import gate
 from tessera_kernels.chips import CHIPS, chip_of
-from tessera_kernels.gate_kept import Kept
-from tessera_kernels.launches import Launch
+from tessera_kernels.gate import __main__ as gate
+from tessera_kernels.gate.launch import Launch
+from tessera_kernels.gate.progress import Kept
 
 
 def compile_gate(cache: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """What the gate says in a process without the interpreter, from an empty cache."""
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     return subprocess.run(
-        [sys.executable, "-m", "tessera_kernels.gate", *arguments, "--json"],
+        [sys.executable, "-m", "tessera_kernels.gate.__main__", *arguments, "--json"],
         capture_output=True,
         text=True,
         env=environment | {"TRITON_CACHE_DIR": str(cache)},

@@ -15,12 +15,12 @@ from tests.kernels.support import BOUNDS, relative_rms
 from tests.services.video_models import FAMILY_KINDS, request, wan
 from torch import nn
 
-from tessera.cache.steps import StepCache
-from tessera.engine.diffusion_cogvideox import CogVideoXModel
-from tessera.engine.diffusion_families import family_of
-from tessera.engine.diffusion_wan import WanModel
-from tessera.models.diffusion_transformers import TransformerOptions, prepare
-from tessera.models.fused_blocks.attention import masked_first
+from tessera.diffusion.families.block_attention import masked_first
+from tessera.diffusion.families.cogvideox.model import CogVideoXModel
+from tessera.diffusion.families.registry import family_of
+from tessera.diffusion.families.wan.model import WanModel
+from tessera.diffusion.loading.transformers import TransformerOptions, prepare
+from tessera.diffusion.step_cache.policies import StepCache
 from tessera_kernels import dispatch
 from tessera_kernels.attention import triton as attention_launcher
 from tessera_kernels.layer_norm import triton as norm_launcher

@@ -17,7 +17,7 @@ from tessera_kernels.gated_activation import (
     reference,
     registered,
 )
-from tessera_kernels.paged_kv import dequantize
+from tessera_kernels.storage.paged_kv import dequantize
 
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
 QUANTIZED = [torch.int8, torch.float8_e4m3fn]

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from tessera_kernels import huge_pages
-from tessera_kernels.paged_kv import PagedKV
+from tessera_kernels.cpu import huge_pages
+from tessera_kernels.storage.paged_kv import PagedKV
 
 
 @pytest.mark.parametrize("size", [0, 1, huge_pages.HUGE, 5 * huge_pages.HUGE + 3])

@@ -11,10 +11,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tessera_kernels.int8_decoder import machine, products, rows
+from tessera_kernels.cpu import instructions as machine
+from tessera_kernels.cpu.team import Team
+from tessera_kernels.int8_decoder import products, rows
 from tessera_kernels.int8_decoder.attend import attend_rows
 from tessera_kernels.int8_decoder.layout import Field, Linear, fits, packed
-from tessera_kernels.int8_decoder.team import Team
 from tessera_kernels.int8_linear import quantize_weight
 
 pytestmark = pytest.mark.skipif(not machine.available(), reason="the processor has no AVX-512 VNNI")

@@ -91,7 +91,7 @@ def test_what_does_not_fit_is_refused():
 
 
 def test_without_a_place_for_compiled_code_it_is_compiled_each_time(monkeypatch):
-    from tessera_kernels import compiled
+    from tessera_kernels.cpu import compiled
 
     real = compiled.numba
 

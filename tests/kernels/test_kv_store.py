@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tessera_kernels.kv_store import kv_store, reference
 from tessera_kernels.kv_store import triton as kernels
-from tessera_kernels.paged_kv import LARGEST, PagedKV, dequantize
+from tessera_kernels.storage.paged_kv import LARGEST, PagedKV, dequantize
 
 DTYPES = [torch.float32, torch.float16, torch.bfloat16, *LARGEST]
 

@@ -16,8 +16,6 @@ from tessera_kernels.grouped_gemm import triton as grouped_launcher
 from tessera_kernels.moe import combine, moe, reference
 from tessera_kernels.moe import triton as launcher
 from tessera_kernels.moe_routing import Rule, plan, route
-from tessera_kernels.quantized_weight import QuantizedWeight
-from tessera_kernels.quantized_weight import dequantize as dequantize_quantized
 from tessera_kernels.quantizers import (
     quantize_fp8,
     quantize_int4,
@@ -26,8 +24,10 @@ from tessera_kernels.quantizers import (
     quantize_nvfp4,
     quantize_scaled,
 )
-from tessera_kernels.scaled_weight import ScaledWeight
-from tessera_kernels.scaled_weight import dequantize as dequantize_scaled
+from tessera_kernels.storage.quantized_weight import QuantizedWeight
+from tessera_kernels.storage.quantized_weight import dequantize as dequantize_quantized
+from tessera_kernels.storage.scaled_weight import ScaledWeight
+from tessera_kernels.storage.scaled_weight import dequantize as dequantize_scaled
 
 FP8 = torch.float8_e4m3fn
 WAYS = {

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tessera_kernels.kv_store import kv_store
 from tessera_kernels.paged_attention import Ragged, cpu, paged_attention
-from tessera_kernels.paged_kv import LARGEST, PagedKV, dequantize, quantize, slot_bytes
+from tessera_kernels.storage.paged_kv import LARGEST, PagedKV, dequantize, quantize, slot_bytes
 
 
 def independent(query_QD, keys_LHD, values_LHE, own, scaling, window, softcap, sinks):

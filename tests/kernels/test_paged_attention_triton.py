@@ -14,8 +14,8 @@ from tessera_kernels.kv_store import kv_store
 from tessera_kernels.paged_attention import Ragged, paged_attention, reference
 from tessera_kernels.paged_attention import triton as kernels
 from tessera_kernels.paged_attention.layout import layout
-from tessera_kernels.paged_kv import LARGEST, PagedKV
-from tessera_kernels.split_combine import parts_of, split_combine
+from tessera_kernels.storage.paged_kv import LARGEST, PagedKV
+from tessera_kernels.triton_parts.split_combine import parts_of, split_combine
 
 CPU = torch.device("cpu")
 

@@ -10,7 +10,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tessera_kernels.quantized_weight import E2M1, QuantizedWeight, dequantize, exponents
 from tessera_kernels.quantizers import (
     layer_error,
     quantize_fp8,
@@ -20,6 +19,7 @@ from tessera_kernels.quantizers import (
     quantize_nvfp4,
     table,
 )
+from tessera_kernels.storage.quantized_weight import E2M1, QuantizedWeight, dequantize, exponents
 
 WAYS = {
     "int4 32": (lambda w: quantize_int4(w, 32), 0.11),

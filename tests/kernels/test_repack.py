@@ -8,8 +8,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tessera_kernels.quantized_weight import dequantize, pack, unpack
 from tessera_kernels.repack import from_awq, from_gguf, from_gptq
+from tessera_kernels.storage.quantized_weight import dequantize, pack, unpack
 
 AWQ_ORDER = [0, 2, 4, 6, 1, 3, 5, 7]
 

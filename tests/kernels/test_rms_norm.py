@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.kernels.support import BOUNDS, poisoned, relative_rms
 
-from tessera_kernels.paged_kv import LARGEST, dequantize
 from tessera_kernels.rms_norm import add_rms_norm, cpu, reference, registered, rms_norm, rms_norm_quantized
+from tessera_kernels.storage.paged_kv import LARGEST, dequantize
 
 QUANTIZED = [torch.int8, torch.float8_e4m3fn]
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]

@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.kernels.support import BOUNDS, poisoned, relative_rms
 
-from tessera_kernels.paged_kv import LARGEST
 from tessera_kernels.quantizers import quantize_scaled
 from tessera_kernels.scaled_linear import quantize, quantize_tokens, reference, scaled_linear
 from tessera_kernels.scaled_linear import triton as launcher
-from tessera_kernels.scaled_weight import dequantize
+from tessera_kernels.storage.paged_kv import LARGEST
+from tessera_kernels.storage.scaled_weight import dequantize
 
 FP8 = torch.float8_e4m3fn
 WAYS = {

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tessera_kernels import tune, tuning
-from tessera_kernels.cases import Choice, choices_of, measured_ops
+from tessera_kernels.bench.cases import Choice, choices_of, measured_ops
 
 DEVICE = "NVIDIA H100 80GB HBM3"
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from tests.kernels.support import BOUNDS, poisoned, relative_rms
 
 from tessera_kernels.chips import CHIPS
-from tessera_kernels.quantized_weight import E2M1, QuantizedWeight, dequantize
 from tessera_kernels.quantizers import quantize_fp8, quantize_int4, quantize_int8, quantize_mxfp4, quantize_nvfp4
+from tessera_kernels.storage.quantized_weight import E2M1, QuantizedWeight, dequantize
 from tessera_kernels.weight_only_linear import reference, weight_only_linear
 from tessera_kernels.weight_only_linear import triton as launcher
 from tessera_kernels.weight_only_linear.decode import numbers_of

@@ -13,8 +13,8 @@ from gguf.quants import quantize as quantize_gguf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tessera_kernels.quantized_weight import dequantize
 from tessera_kernels.quantizers import layer_error, quantize_int4, quantize_int4_offsets, quantize_int8
+from tessera_kernels.storage.quantized_weight import dequantize
 from tessera_kernels.weight_only_linear import pack, packed_int4_linear, packs, reference
 
 WAYS = {

@@ -16,16 +16,16 @@ from diffusers.training_utils import _collate_lora_metadata
 from safetensors.torch import load_file, save_file
 from tests.services.video_models import cogvideox, hunyuan, ltx, mochi, request, wan
 
-from tessera.engine.diffusion import DiffusionRequest
-from tessera.engine.diffusion_families import family_of
-from tessera.engine.diffusion_family import FamilyModel
-from tessera.engine.diffusion_pipeline import PipelineModel
+from tessera.api.videos.request import make_input, read_request
+from tessera.diffusion.families.base import FamilyModel
+from tessera.diffusion.families.registry import family_of
+from tessera.diffusion.loading import lora_files as diffusion_adapters
+from tessera.diffusion.loading.lora_files import load_adapters
+from tessera.diffusion.request import DiffusionRequest
+from tessera.diffusion.whole_pipeline import PipelineModel
 from tessera.errors import InvalidRequestError, ModelLoadError, SettingsError
 from tessera.hub.adapters import adapter_files
-from tessera.jobs.video_request import make_input, read_request
-from tessera.models import diffusion_adapters
-from tessera.models.diffusion_adapters import load_adapters
-from tessera.settings import VideoSettings
+from tessera.settings.load import VideoSettings
 from tessera.web.forms import Form
 from tessera.wire.jobs import VideoInput
 from tessera.wire.models import Card

@@ -19,14 +19,14 @@ from tests.services.random_video import build
 from tests.services.test_video_adapters import ours, saved, weights
 from tests.services.video_models import cogvideox, ltx, request, wan
 
-from tessera.cache.steps import StepCache
-from tessera.device import Device
-from tessera.engine.diffusion_family import FamilyModel
+from tessera.device.hardware import Device
+from tessera.diffusion.families.base import FamilyModel
+from tessera.diffusion.loading.lora_files import load_adapters
+from tessera.diffusion.loading.pipeline import load
+from tessera.diffusion.parallel.context import check_divisible
+from tessera.diffusion.step_cache.policies import StepCache
 from tessera.errors import InvalidRequestError, ModelLoadError
-from tessera.models.context_parallel import check_divisible
-from tessera.models.diffusion import load
-from tessera.models.diffusion_adapters import load_adapters
-from tessera.settings_media import VideoSettings
+from tessera.settings.video import VideoSettings
 from tessera_video.loading import computed_as, load_model
 
 CPU = Device(torch.device("cpu"), torch.float32, "cpu")
@@ -37,10 +37,10 @@ from pathlib import Path
 import numpy as np
 import torch
 from tests.services.video_models import picture, request
-from tessera.settings import load
-from tessera.models.diffusion_adapters import load_adapters
+from tessera.settings.load import load
+from tessera.diffusion.loading.lora_files import load_adapters
 from tessera.hub.adapters import adapter_files
-from tessera_video.companion import companions, device_of, share_passes
+from tessera_video.rank_worker import companions, device_of, share_passes
 from tessera_video.loading import load_model
 
 torch.set_num_threads(1)
@@ -174,6 +174,6 @@ def children(pid: int) -> list[int]:
                 command = (folder / "cmdline").read_text()
             except OSError:
                 continue
-            if parent == pid and "tessera_video.companion" in command:
+            if parent == pid and "tessera_video.rank_worker" in command:
                 found.append(int(folder.name))
     return found

@@ -25,15 +25,15 @@ from transformers import (
     UMT5EncoderModel,
 )
 
-from tessera.device import Device
-from tessera.engine.diffusion import DiffusionRequest, Resume, ResumeError
-from tessera.engine.diffusion_batching import StepBatcher
-from tessera.engine.diffusion_checkpoint import freeze, restore
-from tessera.engine.diffusion_prompts import PromptCache
-from tessera.engine.diffusion_wan import WanModel
+from tessera.device.hardware import Device
+from tessera.diffusion.batcher import StepBatcher
+from tessera.diffusion.checkpoint import freeze, restore
+from tessera.diffusion.families.wan.model import WanModel
+from tessera.diffusion.loading.pipeline import load
+from tessera.diffusion.prompt_cache import PromptCache
+from tessera.diffusion.request import DiffusionRequest, Resume, ResumeError
 from tessera.errors import InvalidRequestError, ModelLoadError
 from tessera.hub.cards import read_card
-from tessera.models.diffusion import load
 
 CPU = Device(torch.device("cpu"), torch.float32, "cpu")
 SIZE = {"width": 32, "height": 32}

@@ -14,15 +14,15 @@ import pytest
 import torch
 from tests.services.video_models import FAMILY_KINDS, cogvideox, hunyuan, ltx, mochi, picture, request
 
-from tessera.device import Device
-from tessera.engine.diffusion import DiffusionRequest, Resume
-from tessera.engine.diffusion_batching import StepBatcher
-from tessera.engine.diffusion_families import FAMILIES, family_of
-from tessera.engine.diffusion_family import FamilyModel
-from tessera.engine.diffusion_pipeline import PipelineModel
+from tessera.device.hardware import Device
+from tessera.diffusion.batcher import StepBatcher
+from tessera.diffusion.families.base import FamilyModel
+from tessera.diffusion.families.registry import FAMILIES, family_of
+from tessera.diffusion.loading.pipeline import load
+from tessera.diffusion.request import DiffusionRequest, Resume
+from tessera.diffusion.whole_pipeline import PipelineModel
 from tessera.errors import InvalidRequestError, ModelLoadError
 from tessera.hub.cards import read_card
-from tessera.models.diffusion import load
 
 CPU = Device(torch.device("cpu"), torch.float32, "cpu")
 MOST_DIFFERENCE = 1e-4

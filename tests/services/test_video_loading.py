@@ -13,12 +13,12 @@ import pytest
 import torch
 from tests.services.video_models import mochi, request, wan
 
-from tessera.device import Device
-from tessera.engine.diffusion_family import FamilyModel
+from tessera.device.hardware import Device
+from tessera.diffusion.families.base import FamilyModel
 from tessera.errors import SettingsError
 from tessera.models.quantized import Int8Linear
-from tessera.settings import load as load_settings
-from tessera.settings_media import VideoSettings
+from tessera.settings.load import load as load_settings
+from tessera.settings.video import VideoSettings
 from tessera_kernels import dispatch
 from tessera_video.loading import computed_as, load_model
 

@@ -14,14 +14,14 @@ import pytest
 import torch
 from tests.services.video_models import FAMILY_KINDS, request, wan
 
-from tessera import device
-from tessera.cache.steps import StepCache
-from tessera.engine.diffusion import DiffusionRequest
-from tessera.engine.diffusion_batching import StepBatcher
-from tessera.engine.diffusion_families import family_of
-from tessera.engine.diffusion_family import FamilyModel
-from tessera.engine.diffusion_memory import MemoryRoom, Shapes, estimate
+from tessera.device import hardware as device
+from tessera.diffusion.batcher import StepBatcher
+from tessera.diffusion.families.base import FamilyModel
+from tessera.diffusion.families.registry import family_of
+from tessera.diffusion.request import DiffusionRequest
+from tessera.diffusion.step_cache.policies import StepCache
 from tessera.errors import InvalidRequestError
+from tessera.hub.clip_memory import MemoryRoom, Shapes, estimate
 
 DEADLINE_S = 60.0
 WAN_14B = Shapes(

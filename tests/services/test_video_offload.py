@@ -16,17 +16,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.services.video_models import FAMILY_KINDS, mochi, picture, request, wan
 
-from tessera.cache.steps import StepCache
-from tessera.device import Device
-from tessera.engine.diffusion_family import FamilyModel
+from tessera.device.hardware import Device
+from tessera.diffusion.families.base import FamilyModel
+from tessera.diffusion.loading import pipeline as diffusion
+from tessera.diffusion.loading.offload_plan import Offload, Weights, decide, weights_of
+from tessera.diffusion.loading.pipeline import AS_STORED, Offloading, load
+from tessera.diffusion.loading.transformers import TransformerOptions
+from tessera.diffusion.step_cache.policies import StepCache
 from tessera.errors import ModelLoadError
-from tessera.models import diffusion
 from tessera.models.cpu_linear import PackedLinear
-from tessera.models.diffusion import AS_STORED, Offloading, load
-from tessera.models.diffusion_transformers import TransformerOptions
 from tessera.models.offload import SLOTS, StreamedBlocks, Visitors, tensors_of
-from tessera.models.offload_plan import Offload, Weights, decide, weights_of
-from tessera.settings_media import VideoSettings
+from tessera.settings.video import VideoSettings
 from tessera_video.loading import load_model
 
 CPU = Device(torch.device("cpu"), torch.float32, "cpu")

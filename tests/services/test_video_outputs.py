@@ -15,16 +15,16 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tessera.engine.diffusion import DiffusionRequest, Frames, OnStep, Resume
+from tessera.diffusion.request import DiffusionRequest, Frames, OnStep, Resume
 from tessera.errors import InvalidRequestError
-from tessera.jobs.artifacts import DirectoryArtifacts
+from tessera.jobs.artifacts.store import DirectoryArtifacts
 from tessera.jobs.records import Lease
-from tessera.jobs.runner import JobContext, JobStoppedError
+from tessera.jobs.worker.runner import JobContext, JobStoppedError
 from tessera.wire.jobs import ImageInput, Job, VideoInput
+from tessera_video.files.containers import CONTAINERS
+from tessera_video.files.provenance import comment_of
+from tessera_video.files.stills import image_file, spritesheet_jpeg, thumbnail_jpeg
 from tessera_video.images import ImagePipeline
-from tessera_video.muxing import CONTAINERS
-from tessera_video.provenance import comment_of
-from tessera_video.stills import image_file, spritesheet_jpeg, thumbnail_jpeg
 
 PROMPT = 'Ein "Bär" 🐻 on\na boat; \\n = x'
 VIDEO = VideoInput(

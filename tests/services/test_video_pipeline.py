@@ -16,12 +16,12 @@ import pytest
 import torch
 from PIL import Image
 
-from tessera.engine.diffusion import DiffusionRequest, Frames, OnStep, Resume, ResumeError
+from tessera.diffusion.request import DiffusionRequest, Frames, OnStep, Resume, ResumeError
 from tessera.errors import EngineDiedError, InvalidRequestError, StorageFullError, UnavailableError
-from tessera.jobs.artifacts import DirectoryArtifacts, Pending
+from tessera.jobs.artifacts.store import DirectoryArtifacts, Pending
 from tessera.jobs.records import Lease
-from tessera.jobs.runner import JobContext, JobStoppedError
-from tessera.settings import VideoSettings
+from tessera.jobs.worker.runner import JobContext, JobStoppedError
+from tessera.settings.load import VideoSettings
 from tessera.telemetry import request_id_var
 from tessera.wire.jobs import Job, VideoInput
 from tessera_video.pipeline import VideoPipeline

@@ -19,20 +19,20 @@ from tests.services.random_video import build
 from tests.services.video_models import FAMILY_KINDS, request
 from torch.nn import functional
 
-from tessera.device import Device
-from tessera.engine.diffusion import DiffusionRequest, Frames, OnStep, Resume
-from tessera.engine.diffusion_batching import StepBatcher
-from tessera.engine.diffusion_families import family_of
-from tessera.engine.diffusion_family import FamilyModel
-from tessera.engine.diffusion_preview import LatentColours
-from tessera.jobs.artifacts import DirectoryArtifacts
+from tessera.device.hardware import Device
+from tessera.diffusion.batcher import StepBatcher
+from tessera.diffusion.families.base import FamilyModel
+from tessera.diffusion.families.registry import family_of
+from tessera.diffusion.loading.pipeline import load
+from tessera.diffusion.preview import LatentColours
+from tessera.diffusion.request import DiffusionRequest, Frames, OnStep, Resume
+from tessera.jobs.artifacts.store import DirectoryArtifacts
 from tessera.jobs.records import Lease
-from tessera.jobs.runner import JobContext
-from tessera.models.diffusion import load
-from tessera.settings import VideoSettings
+from tessera.jobs.worker.runner import JobContext
+from tessera.settings.load import VideoSettings
 from tessera.wire.jobs import Job, VideoInput
+from tessera_video.files.preview_jpeg import LONGEST_SIDE, MOST_BYTES, preview_jpeg, sender
 from tessera_video.pipeline import VideoPipeline
-from tessera_video.previews import LONGEST_SIDE, MOST_BYTES, preview_jpeg, sender
 
 CPU = torch.device("cpu")
 NEAR = 45

@@ -16,7 +16,12 @@ import pytest
 import torch
 from tests.services.video_models import cogvideox, hunyuan, ltx, request, wan
 
-from tessera.cache.steps import (
+from tessera.diffusion import calibration as diffusion_calibration
+from tessera.diffusion.batcher import StepBatcher
+from tessera.diffusion.families.base import FamilyModel
+from tessera.diffusion.families.registry import family_of
+from tessera.diffusion.request import DiffusionRequest, Resume
+from tessera.diffusion.step_cache.policies import (
     FirstBlock,
     Magnitude,
     Polynomial,
@@ -25,11 +30,6 @@ from tessera.cache.steps import (
     StepCacheKind,
     StepCalibration,
 )
-from tessera.engine import diffusion_calibration
-from tessera.engine.diffusion import DiffusionRequest, Resume
-from tessera.engine.diffusion_batching import StepBatcher
-from tessera.engine.diffusion_families import family_of
-from tessera.engine.diffusion_family import FamilyModel
 from tessera.errors import InvalidRequestError
 from tessera_video import overhead
 

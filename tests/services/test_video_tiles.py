@@ -14,14 +14,14 @@ import pytest
 import torch
 from tests.services.video_models import cogvideox, hunyuan, ltx, mochi, request, wan
 
-from tessera.engine.diffusion import DiffusionRequest
-from tessera.engine.diffusion_batching import StepBatcher
-from tessera.engine.diffusion_families import family_of
-from tessera.engine.diffusion_family import FamilyModel
-from tessera.engine.diffusion_memory import GIB, MemoryRoom, estimate
-from tessera.engine.diffusion_pipeline import PipelineModel
-from tessera.engine.diffusion_tiles import tile_pixels
+from tessera.diffusion.batcher import StepBatcher
+from tessera.diffusion.families.base import FamilyModel
+from tessera.diffusion.families.registry import family_of
+from tessera.diffusion.request import DiffusionRequest
+from tessera.diffusion.tiles import tile_pixels
+from tessera.diffusion.whole_pipeline import PipelineModel
 from tessera.errors import InvalidRequestError
+from tessera.hub.clip_memory import GIB, MemoryRoom, estimate
 
 CPU = torch.device("cpu")
 DEADLINE_S = 120.0

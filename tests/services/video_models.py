@@ -24,7 +24,7 @@ from transformers import (
     UMT5EncoderModel,
 )
 
-from tessera.engine.diffusion import DiffusionRequest
+from tessera.diffusion.request import DiffusionRequest
 
 
 def request(**values: Any) -> DiffusionRequest:

@@ -34,16 +34,16 @@ if options.largest_file:
 import msgspec  # noqa: E402
 from celery import signals  # noqa: E402
 
+from tessera.api.job_resources import queue_of  # noqa: E402
 from tessera.errors import TesseraError  # noqa: E402
-from tessera.jobs.artifact_places import make_artifacts  # noqa: E402
-from tessera.jobs.celery_app import CeleryBell, listen, make_app  # noqa: E402
-from tessera.jobs.presence import Presence  # noqa: E402
+from tessera.jobs.artifacts.places import make_artifacts  # noqa: E402
+from tessera.jobs.bell import CeleryBell, listen, make_app  # noqa: E402
 from tessera.jobs.reaper import Reaper  # noqa: E402
 from tessera.jobs.records import WorkerInfo  # noqa: E402
-from tessera.jobs.runner import JobContext, JobStoppedError, Runner  # noqa: E402
-from tessera.jobs.serving import queue_of  # noqa: E402
+from tessera.jobs.worker.presence import Presence  # noqa: E402
+from tessera.jobs.worker.runner import JobContext, JobStoppedError, Runner  # noqa: E402
 from tessera.jobs.worker_store import WorkerStore  # noqa: E402
-from tessera.settings import load  # noqa: E402
+from tessera.settings.load import load  # noqa: E402
 from tessera.wire.jobs import Artifact, Job, VideoInput  # noqa: E402
 from tessera.wire.models import Card  # noqa: E402
 

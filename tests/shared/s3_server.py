@@ -11,7 +11,7 @@ from pathlib import Path
 import botocore.session
 import httpx
 
-from tessera.settings_jobs import ArtifactSettings
+from tessera.settings.jobs import ArtifactSettings
 
 START_S = 120.0
 

@@ -78,7 +78,7 @@ def _model(name: str) -> dict[str, object]:
 
 
 def suite(directory: Path, specs: list[dict[str, object]]) -> int:
-    from tessera.settings import environment, load
+    from tessera.settings.load import environment, load
     from tessera.suite import embedded_redis, lock
     from tessera.suite.parts import Part, Selection, local_url
     from tessera.suite.report import Terminal

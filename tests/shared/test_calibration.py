@@ -10,8 +10,8 @@ from safetensors.torch import save_file
 from torch import nn
 
 from tessera.hub.cards import weight_files
-from tessera.models.calibration import FILE, Calibration, calibrate, kept
-from tessera_kernels.paged_kv import PagedKV
+from tessera.sequence.runner.calibration import FILE, Calibration, calibrate, kept
+from tessera_kernels.storage.paged_kv import PagedKV
 
 
 def find(times: list[int]) -> Calibration:
@@ -61,7 +61,7 @@ def test_where_nothing_can_be_written_it_is_found_each_time(directory: Path, mon
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("tessera.models.calibration.save_file", full)
+    monkeypatch.setattr("tessera.sequence.runner.calibration.save_file", full)
     times: list[int] = []
     for _ in range(2):
         assert kept(directory, "", lambda: find(times)).inputs["a.b"].tolist() == [0, 1, 2, 3]

@@ -11,7 +11,7 @@ import pytest
 
 from tessera.cli import main
 from tessera.hub.cards import write_card
-from tessera.settings_example import example
+from tessera.settings.example import example
 from tessera.wire.models import Card
 
 

@@ -6,15 +6,17 @@ import pytest
 import torch
 import transformers
 
-from tessera.device import choose
-from tessera.engine.batch import Batch, Chunk
-from tessera.engine.sequence_request import SequenceRequest
-from tessera.models import compiled_decoder, sequence_runner
+from tessera.device.hardware import choose
 from tessera.models.quantized import Int8Linear
-from tessera.models.rotary_order import halves
-from tessera.models.sequence_runner import SequenceRunner
+from tessera.sequence.batch import Batch, Chunk
+from tessera.sequence.request import SequenceRequest
+from tessera.sequence.runner import sequence_runner
+from tessera.sequence.runner.compiled import decoder as compiled_decoder
+from tessera.sequence.runner.compiled.rotary_order import halves
+from tessera.sequence.runner.sequence_runner import SequenceRunner
 from tessera.wire.engine import Sampling
-from tessera_kernels.int8_decoder import cpu, machine
+from tessera_kernels.cpu import instructions as machine
+from tessera_kernels.int8_decoder import cpu
 
 pytestmark = pytest.mark.skipif(not machine.available(), reason="the processor has no AVX-512 VNNI")
 

@@ -12,9 +12,9 @@ import torch
 from diffusers.models.autoencoders.autoencoder_kl_wan import WanRMS_norm
 from tests.services.video_models import cogvideox, hunyuan, ltx, wan
 
-from tessera.engine.diffusion_adapters import Adapters, LowRank
-from tessera.models.cpu_diffusion import pack, quicken
+from tessera.diffusion.loading.cpu import pack, quicken
 from tessera.models.cpu_linear import PackedLinear, pack_linears
+from tessera.models.lora import Adapters, LowRank
 
 
 @pytest.mark.parametrize("make", [wan, ltx, cogvideox, hunyuan])

@@ -20,16 +20,17 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from tessera.cache.transfers import Copy
-from tessera.device import Device, choose
-from tessera.engine import sequence_start
-from tessera.engine.batch import Batch, Chunk
-from tessera.engine.sequence import SequenceEngine
-from tessera.engine.sequence_request import SequenceRequest
+from tessera.device.hardware import Device, choose
 from tessera.errors import ModelLoadError
-from tessera.models import attention, sequence_runner
-from tessera.models.sequence_runner import SequenceRunner
-from tessera.models.step_inputs import StaticInputs, padded_sizes
-from tessera.settings import SequenceEngineSettings
+from tessera.models import attention
+from tessera.sequence import start as sequence_start
+from tessera.sequence.batch import Batch, Chunk
+from tessera.sequence.engine import SequenceEngine
+from tessera.sequence.request import SequenceRequest
+from tessera.sequence.runner import sequence_runner
+from tessera.sequence.runner.sequence_runner import SequenceRunner
+from tessera.sequence.runner.step_inputs import StaticInputs, padded_sizes
+from tessera.settings.load import SequenceEngineSettings
 from tessera.wire.engine import Embed, Embedded, Generate, Ready, Sampling, Tokens
 from tessera_kernels.paged_attention import reference
 from tessera_kernels.rms_norm import cpu

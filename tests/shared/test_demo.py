@@ -17,8 +17,9 @@ import pytest
 from aiohttp import web
 from PIL import Image
 
-from tessera import demo, demo_pictures
-from tessera.demo_page import SIDE, picture
+from tessera.demo import pictures as demo_pictures
+from tessera.demo import run as demo
+from tessera.demo.page import SIDE, picture
 from tessera.wire.models import Card, Model, ModelList
 
 NOTICE = "random weights: the output is noise, only the way there is real"

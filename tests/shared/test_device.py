@@ -7,7 +7,9 @@ import sys
 
 import pytest
 
-GIVE_WAY = "import os; from tessera.device import yield_to_interactive; yield_to_interactive(); print(os.nice(0))"
+GIVE_WAY = (
+    "import os; from tessera.device.hardware import yield_to_interactive; yield_to_interactive(); print(os.nice(0))"
+)
 
 
 @pytest.mark.parametrize(("started_at", "then"), [(0, 10), (15, 15)])

@@ -12,10 +12,10 @@ from tessera.errors import InvalidRequestError
 from tessera.language.answers import Answer
 from tessera.language.constraints import constraint
 from tessera.language.conversation import described, rendered, retold, written
-from tessera.language.dialects import MISTRAL_THINK, THINK, Dialect
 from tessera.language.generation import Piece
-from tessera.language.template import ChatTemplate
-from tessera.language.tokenizer import Detokenizer, Tokenizer
+from tessera.language.parsers.dialects import MISTRAL_THINK, THINK, Dialect
+from tessera.tokenizer.chat_template import ChatTemplate
+from tessera.tokenizer.tokenizer import Detokenizer, Tokenizer
 from tessera.wire.chat import ChatCompletionRequest, Message
 from tessera.wire.engine import Thinking
 from tessera.wire.tools import CalledFunction, Function, JsonObjectFormat, TextFormat, Tool, ToolCall

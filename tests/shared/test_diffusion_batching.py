@@ -13,9 +13,9 @@ import numpy.typing as npt
 import pytest
 import torch
 
-from tessera.engine.diffusion import DiffusionRequest, DiffusionState, Frames, Resume, ResumeError
-from tessera.engine.diffusion_batching import PATIENCE, StepBatcher
-from tessera.engine.diffusion_costs import AGAIN, BatchCosts, sizes
+from tessera.diffusion.batch_costs import AGAIN, BatchCosts, sizes
+from tessera.diffusion.batcher import PATIENCE, StepBatcher
+from tessera.diffusion.request import DiffusionRequest, DiffusionState, Frames, Resume, ResumeError
 from tessera.errors import UnavailableError
 
 DEADLINE_S = 20.0

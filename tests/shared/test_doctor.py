@@ -11,10 +11,9 @@ from typing import Any
 
 import pytest
 
-from tessera import doctor
-from tessera.doctor import Finding
-from tessera.settings import Settings, load
-from tessera.suite import host, lock
+from tessera.settings.load import Settings, load
+from tessera.suite import doctor, host, lock
+from tessera.suite.doctor import Finding
 from tessera.suite.parts import Selection, local_url, parts, select
 
 

@@ -9,13 +9,13 @@ import torch
 import transformers
 from tokenizers import Tokenizer, models
 
-from tessera.device import choose
-from tessera.engine.draft import DraftModel
-from tessera.engine.sequence import SequenceEngine
-from tessera.engine.sequence_start import start_sequence_engine
+from tessera.device.hardware import choose
 from tessera.errors import ModelLoadError
-from tessera.models.sequence_runner import SequenceRunner
-from tessera.settings import SequenceEngineSettings
+from tessera.sequence.engine import SequenceEngine
+from tessera.sequence.runner.sequence_runner import SequenceRunner
+from tessera.sequence.speculation.draft_model import DraftModel
+from tessera.sequence.start import start_sequence_engine
+from tessera.settings.load import SequenceEngineSettings
 from tessera.wire.engine import Cancel, Generate, Ready, Sampling, Tokens
 
 VOCABULARY = 97

@@ -7,8 +7,8 @@ import asyncio
 import pytest
 from prometheus_client import CollectorRegistry
 
+from tessera.engine.host import EngineHost, directory_of
 from tessera.errors import ModelLoadError, ModelNotFoundError, UnavailableError
-from tessera.language.service import EngineHost, directory_of
 from tessera.wire.engine import Ready
 from tessera.wire.models import Card
 

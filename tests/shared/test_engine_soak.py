@@ -8,11 +8,11 @@ import pytest
 import torch
 import transformers
 
-from tessera.device import choose
-from tessera.engine.sequence import SequenceEngine
+from tessera.device.hardware import choose
 from tessera.errors import TesseraError
-from tessera.models.sequence_runner import SequenceRunner
-from tessera.settings import SequenceEngineSettings
+from tessera.sequence.engine import SequenceEngine
+from tessera.sequence.runner.sequence_runner import SequenceRunner
+from tessera.settings.load import SequenceEngineSettings
 from tessera.wire.engine import Embed, Embedded, Failed, Generate, Ready, Sampling, Tokens
 
 VOCABULARY = 61

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tessera.models.even_keys import even_keys
+from tessera.sequence.runner.compiled.key_smoothing import even_keys
 from tessera_kernels.int8_decoder import Layer, Linear, Sizes
 from tessera_kernels.int8_linear import int8_linear, quantize_weight
 

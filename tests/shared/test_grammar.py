@@ -15,13 +15,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-from tessera.engine.grammar import backends
-from tessera.engine.grammar.backends import check_backend, compiler_for
-from tessera.engine.grammar.matcher import AfterThinking, allowed, packed
-from tessera.engine.grammar.queue import Grammars
-from tessera.engine.grammar.schemas import UnsupportedSchemaError, narrowed
-from tessera.engine.grammar.vocabulary import Vocabulary
 from tessera.errors import InvalidRequestError, OverloadedError, StartError
+from tessera.sequence.grammar import backends
+from tessera.sequence.grammar.backends import check_backend, compiler_for
+from tessera.sequence.grammar.matcher import AfterThinking, allowed, packed
+from tessera.sequence.grammar.queue import Grammars
+from tessera.sequence.grammar.schemas import UnsupportedSchemaError, narrowed
+from tessera.sequence.grammar.vocabulary import Vocabulary
 from tessera.wire.engine import Grammar, Thinking
 
 MERGED = ["ab", "the", '{"', '":', '",', " 1", "true", "]}", '"}']
@@ -50,7 +50,7 @@ def byte_model(tmp_path_factory):
 
 
 def _bytes_of(alphabet):
-    from tessera.language.tokenizer import byte_alphabet
+    from tessera.tokenizer.tokenizer import byte_alphabet
 
     return byte_alphabet()
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 import transformers
 
-from tessera.models.vision import unsupported
+from tessera.sequence.runner.image_encoder import unsupported
 
 TEXT = {
     "hidden_size": 32,

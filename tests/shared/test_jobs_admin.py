@@ -13,11 +13,11 @@ import msgspec
 import pytest
 import redis
 
-from tessera.jobs.artifacts import DirectoryArtifacts
+from tessera.jobs.artifacts.store import DirectoryArtifacts
 from tessera.jobs.records import Lease
 from tessera.jobs.store import AsyncJobStore
 from tessera.jobs.worker_store import WorkerStore
-from tessera.settings import JobSettings, Settings, SuiteSettings
+from tessera.settings.load import JobSettings, Settings, SuiteSettings
 from tessera.wire.jobs import JobError
 
 SETTINGS = JobSettings(lease_s=30, reap_every_s=0.05, max_attempts=2, backoff_s=0)

@@ -20,17 +20,17 @@ from prometheus_client import CollectorRegistry
 from tests.shared.cutting_proxy import CuttingProxy
 from tests.shared.s3_server import S3Server
 
-from tessera.doctor import examine
+from tessera.api.videos import routes as video_routes
 from tessera.errors import NotFoundError, SettingsError, StorageFullError, UnavailableError
-from tessera.jobs import video_routes
-from tessera.jobs.artifact_places import make_artifacts
-from tessera.jobs.artifacts import ArtifactStore, DirectoryArtifacts
+from tessera.jobs.artifacts.places import make_artifacts
+from tessera.jobs.artifacts.s3 import S3Artifacts
+from tessera.jobs.artifacts.store import ArtifactStore, DirectoryArtifacts
 from tessera.jobs.records import Lease
-from tessera.jobs.runner import JobContext, Runner
-from tessera.jobs.s3_artifacts import S3Artifacts
+from tessera.jobs.worker.runner import JobContext, Runner
 from tessera.jobs.worker_store import WorkerStore
-from tessera.settings import JobSettings, Settings, SuiteSettings, load
-from tessera.settings_jobs import ArtifactSettings
+from tessera.settings.jobs import ArtifactSettings
+from tessera.settings.load import JobSettings, Settings, SuiteSettings, load
+from tessera.suite.doctor import examine
 from tessera.suite.parts import select
 from tessera.web.app import build_app
 from tessera.web.ranges import ByteRange, parse_range
@@ -337,7 +337,7 @@ def test_the_settings_say_where_files_are(tmp_path: Path) -> None:
 
 
 def test_a_bucket_without_its_extra_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "tessera.jobs.s3_artifacts", None)
+    monkeypatch.setitem(sys.modules, "tessera.jobs.artifacts.s3", None)
     monkeypatch.delitem(sys.modules, "s3fs", raising=False)
     settings = Settings(suite=SuiteSettings(data=str(tmp_path)), artifacts=ArtifactSettings(url="s3://bucket"))
     with pytest.raises(SettingsError, match=r"pip install 'tessera\[s3\]'"):

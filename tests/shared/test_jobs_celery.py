@@ -15,21 +15,21 @@ import pytest
 import redis
 
 from tessera.errors import UnavailableError
-from tessera.jobs.artifacts import DirectoryArtifacts
-from tessera.jobs.celery_app import broker_url, make_app, make_bell
+from tessera.jobs.artifacts.store import DirectoryArtifacts
+from tessera.jobs.bell import broker_url, make_app, make_bell
 from tessera.jobs.connection import RING_PREFIX
-from tessera.jobs.hearing import Hearing
-from tessera.jobs.runner import Runner
 from tessera.jobs.store import AsyncJobStore
+from tessera.jobs.worker.consumer_watchdog import Hearing
+from tessera.jobs.worker.runner import Runner
 from tessera.jobs.worker_store import WorkerStore
-from tessera.settings import JobSettings, RedisSettings, Settings, SuiteSettings
+from tessera.settings.load import JobSettings, RedisSettings, Settings, SuiteSettings
 
 LISTENER = """
 import sys
 from pathlib import Path
 from celery import signals
-from tessera.jobs.celery_app import listen, make_app
-from tessera.settings import load
+from tessera.jobs.bell import listen, make_app
+from tessera.settings.load import load
 
 answers = iter(sys.argv[2].split(","))
 

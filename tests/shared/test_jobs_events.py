@@ -14,12 +14,13 @@ import pytest
 from litestar.testing import TestClient
 from prometheus_client import CollectorRegistry
 
+from tessera.api.videos import routes as video_routes
 from tessera.errors import NotFoundError
-from tessera.jobs import video_routes, watching
+from tessera.jobs import watching
 from tessera.jobs.records import JobEvent, Lease
 from tessera.jobs.store import AsyncJobStore
 from tessera.jobs.worker_store import WorkerStore
-from tessera.settings import JobSettings, Settings, SuiteSettings
+from tessera.settings.load import JobSettings, Settings, SuiteSettings
 from tessera.web.app import build_app
 from tessera.wire.jobs import JobError
 from tessera.wire.models import Card

@@ -13,8 +13,8 @@ from litestar.testing import TestClient
 from tests.shared.test_jobs_store import Given, Stores
 from tests.shared.test_jobs_video_routes import EITHER_CARD, TEXT_CARD, House, _create, _input
 
-from tessera.engine.diffusion_memory import Clip, MemoryRoom, Shapes, estimate
 from tessera.errors import InvalidRequestError
+from tessera.hub.clip_memory import Clip, MemoryRoom, Shapes, estimate
 from tessera.wire.jobs import VideoInput
 from tessera.wire.models import Card, ClipMemory
 

@@ -15,7 +15,7 @@ import pytest
 from tessera.jobs.records import Lease, NotClaimed, WorkerInfo
 from tessera.jobs.store import AsyncJobStore
 from tessera.jobs.worker_store import WorkerStore
-from tessera.settings_jobs import JobSettings
+from tessera.settings.jobs import JobSettings
 from tessera.wire.jobs import Job
 from tessera.wire.models import Card
 

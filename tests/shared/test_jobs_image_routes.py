@@ -14,12 +14,12 @@ from litestar import Litestar
 from litestar.testing import TestClient
 from prometheus_client import CollectorRegistry
 
+from tessera.api.videos import routes as video_routes
 from tessera.errors import InvalidRequestError, ModelNotFoundError, StorageFullError, UnavailableError
-from tessera.jobs import video_routes
-from tessera.jobs.artifacts import DirectoryArtifacts
-from tessera.jobs.runner import JobContext, Runner
+from tessera.jobs.artifacts.store import DirectoryArtifacts
+from tessera.jobs.worker.runner import JobContext, Runner
 from tessera.jobs.worker_store import WorkerStore
-from tessera.settings import JobSettings, Settings, SuiteSettings, VideoSettings
+from tessera.settings.load import JobSettings, Settings, SuiteSettings, VideoSettings
 from tessera.web.app import build_app
 from tessera.wire.jobs import Artifact, ImageInput, Job
 from tessera.wire.models import Card

@@ -8,10 +8,10 @@ import pytest
 import redis
 
 from tessera.errors import UnavailableError
-from tessera.jobs.presence import EVERY_S, Presence
 from tessera.jobs.records import WorkerInfo
+from tessera.jobs.worker.presence import EVERY_S, Presence
 from tessera.jobs.worker_store import WorkerStore
-from tessera.settings_jobs import JobSettings
+from tessera.settings.jobs import JobSettings
 from tessera.wire.models import Card
 
 CARD = Card(id="films", family="Wan", tasks=["video"], source="test", parameters=1, licence="none")

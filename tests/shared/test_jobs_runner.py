@@ -14,12 +14,12 @@ import msgspec
 import pytest
 
 from tessera.errors import InvalidRequestError, NotFoundError, UnavailableError
-from tessera.jobs.artifacts import DirectoryArtifacts
+from tessera.jobs.artifacts.store import DirectoryArtifacts
 from tessera.jobs.reaper import Reaper
-from tessera.jobs.runner import JobContext, Runner
 from tessera.jobs.store import AsyncJobStore
+from tessera.jobs.worker.runner import JobContext, Runner
 from tessera.jobs.worker_store import WorkerStore
-from tessera.settings_jobs import JobSettings
+from tessera.settings.jobs import JobSettings
 from tessera.wire.jobs import Artifact, Job
 
 SETTINGS = JobSettings(lease_s=0.6, reap_every_s=0.05, max_attempts=2, backoff_s=0, keep_s=3600)

@@ -24,7 +24,7 @@ from tessera.errors import (
 from tessera.jobs.records import Lease, NotClaimed, WorkerInfo
 from tessera.jobs.store import AsyncJobStore, Idempotency
 from tessera.jobs.worker_store import WorkerStore
-from tessera.settings_jobs import JobSettings
+from tessera.settings.jobs import JobSettings
 from tessera.wire.jobs import Artifact, Job, JobError
 from tessera.wire.models import Card
 

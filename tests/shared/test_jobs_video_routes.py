@@ -15,13 +15,13 @@ from litestar.types import ASGIApp, Receive, Scope, Send
 from PIL import Image
 from prometheus_client import CollectorRegistry
 
+from tessera.api.videos import routes as video_routes
+from tessera.api.videos.request import make_input
 from tessera.errors import InvalidRequestError, ModelNotFoundError
-from tessera.jobs import video_routes
-from tessera.jobs.artifacts import DirectoryArtifacts
+from tessera.jobs.artifacts.store import DirectoryArtifacts
 from tessera.jobs.records import Lease
-from tessera.jobs.video_request import make_input
 from tessera.jobs.worker_store import WorkerStore
-from tessera.settings import JobSettings, Settings, SuiteSettings, VideoSettings
+from tessera.settings.load import JobSettings, Settings, SuiteSettings, VideoSettings
 from tessera.web.app import build_app
 from tessera.wire.jobs import JobError, VideoInput
 from tessera.wire.models import Card

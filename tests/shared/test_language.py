@@ -13,11 +13,11 @@ from tokenizers import AddedToken, decoders, models, pre_tokenizers
 from tokenizers import Tokenizer as FastTokenizer
 
 from tessera.errors import ContextLengthError, InvalidRequestError, ModelLoadError
-from tessera.language.literals import Literals
 from tessera.language.stops import StopFinder
-from tessera.language.template import ChatTemplate
 from tessera.language.together import together
-from tessera.language.tokenizer import Detokenizer, Tokenizer
+from tessera.tokenizer.chat_template import ChatTemplate
+from tessera.tokenizer.literals import Literals
+from tessera.tokenizer.tokenizer import Detokenizer, Tokenizer
 
 
 @pytest.fixture(scope="module")

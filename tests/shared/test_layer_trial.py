@@ -11,12 +11,13 @@ import pytest
 import torch
 import transformers
 
-from tessera.models import attention, compiled_decoder
-from tessera.models.compiled_decoder import Examined, examine
+from tessera.models import attention
 from tessera.models.fusion import fuse
 from tessera.models.loading import load_decoder
-from tessera.models.rotary_order import halves, neighbours
-from tessera_kernels.int8_decoder import machine
+from tessera.sequence.runner.compiled import decoder as compiled_decoder
+from tessera.sequence.runner.compiled.decoder import Examined, examine
+from tessera.sequence.runner.compiled.rotary_order import halves, neighbours
+from tessera_kernels.cpu import instructions as machine
 
 pytestmark = pytest.mark.skipif(not machine.available(), reason="the processor has no AVX-512 VNNI")
 

@@ -9,12 +9,12 @@ import pytest
 import torch
 import transformers
 
-from tessera.device import choose
-from tessera.engine import sampler
-from tessera.engine.sequence import SequenceEngine
-from tessera.engine.sequence_request import PENDING, SequenceRequest
-from tessera.models.sequence_runner import SequenceRunner
-from tessera.settings import SequenceEngineSettings
+from tessera.device.hardware import choose
+from tessera.sequence.engine import SequenceEngine
+from tessera.sequence.request import PENDING, SequenceRequest
+from tessera.sequence.runner.sequence_runner import SequenceRunner
+from tessera.sequence.sampling import sampler
+from tessera.settings.load import SequenceEngineSettings
 from tessera.wire.engine import Embed, Embedded, Failed, Generate, Ready, Sampling, Tokens
 
 VOCABULARY = 61

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from torch import nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from tessera.models.calibration import calibrate
 from tessera.models.quantized import Int8Linear, QuantizedLinear, quantize, quantize_int8
+from tessera.sequence.runner.calibration import calibrate
 from tessera_kernels.int8_linear import quantize_weight
 
 

@@ -7,10 +7,10 @@ import math
 import pytest
 import torch
 
-from tessera.engine import filters
-from tessera.engine.noise import gumbel, key_of
-from tessera.engine.sampler import _likeliest, sample
-from tessera.engine.sequence_request import SequenceRequest
+from tessera.sequence.request import SequenceRequest
+from tessera.sequence.sampling import filters
+from tessera.sequence.sampling.noise import gumbel, key_of
+from tessera.sequence.sampling.sampler import _likeliest, sample
 from tessera.wire.engine import Sampling
 
 VOCABULARY = 6

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from tessera.cache.pages import PageAllocator
 from tessera.cache.prefix import PrefixCache
-from tessera.engine.scheduler import Scheduler
-from tessera.engine.sequence_request import SequenceRequest
 from tessera.errors import ContextLengthError, OverloadedError
+from tessera.sequence.request import SequenceRequest
+from tessera.sequence.scheduler import Scheduler
 from tessera.wire.engine import Sampling
 
 

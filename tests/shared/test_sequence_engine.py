@@ -6,14 +6,14 @@ import pytest
 import torch
 import transformers
 
-from tessera.device import choose
-from tessera.engine.sequence import SequenceEngine
-from tessera.engine.sequence_input import media_ids
-from tessera.engine.speculation import Speculation
+from tessera.device.hardware import choose
 from tessera.errors import ContextLengthError, InvalidRequestError, ModelLoadError, OverloadedError
-from tessera.models.sequence_runner import SequenceRunner, StepOutput
-from tessera.models.vision import Features
-from tessera.settings import SequenceEngineSettings
+from tessera.sequence.engine import SequenceEngine
+from tessera.sequence.intake import media_ids
+from tessera.sequence.runner.image_encoder import Features
+from tessera.sequence.runner.sequence_runner import SequenceRunner, StepOutput
+from tessera.sequence.speculation.policy import Speculation
+from tessera.settings.load import SequenceEngineSettings
 from tessera.wire.engine import Array, Embed, Embedded, Failed, Generate, Ready, Sampling, Tokens
 from tessera.wire.models import Card
 

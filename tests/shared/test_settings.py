@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tessera.errors import SettingsError
-from tessera.settings import Section, Settings, config_path, load
-from tessera.settings_example import example
+from tessera.settings.example import example
+from tessera.settings.load import Section, Settings, config_path, load
 
 
 def write(path: Path, text: str) -> Path:

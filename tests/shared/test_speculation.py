@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tessera.engine.sequence_request import SequenceRequest
-from tessera.engine.speculation import RETRY_AFTER, NGrams, Speculation
+from tessera.sequence.request import SequenceRequest
+from tessera.sequence.speculation.policy import RETRY_AFTER, NGrams, Speculation
 from tessera.wire.engine import Sampling
 
 

@@ -11,15 +11,15 @@ import torch
 import transformers
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-from tessera.device import choose
-from tessera.engine.grammar.backends import compiler_for
-from tessera.engine.grammar.queue import Grammars
-from tessera.engine.sampler import sample
-from tessera.engine.sequence import SequenceEngine
-from tessera.engine.sequence_request import SequenceRequest
+from tessera.device.hardware import choose
 from tessera.errors import OverloadedError
-from tessera.models.sequence_runner import SequenceRunner
-from tessera.settings import SequenceEngineSettings
+from tessera.sequence.engine import SequenceEngine
+from tessera.sequence.grammar.backends import compiler_for
+from tessera.sequence.grammar.queue import Grammars
+from tessera.sequence.request import SequenceRequest
+from tessera.sequence.runner.sequence_runner import SequenceRunner
+from tessera.sequence.sampling.sampler import sample
+from tessera.settings.load import SequenceEngineSettings
 from tessera.wire.engine import Failed, Generate, Grammar, Ready, Sampling, Tokens
 
 STOP, SIZE = 256, 260

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from tessera.models.threads import FIRST_PAUSE_S, PATIENCE, ThreadShare
+from tessera.sequence.runner.cpu_threads import FIRST_PAUSE_S, PATIENCE, ThreadShare
 
 
 class Machine:

@@ -18,8 +18,8 @@ from tessera.jobs.records import Lease
 from tessera.jobs.store import AsyncJobStore
 from tessera.jobs.webhooks import Webhooks, checked_webhook
 from tessera.jobs.worker_store import WorkerStore
-from tessera.settings import load
-from tessera.settings_jobs import JobSettings, WebhookSettings
+from tessera.settings.jobs import JobSettings, WebhookSettings
+from tessera.settings.load import load
 from tessera.web.outbound import PublicResolver, checked_url
 from tessera.wire.jobs import Job, JobError
 

@@ -14,10 +14,10 @@ from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 
 from tessera.errors import InvalidRequestError
 from tessera.hub.cards import read_card
-from tessera.language.template import ChatTemplate
-from tessera.language.tokenizer import Tokenizer
 from tessera.starters import optimize
 from tessera.starters.recipe import Evaluation
+from tessera.tokenizer.chat_template import ChatTemplate
+from tessera.tokenizer.tokenizer import Tokenizer
 from tessera_text.starter import data, judge, model, phrases, train
 from tessera_text.starter.batches import draw_batch, pack
 from tessera_text.starter.evaluate import answer, evaluate, held_out

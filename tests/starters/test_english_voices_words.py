@@ -11,11 +11,11 @@ import torch
 from scipy.signal import resample_poly
 
 from tessera.hub.cards import read_card
-from tessera.models.speech_random import RandomStream
-from tessera.models.speech_synthesis import load_synthesizer
-from tessera_speech.characters import Characters
-from tessera_speech.script import planned, timed
+from tessera.speech.synthesis.random_stream import RandomStream
+from tessera.speech.synthesis.vits import load_synthesizer
 from tessera_speech.starter.synthesis.recipe import WEIGHTS, build
+from tessera_speech.text.characters import Characters
+from tessera_speech.text.script import planned, timed
 
 TEXT = "Every large picture is made of 12 small stones."
 SAID = "every large picture is made of twelve small stones"

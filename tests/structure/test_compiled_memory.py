@@ -35,7 +35,11 @@ def _makes(node: ast.AST) -> bool:
     return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in MAKES
 
 
-@pytest.mark.parametrize("path", sorted((KERNELS / "int8_decoder").glob("*.py")), ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path",
+    sorted([*(KERNELS / "int8_decoder").glob("*.py"), *(KERNELS / "cpu").glob("*.py")]),
+    ids=lambda path: path.stem,
+)
 def test_no_address_is_taken_of_an_array_that_a_function_made(path: Path) -> None:
     assert list(by_address(path.read_text())) == []
 

@@ -16,7 +16,20 @@ ROOTS = ("kernels", "shared", "services", "loadtests")
 PACKAGES = {path.name: path for root in ROOTS for path in (ROOT / root).iterdir() if (path / "__init__.py").is_file()}
 SERVICES = {name for name in PACKAGES if PACKAGES[name].parent.name == "services"}
 TORCH = ("torch", "transformers", "diffusers", "triton", "accelerate")
-TORCH_FREE = ("settings", "errors", "telemetry", "processes", "wire", "web", "jobs", "hub", "suite", "doctor", "cli")
+TORCH_FREE = (
+    "settings",
+    "errors",
+    "telemetry",
+    "processes",
+    "wire",
+    "web",
+    "jobs",
+    "api",
+    "hub",
+    "suite",
+    "demo",
+    "cli",
+)
 
 
 def imported(file: Path) -> set[str]:
@@ -118,8 +131,8 @@ import importlib, sys
 for name in ("numpy", "numba", "transformers", "diffusers", "msgspec"):
     sys.modules[name] = None  # importing it raises
 import torch
-from tessera_kernels import bench
-from tessera_kernels.cases import cases_of, measured_ops, results
+from tessera_kernels.bench import __main__ as bench
+from tessera_kernels.bench.cases import cases_of, measured_ops, results
 for op in measured_ops():
     for part in ("triton", "launches"):
         importlib.import_module(f"tessera_kernels.{op}.{part}")

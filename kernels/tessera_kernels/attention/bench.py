@@ -10,8 +10,8 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from tessera_kernels.attention import reference
 from tessera_kernels.attention.cost import cost
-from tessera_kernels.cases import Case, Choice, Config
-from tessera_kernels.shapes import WAN_14B, WHISPER_LARGE
+from tessera_kernels.bench.cases import Case, Choice, Config
+from tessera_kernels.bench.shapes import WAN_14B, WHISPER_LARGE
 
 BOUNDS = {"": 8e-3, "int8": 3e-2, "int8, fp8": 5e-2}
 """By scheme; in float32 the first is 1e-5."""

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from tessera_kernels.chips import CHIPS
-from tessera_kernels.launches import Launch
+from tessera_kernels.gate.launch import Launch
 
 TYPES = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}
 SIDES = ("query", "key", "value", "out")

@@ -10,7 +10,7 @@ import torch
 import triton
 import triton.language as tl
 
-from tessera_kernels.float8 import to_float8
+from tessera_kernels.triton_parts.float8 import to_float8
 
 
 @triton.jit

@@ -10,7 +10,7 @@ import torch
 
 from tessera_kernels.gated_activation import registered
 from tessera_kernels.gated_activation.reference import ACTIVATIONS
-from tessera_kernels.row_quantize_reference import check_quantized
+from tessera_kernels.triton_parts.row_quantize_reference import check_quantized
 
 __all__ = ["ACTIVATIONS", "gated_activation", "gated_activation_quantized"]
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 
-from tessera_kernels.cases import Case, Choice, Config
+from tessera_kernels.bench.cases import Case, Choice, Config
+from tessera_kernels.bench.shapes import LLAMA_3_8B, QWEN3_30B_A3B
 from tessera_kernels.gated_activation import reference
 from tessera_kernels.gated_activation.cost import cost
-from tessera_kernels.shapes import LLAMA_3_8B, QWEN3_30B_A3B
 
 BOUNDS = {torch.float32: 1e-5, torch.bfloat16: 8e-3, torch.int8: 1.5e-2, torch.float8_e4m3fn: 5e-2}
 SHORT = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.int8: "int8", torch.float8_e4m3fn: "fp8"}

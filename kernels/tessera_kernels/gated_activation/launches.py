@@ -7,9 +7,9 @@ from itertools import product
 
 import torch
 
+from tessera_kernels.gate.launch import Launch
 from tessera_kernels.gated_activation.bench import TUNED_WIDTHS
 from tessera_kernels.gated_activation.reference import ACTIVATIONS
-from tessera_kernels.launches import Launch
 
 TYPES = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}
 INNER = (768, 5120, 14336, 16384)

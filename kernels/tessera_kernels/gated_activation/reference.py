@@ -8,7 +8,7 @@ from functools import partial
 import torch
 from torch.nn import functional
 
-from tessera_kernels.row_quantize_reference import quantized_rows
+from tessera_kernels.triton_parts.row_quantize_reference import quantized_rows
 
 ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "silu": functional.silu,

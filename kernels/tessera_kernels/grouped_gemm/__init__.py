@@ -13,9 +13,9 @@ import torch
 from tessera_kernels.dispatch import triton_on
 from tessera_kernels.grouped_gemm import reference
 from tessera_kernels.moe_routing import Plan
-from tessera_kernels.quantized_weight import FLOATS, NIBBLES, Format, QuantizedWeight
 from tessera_kernels.scaled_linear import scaled_can
-from tessera_kernels.scaled_weight import ScaledWeight
+from tessera_kernels.storage.quantized_weight import FLOATS, NIBBLES, Format, QuantizedWeight
+from tessera_kernels.storage.scaled_weight import ScaledWeight
 
 __all__ = ["ExpertsWeight", "grouped_gemm", "tile_for"]
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import torch
 
-from tessera_kernels.cases import Case, Choice, Config
+from tessera_kernels.bench.cases import Case, Choice, Config
+from tessera_kernels.bench.shapes import QWEN3_30B_A3B
 from tessera_kernels.grouped_gemm import ExpertsWeight, reference, tile_for
 from tessera_kernels.grouped_gemm.cost import Layer, cost
 from tessera_kernels.moe_routing import Plan, plan
-from tessera_kernels.quantized_weight import NIBBLES, QuantizedWeight
 from tessera_kernels.quantizers import (
     quantize_fp8,
     quantize_int4,
@@ -22,8 +22,8 @@ from tessera_kernels.quantizers import (
     quantize_nvfp4,
     quantize_scaled,
 )
-from tessera_kernels.scaled_weight import ScaledWeight
-from tessera_kernels.shapes import QWEN3_30B_A3B
+from tessera_kernels.storage.quantized_weight import NIBBLES, QuantizedWeight
+from tessera_kernels.storage.scaled_weight import ScaledWeight
 from tessera_kernels.weight_only_linear.cost import bytes_like
 
 FP8 = torch.float8_e4m3fn

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tessera_kernels.chips import CHIPS
-from tessera_kernels.gemm_tiles import without
+from tessera_kernels.gate.launch import Launch
 from tessera_kernels.grouped_gemm.triton import heuristic
-from tessera_kernels.launches import Launch
 from tessera_kernels.scaled_linear.launches import product
+from tessera_kernels.triton_parts.gemm_tiles import without
 from tessera_kernels.weight_only_linear.launches import SIZES, told
 from tessera_kernels.weight_only_linear.triton import weight_only_kernel
 

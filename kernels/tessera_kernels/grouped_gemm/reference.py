@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from tessera_kernels.quantized_weight import QuantizedWeight
 from tessera_kernels.scaled_linear import reference as scaled
-from tessera_kernels.scaled_weight import ScaledWeight
+from tessera_kernels.storage.quantized_weight import QuantizedWeight
+from tessera_kernels.storage.scaled_weight import ScaledWeight
 from tessera_kernels.weight_only_linear import reference as weight_only
 
 if TYPE_CHECKING:

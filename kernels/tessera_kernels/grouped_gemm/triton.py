@@ -9,10 +9,10 @@ import torch
 import triton
 
 from tessera_kernels import chips, tuning
-from tessera_kernels.quantized_weight import QuantizedWeight
 from tessera_kernels.scaled_linear.quantize import quantize_tokens
 from tessera_kernels.scaled_linear.triton import scaled_kernel
-from tessera_kernels.scaled_weight import BLOCK, ScaledWeight
+from tessera_kernels.storage.quantized_weight import QuantizedWeight
+from tessera_kernels.storage.scaled_weight import BLOCK, ScaledWeight
 from tessera_kernels.weight_only_linear.triton import arguments, weight_only_kernel
 
 if TYPE_CHECKING:

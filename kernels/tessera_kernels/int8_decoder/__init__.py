@@ -18,11 +18,12 @@ from typing import Literal
 import numpy as np
 import torch
 
-from tessera_kernels.int8_decoder import cpu, machine, products
+from tessera_kernels.cpu import instructions as machine
+from tessera_kernels.cpu.team import Team
+from tessera_kernels.int8_decoder import cpu, products
 from tessera_kernels.int8_decoder.layout import Arenas, Field, Layer, Linear, Part, fits
-from tessera_kernels.int8_decoder.team import Team
 from tessera_kernels.paged_attention import Ragged
-from tessera_kernels.paged_kv import PagedKV
+from tessera_kernels.storage.paged_kv import PagedKV
 
 __all__ = ["Activation", "Decoder", "Layer", "Linear", "Sizes", "why_not"]
 

@@ -15,12 +15,13 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from tessera_kernels.int8_decoder import Decoder, Layer, Linear, Sizes, machine, products
+from tessera_kernels.cpu import instructions as machine
+from tessera_kernels.int8_decoder import Decoder, Layer, Linear, Sizes, products
 from tessera_kernels.int8_decoder.attend import attend_rows
 from tessera_kernels.int8_decoder.layout import packed
 from tessera_kernels.int8_linear import quantize_weight
 from tessera_kernels.paged_attention import Ragged
-from tessera_kernels.paged_kv import PagedKV
+from tessera_kernels.storage.paged_kv import PagedKV
 
 RUNS = 15
 INPUTS, IN_FLOAT = 576, 16

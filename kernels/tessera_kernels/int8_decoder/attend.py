@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from tessera_kernels.compiled import ELEMENTS, part
+from tessera_kernels.cpu.compiled import ELEMENTS, part
+from tessera_kernels.cpu.instructions import LANES
 from tessera_kernels.int8_decoder.blocks import (
     HALF,
     OCTET,
@@ -22,7 +23,6 @@ from tessera_kernels.int8_decoder.blocks import (
     share_out,
     weigh_block,
 )
-from tessera_kernels.int8_decoder.machine import LANES
 
 _score_6, _score_6_halves, _score_6_octets = (score_block(6, item) for item in (SINGLE, HALF, OCTET))
 _score_3, _score_3_halves, _score_3_octets = (score_block(3, item) for item in (SINGLE, HALF, OCTET))

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from tessera_kernels.int8_decoder.code import BYTES, Code, Value, function
-from tessera_kernels.int8_decoder.lanes import exponential
-from tessera_kernels.int8_decoder.machine import LANES
+from tessera_kernels.cpu.instructions import LANES
+from tessera_kernels.cpu.lanes import exponential
+from tessera_kernels.cpu.llvm_ir import BYTES, Code, Value, function
 
 SINGLE, HALF, OCTET = 4, 2, 1
 """Bytes of a float32, of a float16, and of a quantized number."""

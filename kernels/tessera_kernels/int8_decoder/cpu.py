@@ -14,12 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from tessera_kernels.compiled import ELEMENTS, compiled, numba, part
+from tessera_kernels.cpu.compiled import ELEMENTS, compiled, numba, part
+from tessera_kernels.cpu.instructions import LANES, fetch_add, load_shared, relax
+from tessera_kernels.cpu.lanes import copy_vectors
 from tessera_kernels.int8_decoder import rows
 from tessera_kernels.int8_decoder.attend import attend_rows
-from tessera_kernels.int8_decoder.lanes import copy_vectors
 from tessera_kernels.int8_decoder.layout import Field, Part
-from tessera_kernels.int8_decoder.machine import LANES, fetch_add, load_shared, relax
 from tessera_kernels.int8_decoder.products import columns_of, multiply
 
 SPINS = 2_000
@@ -253,8 +253,10 @@ def _program(version: str) -> Any:
 
 def _version() -> str:
     here = Path(__file__).parent
-    # The last two have what is imported from elsewhere: how freely sums may be ordered, and a number.
-    sources = [*sorted(here.glob("*.py")), here.parent / "compiled.py", here.parent / "int8_linear" / "reference.py"]
+    # `cpu` is what this package is compiled from besides itself; the reference of `int8_linear` gives a constant.
+    folders = [here, here.parent / "cpu"]
+    sources = [source for folder in folders for source in sorted(folder.glob("*.py"))]
+    sources.append(here.parent / "int8_linear" / "reference.py")
     return hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()
 
 

@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from tessera_kernels import huge_pages
-from tessera_kernels.int8_decoder.machine import LANES
+from tessera_kernels.cpu import huge_pages
+from tessera_kernels.cpu.instructions import LANES
 from tessera_kernels.int8_linear import Int8Weight
 
 Ints = npt.NDArray[np.int64]

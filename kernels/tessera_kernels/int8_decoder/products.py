@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from tessera_kernels.compiled import ELEMENTS, part
-from tessera_kernels.int8_decoder import vectors
+from tessera_kernels.cpu import dot_products as vectors
+from tessera_kernels.cpu.compiled import ELEMENTS, part
+from tessera_kernels.cpu.instructions import LANES
 from tessera_kernels.int8_decoder.layout import Field
-from tessera_kernels.int8_decoder.machine import LANES
 
 MOST_ROWS, HALF, PAIR = 16, 8, 2
 """Rows that are multiplied at once, one register for the sums of each; or half as many by so many blocks of columns, so

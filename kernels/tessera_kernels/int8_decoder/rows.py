@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from tessera_kernels.compiled import ELEMENTS, SUMS, part
-from tessera_kernels.int8_decoder import lanes
+from tessera_kernels.cpu import lanes
+from tessera_kernels.cpu.compiled import ELEMENTS, SUMS, part
+from tessera_kernels.cpu.instructions import LANES, float_of_bits
 from tessera_kernels.int8_decoder.blocks import HALF, SINGLE
-from tessera_kernels.int8_decoder.machine import LANES, float_of_bits
 from tessera_kernels.int8_linear.reference import LEVELS
 
 _LEVELS, _SMALLEST = np.float32(LEVELS), np.float32(1e-30)

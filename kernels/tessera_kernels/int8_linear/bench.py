@@ -8,10 +8,10 @@ from functools import partial
 
 import torch
 
-from tessera_kernels.cases import Case
+from tessera_kernels.bench.cases import Case
+from tessera_kernels.bench.shapes import LLAMA_3_8B
 from tessera_kernels.int8_linear import Int8Weight, quantize_weight, reference
 from tessera_kernels.int8_linear.cost import cost
-from tessera_kernels.shapes import LLAMA_3_8B
 
 COLUMNS = 8
 BOUNDS = {torch.float32: 2e-3, torch.bfloat16: 1e-2}

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from tessera_kernels.compiled import ELEMENTS, available, compiled
+from tessera_kernels.cpu.compiled import ELEMENTS, available, compiled
 from tessera_kernels.int8_linear.reference import LEVELS, SMALLEST
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tessera_kernels.launches import Launch
+from tessera_kernels.gate.launch import Launch
 from tessera_kernels.scaled_linear.launches import heuristics, product
 
 

@@ -12,7 +12,7 @@ import torch
 
 from tessera_kernels.scaled_linear.quantize import quantize_tokens
 from tessera_kernels.scaled_linear.triton import multiply
-from tessera_kernels.scaled_weight import ScaledWeight
+from tessera_kernels.storage.scaled_weight import ScaledWeight
 
 if TYPE_CHECKING:
     from tessera_kernels.int8_linear import Int8Weight

@@ -10,7 +10,7 @@ import torch
 from tessera_kernels.chips import has_float8
 from tessera_kernels.dispatch import triton_on
 from tessera_kernels.kv_store import reference
-from tessera_kernels.paged_kv import PagedKV
+from tessera_kernels.storage.paged_kv import PagedKV
 
 __all__ = ["kv_store"]
 

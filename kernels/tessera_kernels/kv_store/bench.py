@@ -7,11 +7,11 @@ from functools import partial
 
 import torch
 
-from tessera_kernels.cases import Case
+from tessera_kernels.bench.cases import Case
+from tessera_kernels.bench.shapes import LLAMA_3_8B, QWEN3_30B_A3B
 from tessera_kernels.kv_store import reference
 from tessera_kernels.kv_store.cost import cost
-from tessera_kernels.paged_kv import PagedKV, dequantize
-from tessera_kernels.shapes import LLAMA_3_8B, QWEN3_30B_A3B
+from tessera_kernels.storage.paged_kv import PagedKV, dequantize
 
 Arguments = tuple[torch.Tensor, torch.Tensor, PagedKV, torch.Tensor]
 BOUND = {torch.bfloat16: 0.0, torch.float32: 0.0, torch.int8: 2e-3, torch.float8_e4m3fn: 1e-2}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from tessera_kernels.paged_kv import LARGEST, slot_bytes
 from tessera_kernels.roofline import Cost
+from tessera_kernels.storage.paged_kv import LARGEST, slot_bytes
 
 
 def cost(tokens: int, heads: int, dims: tuple[int, int], new: torch.dtype, stored: torch.dtype) -> Cost:

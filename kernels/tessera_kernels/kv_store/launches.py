@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import torch
 
+from tessera_kernels.gate.launch import Launch
 from tessera_kernels.kv_store.triton import constants, kv_store_kernel
-from tessera_kernels.launches import Launch
 
 _STORED = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 _QUANTIZED = {"i8": torch.int8, "fp8e4nv": torch.float8_e4m3fn}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from tessera_kernels.paged_kv import PagedKV, quantize
+from tessera_kernels.storage.paged_kv import PagedKV, quantize
 
 
 def kv_store(key_THD: torch.Tensor, value_THE: torch.Tensor, cache: PagedKV, slots_T: torch.Tensor) -> None:

@@ -10,8 +10,8 @@ import torch
 import triton
 import triton.language as tl
 
-from tessera_kernels.float8 import to_float8
-from tessera_kernels.paged_kv import LARGEST, PagedKV
+from tessera_kernels.storage.paged_kv import LARGEST, PagedKV
+from tessera_kernels.triton_parts.float8 import to_float8
 
 BLOCK_ELEMENTS = 2048
 """Numbers of one block of heads: what four warps hold without spilling, scales included."""

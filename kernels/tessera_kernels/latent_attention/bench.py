@@ -7,7 +7,7 @@ from functools import partial
 
 import torch
 
-from tessera_kernels.cases import Case, Choice, Config
+from tessera_kernels.bench.cases import Case, Choice, Config
 from tessera_kernels.latent_attention import reference
 from tessera_kernels.latent_attention.cost import cost
 from tessera_kernels.paged_attention import Ragged

@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 
-from tessera_kernels.cases import Case, Choice, Config
+from tessera_kernels.bench.cases import Case, Choice, Config
+from tessera_kernels.bench.shapes import WAN_14B, WHISPER_LARGE
 from tessera_kernels.layer_norm import reference
 from tessera_kernels.layer_norm.cost import cost, residual_cost
-from tessera_kernels.shapes import WAN_14B, WHISPER_LARGE
 
 EPSILON = 1e-6
 BOUNDS = {torch.float32: 1e-5, torch.bfloat16: 8e-3}

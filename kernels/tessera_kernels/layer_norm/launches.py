@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from tessera_kernels.launches import Launch
+from tessera_kernels.gate.launch import Launch
 from tessera_kernels.layer_norm.bench import TUNED_WIDTHS
 
 TYPES = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}

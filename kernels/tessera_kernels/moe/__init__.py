@@ -13,7 +13,7 @@ from tessera_kernels.dispatch import triton_on
 from tessera_kernels.grouped_gemm import ExpertsWeight, grouped_gemm, sizes, tile_for
 from tessera_kernels.moe import reference
 from tessera_kernels.moe_routing import plan
-from tessera_kernels.quantized_weight import FLOATS
+from tessera_kernels.storage.quantized_weight import FLOATS
 
 __all__ = ["combine", "moe"]
 

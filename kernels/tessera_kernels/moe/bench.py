@@ -7,10 +7,10 @@ from functools import partial
 
 import torch
 
-from tessera_kernels.cases import Case
+from tessera_kernels.bench.cases import Case
+from tessera_kernels.bench.shapes import QWEN3_30B_A3B
 from tessera_kernels.moe import reference
 from tessera_kernels.moe.cost import combine_cost
-from tessera_kernels.shapes import QWEN3_30B_A3B
 
 BOUNDS = {torch.float32: 1e-5, torch.bfloat16: 8e-3}
 

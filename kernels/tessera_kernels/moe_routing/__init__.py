@@ -15,7 +15,7 @@ import torch
 
 from tessera_kernels.dispatch import triton_on
 from tessera_kernels.moe_routing import reference
-from tessera_kernels.quantized_weight import FLOATS
+from tessera_kernels.storage.quantized_weight import FLOATS
 
 __all__ = ["MOST_EXPERTS", "Plan", "Rule", "plan", "route"]
 

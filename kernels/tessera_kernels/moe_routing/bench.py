@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import torch
 
-from tessera_kernels.cases import Case, unequal
+from tessera_kernels.bench.cases import Case, unequal
+from tessera_kernels.bench.shapes import QWEN3_30B_A3B
 from tessera_kernels.moe_routing import Rule, reference
 from tessera_kernels.moe_routing.cost import plan_cost, route_cost
-from tessera_kernels.shapes import QWEN3_30B_A3B
 
 DEEPSEEK_V3 = Rule(8, "sigmoid", 8, 4, factor=2.5)
 

@@ -13,7 +13,7 @@ from typing import TypedDict
 import torch
 
 from tessera_kernels.paged_attention import cpu, reference, registered
-from tessera_kernels.paged_kv import PagedKV
+from tessera_kernels.storage.paged_kv import PagedKV
 
 __all__ = ["Ragged", "paged_attention"]
 

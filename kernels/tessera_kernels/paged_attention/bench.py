@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from tessera_kernels.cases import Case, Choice, Config
+from tessera_kernels.bench.cases import Case, Choice, Config
+from tessera_kernels.bench.shapes import LLAMA_3_8B, QWEN3_30B_A3B, Model
 from tessera_kernels.paged_attention import Ragged, reference
 from tessera_kernels.paged_attention.cost import cost
-from tessera_kernels.paged_kv import LARGEST, PagedKV, dequantize, quantize
-from tessera_kernels.shapes import LLAMA_3_8B, QWEN3_30B_A3B, Model
+from tessera_kernels.storage.paged_kv import LARGEST, PagedKV, dequantize, quantize
 
 PAGE = 16
 BOUNDS = {torch.float32: 1e-5, torch.float16: 1.5e-3, torch.bfloat16: 8e-3}

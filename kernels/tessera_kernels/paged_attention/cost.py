@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import torch
 
-from tessera_kernels.paged_kv import slot_bytes
 from tessera_kernels.roofline import Cost
+from tessera_kernels.storage.paged_kv import slot_bytes
 
 UNITS = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}
 

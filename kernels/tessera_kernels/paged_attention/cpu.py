@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from tessera_kernels.compiled import SUMS, available, compiled
+from tessera_kernels.cpu.compiled import SUMS, available, compiled
 from tessera_kernels.paged_attention import reference
-from tessera_kernels.paged_kv import PagedKV
+from tessera_kernels.storage.paged_kv import PagedKV
 
 if TYPE_CHECKING:
     import numpy as np

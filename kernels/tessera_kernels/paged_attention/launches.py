@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from tessera_kernels.chips import CHIPS
-from tessera_kernels.launches import Launch
+from tessera_kernels.gate.launch import Launch
 
 TYPES = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}
 STORED = {**TYPES, torch.int8: "i8", torch.float8_e4m3fn: "fp8e4nv"}
@@ -119,7 +119,7 @@ def _launch(
 
 
 def _combine(dim: int, parts: int) -> Launch:
-    from tessera_kernels import split_combine  # noqa: PLC0415
+    from tessera_kernels.triton_parts import split_combine  # noqa: PLC0415
 
     return Launch(
         name=f"second pass E{dim} of {parts} parts",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from tessera_kernels.paged_kv import PagedKV, dequantize
+from tessera_kernels.storage.paged_kv import PagedKV, dequantize
 
 if TYPE_CHECKING:
     from tessera_kernels.paged_attention import Ragged

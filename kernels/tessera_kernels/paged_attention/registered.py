@@ -12,7 +12,7 @@ import torch
 from tessera_kernels.chips import has_float8
 from tessera_kernels.dispatch import Answer, no, triton_on
 from tessera_kernels.paged_attention import reference
-from tessera_kernels.paged_kv import PagedKV
+from tessera_kernels.storage.paged_kv import PagedKV
 
 if TYPE_CHECKING:
     from tessera_kernels.paged_attention import Ragged

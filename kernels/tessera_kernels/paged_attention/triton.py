@@ -13,8 +13,8 @@ import triton
 from tessera_kernels.chips import Chip, chip_of, units_of
 from tessera_kernels.paged_attention.kernel import paged_attention_kernel
 from tessera_kernels.paged_attention.layout import layout
-from tessera_kernels.paged_kv import PagedKV
-from tessera_kernels.split_combine import parts_of, split_combine
+from tessera_kernels.storage.paged_kv import PagedKV
+from tessera_kernels.triton_parts.split_combine import parts_of, split_combine
 from tessera_kernels.tuning import device_here, lookup
 
 NARROWEST, WIDEST = 16, 128

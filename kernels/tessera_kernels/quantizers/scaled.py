@@ -6,8 +6,8 @@ from typing import Literal
 
 import torch
 
-from tessera_kernels.paged_kv import LARGEST
-from tessera_kernels.scaled_weight import BLOCK, ScaledWeight
+from tessera_kernels.storage.paged_kv import LARGEST
+from tessera_kernels.storage.scaled_weight import BLOCK, ScaledWeight
 
 Grain = Literal["tensor", "output", "block"]
 _SMALLEST = 2.0**-126

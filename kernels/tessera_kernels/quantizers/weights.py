@@ -13,7 +13,7 @@ from typing import Literal
 
 import torch
 
-from tessera_kernels.quantized_weight import E2M1, LONGEST_RUN, MIDDLE, QuantizedWeight, exponents, pack, run_of
+from tessera_kernels.storage.quantized_weight import E2M1, LONGEST_RUN, MIDDLE, QuantizedWeight, exponents, pack, run_of
 
 Clip = Literal["range", "mse"]
 RATIOS = tuple(1 - 0.025 * step for step in range(21))

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import torch
 
-from tessera_kernels.quantized_weight import QuantizedWeight, pack, run_of
 from tessera_kernels.repack.words import check_words, numbers_of
+from tessera_kernels.storage.quantized_weight import QuantizedWeight, pack, run_of
 
 ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
 """Which of eight outputs the i-th four bits of a word belong to: even ones in the lower half."""

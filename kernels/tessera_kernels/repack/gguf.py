@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import torch
 
-from tessera_kernels.quantized_weight import QuantizedWeight, pack, run_of
+from tessera_kernels.storage.quantized_weight import QuantizedWeight, pack, run_of
 
 BLOCK = 32
 BYTES = {"Q4_0": 18, "Q4_1": 20, "Q8_0": 34}

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import torch
 
-from tessera_kernels.quantized_weight import QuantizedWeight, pack, run_of
 from tessera_kernels.repack.words import check_words, numbers_of
+from tessera_kernels.storage.quantized_weight import QuantizedWeight, pack, run_of
 
 
 def from_gptq(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 
 from tessera_kernels.rms_norm import cpu, registered
-from tessera_kernels.row_quantize_reference import check_quantized
+from tessera_kernels.triton_parts.row_quantize_reference import check_quantized
 
 __all__ = ["add_rms_norm", "rms_norm", "rms_norm_quantized"]
 

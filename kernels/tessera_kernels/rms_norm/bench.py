@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 
-from tessera_kernels.cases import Case, Choice, Config
+from tessera_kernels.bench.cases import Case, Choice, Config
+from tessera_kernels.bench.shapes import LLAMA_3_8B, QWEN3_30B_A3B, WAN_14B
 from tessera_kernels.rms_norm import reference
 from tessera_kernels.rms_norm.cost import cost
-from tessera_kernels.shapes import LLAMA_3_8B, QWEN3_30B_A3B, WAN_14B
 
 EPSILON = 1e-6
 BF16 = torch.bfloat16

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from tessera_kernels.compiled import SUMS, available, compiled
+from tessera_kernels.cpu.compiled import SUMS, available, compiled
 
 np: Any = import_module("numpy") if available() else None
 

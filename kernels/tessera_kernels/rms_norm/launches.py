@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 import torch
 
-from tessera_kernels.launches import Launch
+from tessera_kernels.gate.launch import Launch
 from tessera_kernels.rms_norm.bench import TUNED_WIDTHS
 
 TYPES = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}

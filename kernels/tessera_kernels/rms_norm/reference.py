@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from tessera_kernels.row_quantize_reference import quantized_rows
+from tessera_kernels.triton_parts.row_quantize_reference import quantized_rows
 
 
 def rms_norm(x_TK: torch.Tensor, weight_K: torch.Tensor, epsilon: float, offset: float) -> torch.Tensor:

@@ -13,8 +13,8 @@ import triton
 import triton.language as tl
 
 from tessera_kernels import tuning
-from tessera_kernels.paged_kv import LARGEST
-from tessera_kernels.row_quantize import quantize_rows
+from tessera_kernels.storage.paged_kv import LARGEST
+from tessera_kernels.triton_parts.row_quantize import quantize_rows
 
 FEW = 256
 """Rows up to which programs alone do not fill a device: each gets more warps."""

@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 
-from tessera_kernels.cases import Case, Choice, Config
+from tessera_kernels.bench.cases import Case, Choice, Config
+from tessera_kernels.bench.shapes import LLAMA_3_8B, QWEN3_30B_A3B, WAN_14B, Model
 from tessera_kernels.rotary import axes_of, reference
 from tessera_kernels.rotary.cost import cost
-from tessera_kernels.shapes import LLAMA_3_8B, QWEN3_30B_A3B, WAN_14B, Model
 
 BOUNDS = {torch.float32: 1e-5, torch.bfloat16: 8e-3}
 BF16 = torch.bfloat16

@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 
-from tessera_kernels.cases import Case, Choice, Config, unequal
+from tessera_kernels.bench.cases import Case, Choice, Config, unequal
+from tessera_kernels.bench.shapes import LLAMA_3_8B, QWEN3_30B_A3B
 from tessera_kernels.sampling import SEEN, reference
 from tessera_kernels.sampling.cost import cost
-from tessera_kernels.shapes import LLAMA_3_8B, QWEN3_30B_A3B
 
 BF16 = torch.bfloat16
 WAYS: dict[str, dict[str, float]] = {

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from tessera_kernels.chips import CHIPS
-from tessera_kernels.launches import Launch
+from tessera_kernels.gate.launch import Launch
 from tessera_kernels.sampling.reference import GREEDY_BELOW, STRIP
 
 PENALTIES = {"p_counts": "*i32", "p_repetition": "*fp32", "p_presence": "*fp32", "p_frequency": "*fp32"}

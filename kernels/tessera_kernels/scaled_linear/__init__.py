@@ -12,10 +12,10 @@ import torch
 
 from tessera_kernels import chips
 from tessera_kernels.dispatch import Answer, no, triton_on
-from tessera_kernels.paged_kv import LARGEST
-from tessera_kernels.quantized_weight import FLOATS
 from tessera_kernels.scaled_linear import reference
-from tessera_kernels.scaled_weight import ScaledWeight
+from tessera_kernels.storage.paged_kv import LARGEST
+from tessera_kernels.storage.quantized_weight import FLOATS
+from tessera_kernels.storage.scaled_weight import ScaledWeight
 
 __all__ = ["quantize_tokens", "scaled_can", "scaled_linear"]
 

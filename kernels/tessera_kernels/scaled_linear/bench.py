@@ -8,13 +8,13 @@ from typing import Any
 
 import torch
 
-from tessera_kernels.cases import Case, Choice, Config
+from tessera_kernels.bench.cases import Case, Choice, Config
+from tessera_kernels.bench.shapes import LLAMA_3_8B, WAN_14B
 from tessera_kernels.quantizers import quantize_scaled
 from tessera_kernels.quantizers.scaled import Grain
 from tessera_kernels.scaled_linear import reference
 from tessera_kernels.scaled_linear.cost import cost, quantize_cost
-from tessera_kernels.scaled_weight import ScaledWeight
-from tessera_kernels.shapes import LLAMA_3_8B, WAN_14B
+from tessera_kernels.storage.scaled_weight import ScaledWeight
 
 BOUNDS = {torch.float32: 2e-3, torch.float16: 3e-3, torch.bfloat16: 1e-2}
 """Against the reference, which rounds the same: few numbers that are half way between two steps go the other way."""

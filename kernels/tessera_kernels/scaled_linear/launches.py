@@ -8,12 +8,12 @@ from typing import Any
 import torch
 
 from tessera_kernels.chips import CHIPS
-from tessera_kernels.gemm_tiles import without
-from tessera_kernels.launches import Launch
-from tessera_kernels.paged_kv import LARGEST
+from tessera_kernels.gate.launch import Launch
 from tessera_kernels.scaled_linear.quantize import TOGETHER, quantize_kernel, warps_for
 from tessera_kernels.scaled_linear.triton import heuristic, scaled_kernel
-from tessera_kernels.scaled_weight import BLOCK
+from tessera_kernels.storage.paged_kv import LARGEST
+from tessera_kernels.storage.scaled_weight import BLOCK
+from tessera_kernels.triton_parts.gemm_tiles import without
 
 STORED = {"int8": "i8", "fp8": "fp8e4nv"}
 ROUNDED = ((128, False, False), (4096, True, False), (16384, False, False), (4096, False, True))

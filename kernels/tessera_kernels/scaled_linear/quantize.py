@@ -10,10 +10,10 @@ import torch
 import triton
 import triton.language as tl
 
-from tessera_kernels.float8 import to_float8
-from tessera_kernels.paged_kv import LARGEST
-from tessera_kernels.row_quantize import quantize_rows
-from tessera_kernels.scaled_weight import BLOCK
+from tessera_kernels.storage.paged_kv import LARGEST
+from tessera_kernels.storage.scaled_weight import BLOCK
+from tessera_kernels.triton_parts.float8 import to_float8
+from tessera_kernels.triton_parts.row_quantize import quantize_rows
 
 TOGETHER = 8
 """Blocks of one token that a program rounds."""

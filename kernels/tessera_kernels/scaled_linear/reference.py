@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from tessera_kernels.paged_kv import LARGEST, quantize
-from tessera_kernels.scaled_weight import BLOCK, ScaledWeight, dequantize
+from tessera_kernels.storage.paged_kv import LARGEST, quantize
+from tessera_kernels.storage.scaled_weight import BLOCK, ScaledWeight, dequantize
 
 
 def quantize_tokens(x_TK: torch.Tensor, dtype: torch.dtype, *, blocks: bool) -> tuple[torch.Tensor, torch.Tensor]:

@@ -16,9 +16,17 @@ import triton
 import triton.language as tl
 
 from tessera_kernels import chips, tuning
-from tessera_kernels.gemm_tiles import add_parts, gated, rows_of, splits_for, store_tile, tile_of, tokens_bucket
 from tessera_kernels.scaled_linear.quantize import quantize_tokens
-from tessera_kernels.scaled_weight import BLOCK, ScaledWeight
+from tessera_kernels.storage.scaled_weight import BLOCK, ScaledWeight
+from tessera_kernels.triton_parts.gemm_tiles import (
+    add_parts,
+    gated,
+    rows_of,
+    splits_for,
+    store_tile,
+    tile_of,
+    tokens_bucket,
+)
 
 
 @triton.jit

@@ -1,6 +1,6 @@
 """A linear layer whose weight has few bits, or 16, and whose inputs have 16: int8, float8, int4, MXFP4, NVFP4, dense.
 
-Formats and their sources are in `tessera_kernels.quantized_weight`. A chip needs no units for them: numbers are
+Formats and their sources are in `tessera_kernels.storage.quantized_weight`. A chip needs no units for them: numbers are
 expanded, exactly, on their way to the units for 16 bits.
 
 Shape letters: T tokens, K inputs, N outputs.
@@ -11,7 +11,7 @@ from __future__ import annotations
 import torch
 
 from tessera_kernels.dispatch import triton_on
-from tessera_kernels.quantized_weight import FLOATS, Format, QuantizedWeight
+from tessera_kernels.storage.quantized_weight import FLOATS, Format, QuantizedWeight
 from tessera_kernels.weight_only_linear import reference
 from tessera_kernels.weight_only_linear.cpu import PackedInt4, pack, packed_int4_linear, packs
 

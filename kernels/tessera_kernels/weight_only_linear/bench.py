@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 
-from tessera_kernels.cases import Case, Choice, Config
-from tessera_kernels.quantized_weight import NIBBLES, QuantizedWeight
+from tessera_kernels.bench.cases import Case, Choice, Config
+from tessera_kernels.bench.shapes import LLAMA_3_8B, WHISPER_LARGE
 from tessera_kernels.quantizers import quantize_fp8, quantize_int4, quantize_int8, quantize_mxfp4, quantize_nvfp4
-from tessera_kernels.shapes import LLAMA_3_8B, WHISPER_LARGE
+from tessera_kernels.storage.quantized_weight import NIBBLES, QuantizedWeight
 from tessera_kernels.weight_only_linear import reference
 from tessera_kernels.weight_only_linear.cost import bytes_like, cost
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from tessera_kernels.quantized_weight import NIBBLES, QuantizedWeight
 from tessera_kernels.roofline import Cost
+from tessera_kernels.storage.quantized_weight import NIBBLES, QuantizedWeight
 
 UNITS = {torch.bfloat16: "bf16", torch.float16: "fp16"}
 """Inputs of 16 bits are multiplied in 16 bits, whatever the weight has."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import torch
 
-from tessera_kernels.quantized_weight import FLOATS, MIDDLE, QuantizedWeight, unpack
+from tessera_kernels.storage.quantized_weight import FLOATS, MIDDLE, QuantizedWeight, unpack
 
 GROUPS = (32, 64, 128, 256)
 """Inputs that share a scale, as torch takes them."""

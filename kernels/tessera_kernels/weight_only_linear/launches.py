@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 from tessera_kernels.chips import CHIPS
-from tessera_kernels.gemm_tiles import REDUCED, add_parts_kernel, without
-from tessera_kernels.launches import Launch
-from tessera_kernels.quantized_weight import NIBBLES
+from tessera_kernels.gate.launch import Launch
+from tessera_kernels.storage.quantized_weight import NIBBLES
+from tessera_kernels.triton_parts.gemm_tiles import REDUCED, add_parts_kernel, without
 from tessera_kernels.weight_only_linear.bench import configs
 from tessera_kernels.weight_only_linear.gemv import gemv_kernel
 from tessera_kernels.weight_only_linear.triton import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from tessera_kernels.quantized_weight import QuantizedWeight, dequantize
+from tessera_kernels.storage.quantized_weight import QuantizedWeight, dequantize
 
 
 def weight_only_linear(x_TK: torch.Tensor, weight: QuantizedWeight, bias_N: torch.Tensor | None) -> torch.Tensor:

@@ -17,7 +17,8 @@ import triton
 import triton.language as tl
 
 from tessera_kernels import chips, tuning
-from tessera_kernels.gemm_tiles import (
+from tessera_kernels.storage.quantized_weight import NIBBLES, QuantizedWeight
+from tessera_kernels.triton_parts.gemm_tiles import (
     add_parts,
     gated,
     rows_of,
@@ -27,7 +28,6 @@ from tessera_kernels.gemm_tiles import (
     tokens_bucket,
     without,
 )
-from tessera_kernels.quantized_weight import NIBBLES, QuantizedWeight
 from tessera_kernels.weight_only_linear.decode import numbers_of, scales_of
 from tessera_kernels.weight_only_linear.gemv import gemv_kernel
 

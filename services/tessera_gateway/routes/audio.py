@@ -8,9 +8,9 @@ from litestar import Request, Response, post
 from litestar.datastructures import State
 from litestar.types import ASGIApp
 
-from tessera.jobs.serving import VideoJobs
-from tessera.jobs.transcription_request import is_background
-from tessera.jobs.transcription_submission import accept_form, accept_stream, announced_bytes
+from tessera.api.job_resources import VideoJobs
+from tessera.api.transcriptions.request import is_background
+from tessera.api.transcriptions.submission import accept_form, accept_stream, announced_bytes
 from tessera.web.docs import documented
 from tessera.wire.audio import SpeechRequest, TranscriptionRequest, TranslationRequest
 from tessera_gateway.limits import read_json, read_multipart

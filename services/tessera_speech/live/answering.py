@@ -15,11 +15,11 @@ from typing import Any, Literal
 from tessera.errors import InternalError, TesseraError
 from tessera.wire.audio import SpeechRequest
 from tessera.wire.realtime import ConversationSession, ResponseParameters
-from tessera_speech.codecs import PCM_RATE
+from tessera_speech.live.chat_client import Thinker, Tokens
 from tessera_speech.live.conversation import Conversation, Item, new_id
-from tessera_speech.live.thinking import Thinker, Tokens
-from tessera_speech.sentences import split
-from tessera_speech.synthesis import Synthesis
+from tessera_speech.synthesis.audio_files import PCM_RATE
+from tessera_speech.synthesis.text_to_audio import Synthesis
+from tessera_speech.text.sentences import split
 
 logger = logging.getLogger(__name__)
 

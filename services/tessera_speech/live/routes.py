@@ -14,14 +14,14 @@ import msgspec
 from litestar import WebSocket, websocket
 from litestar.datastructures import State
 
+from tessera.engine.host import EngineHost
 from tessera.errors import InvalidRequestError, OverloadedError, TesseraError
-from tessera.language.service import EngineHost
 from tessera.web.origins import refuse_foreign_pages
 from tessera.web.tenant import tenant_from
+from tessera_speech.live.chat_client import Thinker
 from tessera_speech.live.conversation import new_id
 from tessera_speech.live.session import LiveSession
 from tessera_speech.live.settings import default_session
-from tessera_speech.live.thinking import Thinker
 from tessera_speech.pipeline import SpeechTools
 
 TRY_AGAIN_LATER = 1013

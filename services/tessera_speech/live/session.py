@@ -19,16 +19,16 @@ from tessera.web.errors import translate
 from tessera.wire import realtime as wire
 from tessera.wire.audio import TranscriptionRequest
 from tessera.wire.decoding import decode_json
-from tessera_speech import voices
-from tessera_speech.codecs import WAVEncoder, to_int16
 from tessera_speech.live.answering import Answering
+from tessera_speech.live.chat_client import Thinker
 from tessera_speech.live.conversation import Conversation, Item, new_id
-from tessera_speech.live.hearing import LONGEST_TURN_S, Hearing
+from tessera_speech.live.input_audio import LONGEST_TURN_S, Hearing
 from tessera_speech.live.settings import default_session, updated
-from tessera_speech.live.thinking import Thinker
 from tessera_speech.live.turns import RATE, Detector, Samples, Turn
 from tessera_speech.pipeline import SpeechTools
-from tessera_speech.transcripts import TextInProgress
+from tessera_speech.synthesis import voices
+from tessera_speech.synthesis.audio_files import WAVEncoder, to_int16
+from tessera_speech.transcription.transcripts import TextInProgress
 
 logger = logging.getLogger(__name__)
 

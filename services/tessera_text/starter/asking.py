@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, cast
 
-from tessera.device import choose
-from tessera.engine.sequence import SequenceEngine
+from tessera.device.hardware import choose
 from tessera.hub.cards import read_card
-from tessera.language.template import ChatTemplate
-from tessera.language.tokenizer import Tokenizer
-from tessera.models.sequence_runner import SequenceRunner
-from tessera.settings import SequenceEngineSettings
+from tessera.sequence.engine import SequenceEngine
+from tessera.sequence.runner.sequence_runner import SequenceRunner
+from tessera.settings.load import SequenceEngineSettings
+from tessera.tokenizer.chat_template import ChatTemplate
+from tessera.tokenizer.tokenizer import Tokenizer
 from tessera.wire.engine import Generate, Ready, Sampling, Tokens
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from tessera.models.sequence_runner import SequenceRunner
+from tessera.sequence.runner.sequence_runner import SequenceRunner
 from tessera.starters.recipe import Evaluation, Measure
 from tessera_text.starter import data
 from tessera_text.starter.asking import Asked

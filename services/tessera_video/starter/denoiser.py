@@ -18,7 +18,7 @@ from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from transformers import UMT5EncoderModel
 
-from tessera.models.padded_prompt import PaddedPrompt
+from tessera.diffusion.families.wan.short_prompts import PaddedPrompt
 from tessera.starters.optimize import Average, adamw, autocast, generator, set_learning_rate
 from tessera.starters.run import Run
 from tessera_video.starter import data

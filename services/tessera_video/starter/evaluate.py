@@ -15,10 +15,10 @@ from typing import Any, Literal, cast
 import numpy as np
 from PIL import Image
 
-from tessera.device import choose
-from tessera.engine.diffusion import DiffusionRequest, Frames, to_frames
-from tessera.engine.diffusion_wan import WanModel
-from tessera.models.diffusion import load
+from tessera.device.hardware import choose
+from tessera.diffusion.families.wan.model import WanModel
+from tessera.diffusion.loading.pipeline import load
+from tessera.diffusion.request import DiffusionRequest, Frames, to_frames
 from tessera.starters.recipe import Evaluation, Measure
 from tessera_video.starter import checker, data
 from tessera_video.starter.model import GUIDANCE_SCALE, STEPS

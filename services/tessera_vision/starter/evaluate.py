@@ -22,10 +22,10 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
-from tessera.engine.sequence_start import start_sequence_engine
-from tessera.language.tokenizer import Tokenizer
-from tessera.settings import VisionSettings
+from tessera.sequence.start import start_sequence_engine
+from tessera.settings.load import VisionSettings
 from tessera.starters.recipe import Evaluation
+from tessera.tokenizer.tokenizer import Tokenizer
 from tessera.wire.chat import ChatCompletionRequest, ImagePart, ImageURL, Message, TextPart
 from tessera.wire.engine import Failed, Generate, Sampling, Tokens
 from tessera.wire.models import Measure

@@ -16,9 +16,9 @@ import itertools
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from tessera.cache.host import HostTier
 from tessera.cache.pages import PageAllocator
 from tessera.cache.radix import Cursor, Match, Node, check_trees, longest_prefix
+from tessera.cache.tiers.host import HostTier
 from tessera.cache.transfers import Copy, Fetch, Offload, Transfer
 
 

@@ -1,6 +1,6 @@
 """Adapters by name, as `video.adapters` lists them: `name=path`, and `name@2=path` for a model's second expert.
 
-Torch-free: does not open the files (`tessera.models.diffusion_adapters` does).
+Torch-free: does not open the files (`tessera.diffusion.loading.lora_files` does).
 """
 
 from __future__ import annotations

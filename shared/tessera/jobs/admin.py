@@ -10,10 +10,10 @@ from typing import Any
 
 from tessera.errors import ConflictError, NotFoundError, UnavailableError
 from tessera.jobs import records
-from tessera.jobs.artifacts import ArtifactStore
-from tessera.jobs.celery_app import Bell
+from tessera.jobs.artifacts.store import ArtifactStore
+from tessera.jobs.bell import Bell
 from tessera.jobs.connection import answering, connect, microseconds, sources
-from tessera.settings_jobs import JobSettings
+from tessera.settings.jobs import JobSettings
 from tessera.wire.jobs import Job, JobStatus
 
 logger = logging.getLogger(__name__)

@@ -11,9 +11,9 @@ import msgspec
 
 from tessera.errors import TesseraError
 from tessera.jobs.admin import JobsAdmin
-from tessera.jobs.artifact_places import make_artifacts
-from tessera.jobs.celery_app import make_bell
-from tessera.settings import Settings
+from tessera.jobs.artifacts.places import make_artifacts
+from tessera.jobs.bell import make_bell
+from tessera.settings.load import Settings
 from tessera.wire.jobs import Job, JobStatus
 
 WIDEST = 48

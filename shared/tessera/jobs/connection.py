@@ -16,7 +16,18 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from tessera.errors import UnavailableError
-from tessera.jobs import admin_scripts, scripts, webhook_scripts, worker_scripts
+from tessera.jobs.scripts import (
+    admin as admin_scripts,
+)
+from tessera.jobs.scripts import (
+    jobs as scripts,
+)
+from tessera.jobs.scripts import (
+    webhooks as webhook_scripts,
+)
+from tessera.jobs.scripts import (
+    workers as worker_scripts,
+)
 
 logger = logging.getLogger(__name__)
 

@@ -12,8 +12,8 @@ import threading
 from collections.abc import Callable
 
 from tessera.errors import UnavailableError
-from tessera.jobs.artifacts import ArtifactStore
-from tessera.jobs.celery_app import Bell
+from tessera.jobs.artifacts.store import ArtifactStore
+from tessera.jobs.bell import Bell
 from tessera.jobs.records import Counts
 from tessera.jobs.worker_store import WorkerStore
 

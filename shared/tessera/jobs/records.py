@@ -1,6 +1,6 @@
 """What the store's scripts answer, as types.
 
-Does not know Redis' commands (`tessera.jobs.scripts`) or connections (`tessera.jobs.store`).
+Does not know Redis' commands (`tessera.jobs.scripts.jobs`) or connections (`tessera.jobs.store`).
 """
 
 from __future__ import annotations

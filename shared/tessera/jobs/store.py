@@ -1,7 +1,7 @@
 """The job store as HTTP processes see it: create, look, cancel, delete.
 
-Every change is one script of `tessera.jobs.scripts`. Does not know what a job does, nor who rings: see `celery_app`.
-The side of the workers is `tessera.jobs.worker_store`.
+Every change is one script of `tessera.jobs.scripts.jobs`. Does not know what a job does, nor who rings: see
+`celery_app`. The side of the workers is `tessera.jobs.worker_store`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tessera.jobs import records
 from tessera.jobs.connection import answering, connect_async, microseconds, sources
 from tessera.jobs.records import Created, JobEvent, Page, WorkerInfo
 from tessera.jobs.watching import Watchers, wait
-from tessera.settings_jobs import JobSettings
+from tessera.settings.jobs import JobSettings
 from tessera.wire.jobs import Job, JobKind
 
 IDEMPOTENCY_S = 24 * 3600

@@ -19,7 +19,7 @@ import msgspec
 
 from tessera.errors import InvalidRequestError, UnavailableError
 from tessera.jobs.store import AsyncJobStore
-from tessera.settings_jobs import WebhookSettings
+from tessera.settings.jobs import WebhookSettings
 from tessera.web.outbound import PublicResolver, checked_url
 from tessera.wire.jobs import Job
 

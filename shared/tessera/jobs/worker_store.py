@@ -1,7 +1,8 @@
 """The job store as workers and reapers see it: claim, renew, end, sweep.
 
-Every change is one script of `tessera.jobs.scripts`; a job in progress is changed only by who has the newest fencing
-token. Does not know what a job does (`tessera.jobs.runner`). The side of the HTTP processes is `tessera.jobs.store`.
+Every change is one script of `tessera.jobs.scripts.jobs`; a job in progress is changed only by who has the newest
+fencing token. Does not know what a job does (`tessera.jobs.worker.runner`). The side of the HTTP processes is
+`tessera.jobs.store`.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import msgspec
 from tessera.jobs import records
 from tessera.jobs.connection import RING_PREFIX, answering, connect, microseconds, sources
 from tessera.jobs.records import Counts, Ending, Held, Lease, NotClaimed, Ring, WorkerInfo
-from tessera.settings_jobs import JobSettings
+from tessera.settings.jobs import JobSettings
 from tessera.wire.jobs import Artifact, JobError
 
 SWEEP_BATCH = 100

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 from msgspec import UNSET
 
-from tessera.language.dialects import Reader
 from tessera.language.generation import Finish, Piece
+from tessera.language.parsers.dialects import Reader
 from tessera.language.parsers.events import Arguments, CallBegan, Content, Event, Thought
 from tessera.wire.chat import AnswerMessage, Delta, FinishReason, TokenLogprob
 from tessera.wire.tools import CalledFunction, FunctionDelta, ToolCall, ToolCallDelta

@@ -15,10 +15,10 @@ from msgspec import UNSET
 from tessera.errors import InvalidRequestError
 from tessera.language.answers import Answer
 from tessera.language.constraints import constraint, opens_thought
-from tessera.language.dialects import Dialect
 from tessera.language.generation import Generator, Limits, Piece, Prompt, Terms, output_limit, sampling_of, stops_of
-from tessera.language.tokenizer import Tokenizer
+from tessera.language.parsers.dialects import Dialect
 from tessera.language.usage import Spent, usage
+from tessera.tokenizer.tokenizer import Tokenizer
 from tessera.web.sse import event
 from tessera.wire.chat import (
     ChatChoice,

@@ -5,9 +5,9 @@ from __future__ import annotations
 import msgspec
 
 from tessera.errors import InvalidRequestError
-from tessera.language.dialects import Dialect
+from tessera.language.parsers.dialects import Dialect
 from tessera.language.structured import check_schema, grammar_of
-from tessera.language.tokenizer import Tokenizer
+from tessera.tokenizer.tokenizer import Tokenizer
 from tessera.wire.chat import ChatCompletionRequest
 from tessera.wire.engine import Grammar, Thinking
 from tessera.wire.tools import Tool, ToolChoice

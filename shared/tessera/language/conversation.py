@@ -13,8 +13,8 @@ from typing import Any
 import msgspec
 
 from tessera.errors import InvalidRequestError
-from tessera.language.dialects import Dialect
-from tessera.language.template import ChatTemplate
+from tessera.language.parsers.dialects import Dialect
+from tessera.tokenizer.chat_template import ChatTemplate
 from tessera.wire.chat import ChatCompletionRequest, Message
 
 Hide = Callable[[str, str], str]

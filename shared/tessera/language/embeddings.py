@@ -15,7 +15,7 @@ from tessera.errors import ContextLengthError, InvalidRequestError
 from tessera.language.completions import token_lists
 from tessera.language.generation import Limits
 from tessera.language.together import together
-from tessera.language.tokenizer import Tokenizer
+from tessera.tokenizer.tokenizer import Tokenizer
 from tessera.web.tenant import tenant_var
 from tessera.wire.chat import Embedding, EmbeddingList, EmbeddingRequest, Usage
 from tessera.wire.engine import Embed, Embedded

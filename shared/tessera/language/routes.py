@@ -8,8 +8,8 @@ from litestar import Request, Response, post
 from litestar.datastructures import State
 from litestar.response import Stream
 
+from tessera.engine.host import EngineHost
 from tessera.language.chat import ChatCompletions
-from tessera.language.service import EngineHost
 from tessera.language.tokens import Tokens
 from tessera.web.app import json_response
 from tessera.web.disconnect import unless_client_leaves

@@ -7,7 +7,7 @@ import asyncio
 from tessera.errors import InvalidRequestError
 from tessera.language.chat import Prompter
 from tessera.language.generation import Limits
-from tessera.language.tokenizer import Tokenizer
+from tessera.tokenizer.tokenizer import Tokenizer
 from tessera.wire.chat import ChatCompletionRequest, TokenizeRequest
 from tessera.wire.tools import Detokenized, DetokenizeRequest, Tokenized
 

@@ -17,7 +17,7 @@ from transformers import AttentionInterface, PreTrainedModel
 from tessera.errors import ModelLoadError
 from tessera_kernels.kv_store import kv_store
 from tessera_kernels.paged_attention import Ragged, paged_attention
-from tessera_kernels.paged_kv import PagedKV, slot_bytes
+from tessera_kernels.storage.paged_kv import PagedKV, slot_bytes
 
 NAME = "tessera"
 _CACHE = "tessera_kv"

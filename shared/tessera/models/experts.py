@@ -18,9 +18,9 @@ from tessera.models.quantized import QuantizationReport, Scheme, quantized_weigh
 from tessera_kernels.grouped_gemm import ExpertsWeight
 from tessera_kernels.grouped_gemm.reference import ALPHA, LIMIT
 from tessera_kernels.moe import moe
-from tessera_kernels.quantized_weight import QuantizedWeight
 from tessera_kernels.quantizers import quantize_scaled
-from tessera_kernels.scaled_weight import ScaledWeight
+from tessera_kernels.storage.quantized_weight import QuantizedWeight
+from tessera_kernels.storage.scaled_weight import ScaledWeight
 
 TRIED_ROWS = 5
 

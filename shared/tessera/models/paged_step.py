@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import torch
 
-from tessera.engine.batch import Chunk
 from tessera.models.attention import AttentionBatch
+from tessera.sequence.batch import Chunk
 from tessera_kernels.paged_attention import Ragged
 
 

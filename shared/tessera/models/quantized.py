@@ -15,7 +15,6 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from tessera_kernels.int8_linear import Int8Weight, int8_linear, quantize_weight
-from tessera_kernels.quantized_weight import QuantizedWeight
 from tessera_kernels.quantizers import (
     quantize_int4,
     quantize_int4_offsets,
@@ -24,7 +23,8 @@ from tessera_kernels.quantizers import (
     quantize_scaled,
 )
 from tessera_kernels.scaled_linear import scaled_linear
-from tessera_kernels.scaled_weight import ScaledWeight
+from tessera_kernels.storage.quantized_weight import QuantizedWeight
+from tessera_kernels.storage.scaled_weight import ScaledWeight
 from tessera_kernels.weight_only_linear import PackedInt4, pack, packed_int4_linear, packs, weight_only_linear
 
 Scheme = Literal["int8", "fp8", "int4", "mxfp4", "nvfp4"]

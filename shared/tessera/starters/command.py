@@ -64,7 +64,7 @@ def train(
         report(f"{name} is fetched, not trained: `tessera models pull {name}`")
         return 1
     recipes.require_judges(recipe)
-    from tessera.device import choose  # noqa: PLC0415 - torch: only now
+    from tessera.device.hardware import choose  # noqa: PLC0415 - torch: only now
     from tessera.starters.companion import companions  # noqa: PLC0415
     from tessera.starters.run import Run, TrainingPaused  # noqa: PLC0415
     from tessera.starters.sharing import Sharing  # noqa: PLC0415
@@ -147,7 +147,7 @@ def evaluate(
     chosen: list[Recipe] = [recipes.find(name) for name in names]
     for recipe in chosen:
         recipes.require_judges(recipe)
-    from tessera.device import choose  # noqa: PLC0415 - torch: only now
+    from tessera.device.hardware import choose  # noqa: PLC0415 - torch: only now
 
     choose(device, threads=threads)
     seed = secrets.randbelow(2**31) if seed is None else seed

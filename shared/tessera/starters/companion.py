@@ -53,7 +53,7 @@ def main() -> int:
     # Ctrl-C reaches everyone at a terminal: the first process decides, and this one ends when it is left alone.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
-    from tessera.device import choose  # noqa: PLC0415 - torch: only now
+    from tessera.device.hardware import choose  # noqa: PLC0415 - torch: only now
     from tessera.starters import recipe as recipes  # noqa: PLC0415
     from tessera.starters.run import Run  # noqa: PLC0415
     from tessera.starters.sharing import LeftAloneError, Sharing  # noqa: PLC0415

@@ -1,6 +1,7 @@
 """What the operating system says about this machine: free memory and disk, who holds a port, which GPUs there are.
 
-Read from /proc, /sys and nvidia-smi, without torch. Does not know what the suite needs of it: see `tessera.doctor`.
+Read from /proc, /sys and nvidia-smi, without torch. Does not know what the suite needs of it: see
+`tessera.suite.doctor`.
 """
 
 from __future__ import annotations

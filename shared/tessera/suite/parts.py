@@ -13,8 +13,8 @@ from typing import Any, Literal, cast, get_args
 import msgspec
 
 from tessera.errors import SettingsError
-from tessera.settings import PREFIX, Settings
-from tessera.settings_engine import Service
+from tessera.settings.load import PREFIX, Settings
+from tessera.settings.sequence import Service
 from tessera.suite import embedded_redis
 
 GATEWAY = "gateway"
@@ -129,7 +129,7 @@ def environment(config: str | None, overrides: Mapping[str, Any], inherited: Map
 
     Args:
         config: absolute path of the settings file, or None.
-        overrides: nested values as `tessera.settings.load` takes them; lists of words, no lists of tables.
+        overrides: nested values as `tessera.settings.load.load` takes them; lists of words, no lists of tables.
         inherited: the environment to start from.
     """
     values = dict(inherited)

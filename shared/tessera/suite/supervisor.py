@@ -16,11 +16,10 @@ from typing import Any
 
 import aiohttp
 
-from tessera import doctor
 from tessera.errors import StartError
-from tessera.settings import Settings
-from tessera.settings import environment as settings_environment
-from tessera.suite import embedded_redis, lock, summary
+from tessera.settings.load import Settings
+from tessera.settings.load import environment as settings_environment
+from tessera.suite import doctor, embedded_redis, lock, summary
 from tessera.suite.child import Child
 from tessera.suite.fetch import fetch_missing
 from tessera.suite.parts import STOP_ORDER, Part, Selection, environment, parts

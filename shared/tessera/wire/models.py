@@ -38,7 +38,7 @@ class ClipMemory(msgspec.Struct, frozen=True, kw_only=True):
     capacity: int
     """Bytes beside the model."""
     shapes: dict[str, int | float]
-    """What an estimate needs to know of the model: `tessera.engine.diffusion_memory.Shapes`."""
+    """What an estimate needs to know of the model: `tessera.hub.clip_memory.Shapes`."""
     tile_above: int = 0
     """Pixels of a frame above which it decodes in tiles in any case; 0: no such size."""
 

@@ -18,7 +18,7 @@ import msgspec
 import pytest
 from aiohttp import web
 
-from tessera.settings import GatewaySettings, Settings, UpstreamSettings
+from tessera.settings.load import GatewaySettings, Settings, UpstreamSettings
 from tessera.web.serve import server
 from tessera.wire.models import Card, Model, ModelList
 from tessera_gateway.app import create_app

@@ -11,7 +11,7 @@ import openai
 import pytest
 
 from tessera.errors import AuthenticationError, SettingsError
-from tessera.settings import GatewaySettings, Settings, TextSettings, UpstreamSettings
+from tessera.settings.load import GatewaySettings, Settings, TextSettings, UpstreamSettings
 from tessera_gateway.keys import Keys
 
 HASHED = "sha256:" + hashlib.sha256(b"second-key").hexdigest()

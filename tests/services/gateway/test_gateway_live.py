@@ -11,7 +11,7 @@ import pytest
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from tessera.settings import GatewaySettings, Settings, SpeechSettings
+from tessera.settings.load import GatewaySettings, Settings, SpeechSettings
 
 KEY = "a-key-for-the-test"
 

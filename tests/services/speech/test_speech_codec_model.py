@@ -16,14 +16,14 @@ import soundfile
 import torch
 from transformers import CsmForConditionalGeneration
 
-from tessera.engine.codec_speech import CodecSpeechQueue
-from tessera.engine.codec_turns import FIRST_FRAMES
-from tessera.engine.speech import SpeechEngine
 from tessera.errors import ContextLengthError, InvalidRequestError, ModelLoadError, OverloadedError
 from tessera.hub.cards import read_card
 from tessera.hub.store import ModelDirectory
-from tessera.language.spoken_turns import SpokenTurns, speaker_of
-from tessera.models.speech_csm import CodecLanguageModel, load_codec_language_model
+from tessera.speech.codec.csm import CodecLanguageModel, load_codec_language_model
+from tessera.speech.codec.queue import CodecSpeechQueue
+from tessera.speech.codec.request import FIRST_FRAMES
+from tessera.speech.engine import SpeechEngine
+from tessera.tokenizer.spoken_turns import SpokenTurns, speaker_of
 from tessera.wire.engine import Audio, Failed, FromEngine, Ready, Synthesize, Utterance
 
 CPU = torch.device("cpu")
@@ -201,8 +201,8 @@ def test_a_later_sentence_sees_the_earlier_ones(
     model: CodecLanguageModel, reference: Any, turns: SpokenTurns, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said = Said(queue_of(model, seconds=60))
-    monkeypatch.setattr("tessera.engine.codec_turns.LEAST_S", 0.5)
-    monkeypatch.setattr("tessera.engine.codec_turns.TOKEN_S", 0.0)
+    monkeypatch.setattr("tessera.speech.codec.request.LEAST_S", 0.5)
+    monkeypatch.setattr("tessera.speech.codec.request.TOKEN_S", 0.0)
     first, second = turns.encode("First.", 0), turns.encode("Second.", 0)
     said.ask(spoken("a", first, second))
     said.all()
@@ -225,9 +225,9 @@ def test_a_conversation_longer_than_the_context_goes_on_behind_its_last_sentence
     model = loaded(codec_model.path, kv_cache_bytes=8 * page)
     assert model.card.context_length == 128
     said = Said(queue_of(model, seconds=60))
-    monkeypatch.setattr("tessera.engine.codec_turns.LEAST_S", 1.6)
-    monkeypatch.setattr("tessera.engine.codec_turns.TOKEN_S", 0.0)
-    monkeypatch.setattr("tessera.engine.codec_turns.SPOKEN_TOKEN_S", 0.0)
+    monkeypatch.setattr("tessera.speech.codec.request.LEAST_S", 1.6)
+    monkeypatch.setattr("tessera.speech.codec.request.TOKEN_S", 0.0)
+    monkeypatch.setattr("tessera.speech.codec.request.SPOKEN_TOKEN_S", 0.0)
     ids = turns.encode("A sentence of some thirty letters.", 0)
     said.ask(spoken("a", *[ids] * 4))
     said.all()

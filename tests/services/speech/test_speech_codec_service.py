@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 import torch
 
-from tessera.engine.codec_speech import CodecSpeechQueue
 from tessera.hub.cards import read_card
 from tessera.hub.store import ModelDirectory
-from tessera.language.spoken_turns import SpokenTurns
-from tessera.models.speech_csm import load_codec_language_model
+from tessera.speech.codec.csm import load_codec_language_model
+from tessera.speech.codec.queue import CodecSpeechQueue
+from tessera.tokenizer.spoken_turns import SpokenTurns
 from tessera.wire.engine import Audio, Synthesize, Utterance
 
 CODEC = "tiny-random-csm"

@@ -23,15 +23,15 @@ from transformers import (
     ParakeetTokenizer,
 )
 
-from tessera.engine.speech_transcription import TranscriptionQueue
 from tessera.errors import InvalidRequestError, ModelLoadError
 from tessera.hub.cards import read_card
-from tessera.models.speech_ctc import WINDOW_S, CTCTranscriber, Word, cut_at_pause
-from tessera.models.speech_transcription import Piece, Window, load_transcriber
+from tessera.speech.transcription.parakeet_ctc import WINDOW_S, CTCTranscriber, Word, cut_at_pause
+from tessera.speech.transcription.queue import TranscriptionQueue
+from tessera.speech.transcription.transcriber import Piece, Window, load_transcriber
 from tessera.wire.engine import Array, Transcribe, Transcript, TranscriptSegment
-from tessera_speech.recordings import decode
+from tessera_speech.recordings.decoding import decode
 from tessera_speech.starter.transcription.recipe import WEIGHTS
-from tessera_speech.transcripts import Transcripts
+from tessera_speech.transcription.transcripts import Transcripts
 
 CPU = torch.device("cpu")
 LETTERS = [*"▁abcdefghijklmnopqrstuvwxyz", "▁a", "▁b", "▁c", "▁d"]

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from tessera.engine.speech import SpeechEngine
 from tessera.errors import InvalidRequestError, OverloadedError
 from tessera.hub.store import ModelDirectory
-from tessera.models.speech_synthesis import load_synthesizer
-from tessera.models.speech_transcription import load_transcriber
+from tessera.speech.engine import SpeechEngine
+from tessera.speech.synthesis.vits import load_synthesizer
+from tessera.speech.transcription.transcriber import load_transcriber
 from tessera.wire.engine import (
     Array,
     Audio,

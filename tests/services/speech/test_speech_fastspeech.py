@@ -17,11 +17,11 @@ from transformers import FastSpeech2ConformerWithHifiGan
 
 from tessera.errors import InvalidRequestError, ModelLoadError
 from tessera.hub.store import ModelDirectory
-from tessera.models.speech_fastspeech import FastSpeechSynthesizer, load_fastspeech
-from tessera.models.speech_random import RandomStream
-from tessera_speech.phonemes import Phonemes, from_ipa
-from tessera_speech.readers import PhonemeReader
-from tessera_speech.script import timed
+from tessera.speech.synthesis.fastspeech import FastSpeechSynthesizer, load_fastspeech
+from tessera.speech.synthesis.random_stream import RandomStream
+from tessera_speech.text.phonemes import Phonemes, from_ipa
+from tessera_speech.text.readers import PhonemeReader
+from tessera_speech.text.script import timed
 
 CPU = torch.device("cpu")
 NAME = "tiny-random-fastspeech"

@@ -16,16 +16,16 @@ import numpy as np
 import pytest
 import torch
 
-from tessera.engine.speech_transcription import TranscriptionQueue
 from tessera.hub.cards import read_card
-from tessera.models.speech_transcription import Transcriber, load_transcriber
+from tessera.speech.transcription.queue import TranscriptionQueue
+from tessera.speech.transcription.transcriber import Transcriber, load_transcriber
 from tessera.wire.audio import ServerVAD
 from tessera.wire.engine import Array, Transcribe, Transcript, TranscriptSegment
-from tessera_speech import voice_activity, windows
+from tessera_speech.recordings import voice_activity, windows
 from tessera_speech.starter.espeak import Teacher
 from tessera_speech.starter.transcription import sentences, voices
 from tessera_speech.starter.transcription.recipe import WEIGHTS
-from tessera_speech.transcripts import Transcripts
+from tessera_speech.transcription.transcripts import Transcripts
 
 MINUTES = float(os.environ.get("TESSERA_TEST_RECORDING_MINUTES", "3"))
 RATE = 16_000

@@ -22,12 +22,12 @@ from transformers import (
 from tessera.errors import InvalidRequestError, ModelLoadError, SettingsError
 from tessera.hub.cards import read_card
 from tessera.hub.store import ModelDirectory
-from tessera.models.speech_random import RandomStream
-from tessera.models.speech_synthesis import Synthesizer, load_synthesizer
-from tessera.models.speech_transcription import Piece, Transcriber, Window, load_transcriber
-from tessera.settings import load
+from tessera.settings.load import load
+from tessera.speech.synthesis.random_stream import RandomStream
+from tessera.speech.synthesis.vits import Synthesizer, load_synthesizer
+from tessera.speech.transcription.transcriber import Piece, Transcriber, Window, load_transcriber
 from tessera_speech import worker
-from tessera_speech.transcripts import Transcripts
+from tessera_speech.transcription.transcripts import Transcripts
 
 CPU = torch.device("cpu")
 TEXTS = ["The quick brown fox jumps over the lazy dog.", "And then it sleeps, 12 hours long."]

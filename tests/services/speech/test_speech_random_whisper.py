@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from transformers import WhisperForConditionalGeneration
 
-from tessera.models.speech_transcription import Piece
-from tessera.models.speech_whisper import load_whisper
+from tessera.speech.transcription.transcriber import Piece
+from tessera.speech.transcription.whisper.model import load_whisper
 from tessera_speech.starter import random_whisper
 
 

@@ -13,12 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tessera.errors import InvalidRequestError
-from tessera_speech import ssml, voices
-from tessera_speech.characters import Characters
-from tessera_speech.rewriting import Traced
-from tessera_speech.say_as import said_as
-from tessera_speech.script import Plan, planned, timed
-from tessera_speech.spoken import rewritten, spoken
+from tessera_speech.synthesis import voices
+from tessera_speech.text import ssml
+from tessera_speech.text.characters import Characters
+from tessera_speech.text.normalization import rewritten, spoken
+from tessera_speech.text.rewriting import Traced
+from tessera_speech.text.say_as import said_as
+from tessera_speech.text.script import Plan, planned, timed
 
 
 @pytest.fixture(scope="module", params=[False, True], ids=["plain", "blanks"])

@@ -12,11 +12,11 @@ import openai
 import pytest
 
 from tessera.wire.audio import ServerVAD
-from tessera_speech.diarization import Known, Turns, turns_of
-from tessera_speech.speakers import ClusteringDiarizer, cepstra
+from tessera_speech.recordings.diarization import Known, Turns, turns_of
+from tessera_speech.recordings.speakers import ClusteringDiarizer, cepstra
+from tessera_speech.recordings.voice_activity import RATE, VoiceActivity, spans
 from tessera_speech.starter.espeak import Teacher
 from tessera_speech.starter.transcription import sentences, voices
-from tessera_speech.voice_activity import RATE, VoiceActivity, spans
 
 TRANSCRIPTION = "tiny-random-transcription"
 MAN, WOMAN, OTHER = "en-us+m3", "en-us+f2", "en-us+m7"

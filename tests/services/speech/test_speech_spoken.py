@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tessera_speech.characters import Characters
-from tessera_speech.rewriting import Traced
-from tessera_speech.spoken import cardinal, ordinal, spoken, year
+from tessera_speech.text.characters import Characters
+from tessera_speech.text.normalization import cardinal, ordinal, spoken, year
+from tessera_speech.text.rewriting import Traced
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,9 @@ from tokenizers.models import BPE
 from transformers import ParakeetEncoderConfig, ParakeetFeatureExtractor, ParakeetForTDT, ParakeetTDTConfig
 
 from tessera.hub.cards import read_card
-from tessera.models.speech_tdt import TDTTranscriber
-from tessera.models.speech_transcription import Piece, load_transcriber
-from tessera_speech.transcripts import Transcripts
+from tessera.speech.transcription.parakeet_tdt import TDTTranscriber
+from tessera.speech.transcription.transcriber import Piece, load_transcriber
+from tessera_speech.transcription.transcripts import Transcripts
 
 LETTERS = [*"▁abcdefghijklmnopqrstuvwxyz", "▁a", "▁b", "▁c", "▁d"]
 

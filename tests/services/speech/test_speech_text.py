@@ -15,10 +15,11 @@ from hypothesis import strategies as st
 from tessera.errors import InvalidRequestError, ModelLoadError
 from tessera.hub.store import ModelDirectory
 from tessera.wire.audio import Segment
-from tessera_speech import subtitles, voices
-from tessera_speech.characters import Characters
-from tessera_speech.sentences import MAX_CHARACTERS, split
-from tessera_speech.transcripts import TextInProgress, Transcripts
+from tessera_speech.synthesis import voices
+from tessera_speech.text.characters import Characters
+from tessera_speech.text.sentences import MAX_CHARACTERS, split
+from tessera_speech.transcription import subtitles
+from tessera_speech.transcription.transcripts import TextInProgress, Transcripts
 
 
 def test_sentences_end_at_their_punctuation() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from tessera.errors import InvalidRequestError
 from tessera.wire.realtime import ServerVAD
-from tessera_speech.live.hearing import INPUT_RATE, LONGEST_S, Hearing
+from tessera_speech.live.input_audio import INPUT_RATE, LONGEST_S, Hearing
 from tessera_speech.live.turns import FRAME, RATE, EnergyDetector, Turns
 
 

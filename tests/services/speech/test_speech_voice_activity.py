@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from tessera.errors import StartError
 from tessera.wire.audio import ServerVAD
-from tessera_speech import voice_activity, windows
-from tessera_speech.recordings import decode
-from tessera_speech.voice_activity import FRAME, RATE, VoiceActivity, model_file, spans
+from tessera_speech.recordings import voice_activity, windows
+from tessera_speech.recordings.decoding import decode
+from tessera_speech.recordings.voice_activity import FRAME, RATE, VoiceActivity, model_file, spans
 
 SECONDS = 20
 TRANSCRIPTION = "tiny-random-transcription"

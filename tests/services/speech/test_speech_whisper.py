@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 from transformers import WhisperForConditionalGeneration
 from transformers.models.whisper.generation_whisper import _dynamic_time_warping
 
-from tessera.engine.speech_transcription import TranscriptionQueue
 from tessera.hub.store import ModelDirectory
-from tessera.models.speech_measures import compression_ratio
-from tessera.models.speech_transcription import Piece, Window, load_transcriber
-from tessera.models.speech_whisper import WhisperTranscriber
-from tessera.models.speech_whisper_segments import Limits
-from tessera.models.speech_whisper_words import cheapest_path, words_of
+from tessera.speech.transcription.measures import compression_ratio
+from tessera.speech.transcription.queue import TranscriptionQueue
+from tessera.speech.transcription.transcriber import Piece, Window, load_transcriber
+from tessera.speech.transcription.whisper.model import WhisperTranscriber
+from tessera.speech.transcription.whisper.segments import Limits
+from tessera.speech.transcription.whisper.word_times import cheapest_path, words_of
 from tessera.wire.engine import Array, Transcribe, Transcript
 
 CPU = torch.device("cpu")

@@ -12,13 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import VitsConfig, VitsModel
 
-from tessera.engine.speech import SpeechEngine
 from tessera.errors import InvalidRequestError
 from tessera.hub.store import ModelDirectory
-from tessera.models.speech_random import RandomStream
-from tessera.models.speech_synthesis import Synthesizer, load_synthesizer
-from tessera.models.speech_transcription import load_transcriber
-from tessera.models.speech_windows import Sounding
+from tessera.speech.engine import SpeechEngine
+from tessera.speech.synthesis.random_stream import RandomStream
+from tessera.speech.synthesis.vits import Synthesizer, load_synthesizer
+from tessera.speech.synthesis.vocoder_windows import Sounding
+from tessera.speech.transcription.transcriber import load_transcriber
 from tessera.wire.engine import Audio, Failed, Ready, Synthesize, Utterance
 
 CPU = torch.device("cpu")

@@ -7,10 +7,10 @@ import torch
 import transformers
 from tokenizers import Tokenizer
 
-from tessera.device import choose
-from tessera.engine.sequence import SequenceEngine
-from tessera.models.sequence_runner import SequenceRunner
-from tessera.settings import SequenceEngineSettings
+from tessera.device.hardware import choose
+from tessera.sequence.engine import SequenceEngine
+from tessera.sequence.runner.sequence_runner import SequenceRunner
+from tessera.settings.load import SequenceEngineSettings
 from tessera.wire.engine import Generate, Ready, Sampling, Tokens
 
 MODEL = "tiny-text"

@@ -17,21 +17,21 @@ import numpy as np
 import torch
 from scipy.signal import resample_poly  # type: ignore[import-untyped]
 
-from tessera import device as devices
+from tessera.device import hardware as devices
 from tessera.hub.cards import read_card
-from tessera.models.speech_random import RandomStream
-from tessera.models.speech_synthesis import load_synthesizer
+from tessera.speech.synthesis.random_stream import RandomStream
+from tessera.speech.synthesis.vits import load_synthesizer
 from tessera.starters.optimize import generator
 from tessera.starters.recipe import Evaluation
 from tessera.wire.models import Measure
-from tessera_speech.characters import Characters
-from tessera_speech.rewriting import Traced
-from tessera_speech.sentences import split
 from tessera_speech.starter import sentences
 from tessera_speech.starter.synthesis.model import VOICES, adopt_decoder, untrained
 from tessera_speech.starter.synthesis.pitch import revoiced
 from tessera_speech.starter.synthesis.teacher import Floats, Teacher, decoder_weights
 from tessera_speech.starter.synthesis.voices import PERIODS, STRETCHES, teacher_speech
+from tessera_speech.text.characters import Characters
+from tessera_speech.text.rewriting import Traced
+from tessera_speech.text.sentences import split
 
 SAMPLES = 100
 MOST_TIMES = 1.25

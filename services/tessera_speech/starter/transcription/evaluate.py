@@ -16,22 +16,22 @@ from typing import Any
 
 import numpy as np
 
-from tessera import device as devices
-from tessera.engine.speech_transcription import TranscriptionQueue
+from tessera.device import hardware as devices
 from tessera.errors import InternalError
 from tessera.hub.cards import read_card
-from tessera.models.speech_transcription import load_transcriber
+from tessera.speech.transcription.queue import TranscriptionQueue
+from tessera.speech.transcription.transcriber import load_transcriber
 from tessera.starters.recipe import Evaluation
 from tessera.wire.engine import Array, Failed, Transcribe, Transcript
 from tessera.wire.models import Measure
-from tessera_speech import recordings
+from tessera_speech.recordings import decoding as recordings
 from tessera_speech.starter.espeak import Teacher
 from tessera_speech.starter.synthesis.evaluate import Speaker
 from tessera_speech.starter.synthesis.model import VOICES
 from tessera_speech.starter.synthesis.recipe import WEIGHTS as SPOKEN_BY
 from tessera_speech.starter.transcription import sentences, voices
 from tessera_speech.starter.transcription.neural import NeuralTeacher
-from tessera_speech.transcripts import Transcripts
+from tessera_speech.transcription.transcripts import Transcripts
 
 MOST_WORD_ERROR = 10.0
 LEAST_WORDS = 1500

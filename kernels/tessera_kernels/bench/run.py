@@ -1,0 +1,131 @@
+"""One op's cases on one device: are they right, and how long do they take. What it returns can be kept as JSON.
+
+Nothing a kernel does ends a benchmark: what was raised is the case's fault. After an illegal access a CUDA context is
+lost with everything in it, so `bench` calls these functions in processes that it can replace. Does not know files.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import isfinite
+from typing import Any
+
+import torch
+
+from tessera_kernels.bench.cases import Case, cases_of, results
+from tessera_kernels.bench.measure import timed
+from tessera_kernels.roofline import Peaks, fraction, limited_by
+
+
+@dataclass(frozen=True)
+class Way:
+    """How cases are run: in Triton's interpreter or on a GPU, and after which moment (monotonic) none begins."""
+
+    interpret: bool
+    deadline: float
+
+    @property
+    def device(self) -> torch.device:
+        """Where cases are made."""
+        return torch.device("cpu" if self.interpret else "cuda")
+
+
+def checks_of(op: str, way: Way) -> list[dict[str, Any]] | None:
+    """Every case of an op against its reference; None if time ran out before the last."""
+    found = []
+    try:
+        cases = cases_of(op)
+    except Exception as error:  # noqa: BLE001 - an op that cannot be imported here is one fault among others
+        return [{"name": op, "ok": False, "fault": _told(error)}]
+    for case in cases:
+        if time.monotonic() > way.deadline:
+            return None
+        if case.tiny or not way.interpret:
+            found.append(checked(case, way.device))
+    return found
+
+
+def checked(case: Case, device: torch.device) -> dict[str, Any]:
+    """The errors of a case's results, and whether they are within its bound."""
+    row: dict[str, Any] = {"name": case.name, "bound": case.bound, "errors": [], "ok": False}
+    try:
+        # Arguments of their own, because either may write in place.
+        got, exact = (results(function(*_made(case, device))) for function in (case.run, case.exact))
+        errors = [case.error(*pair) for pair in zip(got, exact, strict=True)]
+        worst = max(errors, default=0.0)
+        row["ok"] = all(error <= case.bound for error in errors)
+        row["errors"] = [error if isfinite(error) else None for error in errors]  # JSON has no infinity
+        row["fault"] = "" if row["ok"] else f"an error of {worst:.3g}, and {case.bound:.3g} is allowed"
+        _release(device)
+    except Exception as error:  # noqa: BLE001 - a kernel may fail in any way; the others are still to be measured
+        row |= {"ok": False, "fault": _told(error)}
+    return row
+
+
+def times_of(op: str, way: Way, limits: Peaks) -> list[dict[str, Any]] | None:
+    """The time of every realistic case of an op, alone on the GPU; None if time ran out before the last."""
+    found = []
+    try:
+        cases = cases_of(op)
+    except Exception as error:  # noqa: BLE001 - as when it is checked
+        return [{"name": op, "goal": None, "fault": _told(error)}]
+    for case in cases:
+        if time.monotonic() > way.deadline:
+            return None
+        if not case.tiny:
+            found.append(_measured(case, way.device, limits))
+            sys.stdout.write(f"{op} / {_spoken(found[-1])}\n")
+            sys.stdout.flush()
+    return found
+
+
+def _measured(case: Case, device: torch.device, limits: Peaks) -> dict[str, Any]:
+    row: dict[str, Any] = {"name": case.name, "goal": case.goal}
+    try:
+        inputs = _made(case, device)
+        ours = timed(lambda: case.run(*inputs))
+        row |= {
+            "seconds": ours.seconds,
+            "captured": ours.captured,
+            "bytes_per_second": case.cost.moved / ours.seconds,
+            "flops_per_second": case.cost.flops / ours.seconds,
+            "fraction": fraction(case.cost, limits, ours.seconds),
+            "limited_by": limited_by(case.cost, limits),
+            "peers": {peer: _peer(call, inputs) for peer, call in case.peers.items()},
+        }
+        _release(device)
+    except Exception as error:  # noqa: BLE001 - as when it is checked
+        row["fault"] = _told(error)
+    return row
+
+
+def _peer(call: Any, inputs: Sequence[Any]) -> float | None:
+    """Seconds; None where this torch or chip does not have it."""
+    try:
+        return timed(lambda: call(*inputs)).seconds
+    except Exception:  # noqa: BLE001 - a peer that cannot run is no fault of ours
+        return None
+
+
+def _made(case: Case, device: torch.device) -> Sequence[Any]:
+    torch.manual_seed(0)
+    return case.make(device)
+
+
+def _release(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+
+
+def _told(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"[:500]
+
+
+def _spoken(row: dict[str, Any]) -> str:
+    if "fault" in row:
+        return f"{row['name']}: {row['fault']}"
+    return f"{row['name']}: {row['seconds'] * 1e6:,.1f} us, {row['fraction']:.0%} of the limit"

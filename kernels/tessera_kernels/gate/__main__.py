@@ -1,0 +1,247 @@
+"""The compile gate: every kernel, with every configuration that it may be launched with, is compiled for every chip.
+
+`python -m tessera_kernels.gate [--ops a,b] [--targets sm_90] [--tuned] [--sample] [--jobs N] [--keep FILE] [--table
+FILE]` needs no GPU: Triton's wheel brings the assemblers. A launch fails when it does not compile, takes more shared
+memory than the chip has, has no matrix instructions where it multiplies (on Hopper the warp group's, unless the launch
+says why not), or is tuned and spills registers. Does not run anything.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+from tessera_kernels.bench.results import code_key
+from tessera_kernels.chips import CHIPS, Chip
+from tessera_kernels.gate.launch import Launch
+from tessera_kernels.gate.progress import Kept
+from tessera_kernels.gate.table import MATRIX, Built, table
+
+_OPS = Path(__file__).parents[1]
+# What to count in PTX and in AMD's assembly: name in the table -> how an instruction begins.
+_PTX = {
+    "wgmma": r"wgmma\.mma_async",
+    "tcgen05": r"tcgen05\.mma",
+    "mma": r"(?:mma\.sync|wmma\.mma)",
+    "ld": r"ld\.global",
+    "cp.async": r"cp\.async\.c[ag]\.shared",
+    "st": r"st\.global",
+}
+_GCN = {
+    "mfma": r"v_mfma",
+    "ld": r"(?:global|buffer|flat)_load",
+    "st": r"(?:global|buffer|flat)_store",
+}
+
+
+def ops() -> list[str]:
+    """Every op that says how it is launched."""
+    return sorted(path.parent.name for path in _OPS.glob("*/launches.py"))
+
+
+@cache
+def launches_of(op: str) -> dict[str, Launch]:
+    """By name.
+
+    Raises:
+        ValueError: two of them have the same name, or the op is unknown.
+    """
+    if op not in ops():
+        raise ValueError(f"no op {op!r} says how it is launched; there are {', '.join(ops())}")
+    found: dict[str, Launch] = {}
+    describe: Callable[[], Iterable[Launch]] = import_module(f"tessera_kernels.{op}.launches").launches
+    for launch in describe():
+        if launch.name in found:
+            raise ValueError(f"two launches of {op} are named {launch.name!r}")
+        found[launch.name] = launch
+    return found
+
+
+def serves(launch: Launch, chip: Chip) -> bool:
+    """Whether the launch is ever made on that chip."""
+    if launch.only and chip.name not in launch.only:
+        return False
+    return launch.amd if chip.backend == "hip" else chip.capability >= launch.minimum
+
+
+def compiled(op: str, name: str, target: str) -> Built:
+    """Compile one launch for one chip. Not under the interpreter: `isolated` is where that is so."""
+    launch, chip, started = launches_of(op)[name], CHIPS[target], perf_counter()
+    try:
+        kernel = _compile(launch, chip)
+    except Exception as error:  # noqa: BLE001 - whatever stops the compiler shuts the gate
+        return Built(op, name, target, faults=(_said(error),))
+    if chip.backend == "hip":
+        registers, spilled = _amd_usage(kernel.asm["amdgcn"])
+        mix = _count(kernel.asm["amdgcn"], _GCN)
+    else:
+        registers, spilled = _cuda_usage(kernel.asm["cubin"])
+        mix = _count(kernel.asm["ptx"], _PTX)
+    built = Built(op, name, target, registers, spilled, kernel.metadata.shared, mix, perf_counter() - started)
+    return Built(**{**asdict(built), "faults": tuple(_faults(launch, chip, built))})
+
+
+def _said(error: BaseException) -> str:
+    # Triton names a line in each function on the way; the reason is in the innermost.
+    while error.__cause__ is not None:
+        error = error.__cause__
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {' / '.join(lines[-3:])[:400]}"
+
+
+def _compile(launch: Launch, chip: Chip) -> Any:
+    import triton  # noqa: PLC0415 - the parent process must not decide about the interpreter
+    from triton.backends.compiler import GPUTarget  # noqa: PLC0415
+    from triton.compiler import ASTSource  # noqa: PLC0415
+
+    names = launch.kernel.arg_names
+    given = set(launch.signature) | set(launch.constants)
+    if given != set(names):
+        raise ValueError(f"the launch misses {sorted(set(names) - given)} and has unknown {sorted(given - set(names))}")
+    signature = {name: launch.signature.get(name, "constexpr") for name in names}
+    aligned: dict[tuple[int], list[list[Any]]] = {
+        (names.index(name),): [["tt.divisibility", 16]] for name in sorted(launch.aligned)
+    }
+    source = ASTSource(launch.kernel, signature, dict(launch.constants), aligned)
+    options = {"num_warps": launch.num_warps, "num_stages": launch.num_stages}
+    if launch.registers:
+        options["maxnreg"] = launch.registers
+    return triton.compile(source, target=GPUTarget(chip.backend, chip.arch, chip.warp), options=options)
+
+
+def _cuda_usage(cubin: bytes) -> tuple[int, int]:
+    import triton  # noqa: PLC0415
+
+    tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
+
+    def told(what: str) -> str:
+        return subprocess.run([tool, what, file.name], capture_output=True, text=True, check=True).stdout
+
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        usage = dict(re.findall(r"(REG|STACK|LOCAL):(\d+)", told("--dump-resource-usage")))
+        registers, stack = int(usage["REG"]), int(usage["STACK"]) + int(usage["LOCAL"])
+        # A stack may also be for a division's slow path; registers on it are those that are stored there.
+        stores = re.findall(r"\bSTL(?:\.(64|128))?\b", told("--dump-sass")) if stack else []
+    return registers, sum(int(bits or 32) // 8 for bits in stores)
+
+
+def _amd_usage(assembly: str) -> tuple[int, int]:
+    def number(key: str) -> int:
+        found = re.search(rf"\.{key}:\s+(\d+)", assembly)
+        return int(found[1]) if found else 0
+
+    # Matrix accumulators are counted with the rest.
+    return number("vgpr_count"), 4 * number("vgpr_spill_count")
+
+
+def _count(assembly: str, kinds: dict[str, str]) -> dict[str, int]:
+    found = {
+        name: len(re.findall(rf"^\s*(?:@\S+\s+)?{begin}", assembly, re.MULTILINE)) for name, begin in kinds.items()
+    }
+    return {name: count for name, count in found.items() if count}
+
+
+def _faults(launch: Launch, chip: Chip, built: Built) -> Iterator[str]:
+    if built.shared > chip.shared:
+        yield f"takes {built.shared} bytes of shared memory, {chip.name} has {chip.shared}"
+    if launch.tuned and built.spilled:
+        yield f"spills {built.spilled} bytes a thread"
+    if launch.matrix and not any(built.mix.get(kind) for kind in MATRIX):
+        yield "multiplies without matrix instructions"
+    elif launch.matrix and chip.name == "sm_90" and not launch.narrow and not built.mix.get("wgmma"):
+        yield "multiplies without wgmma, and does not say why its tiles are too narrow for it"
+
+
+def tasks(
+    chosen: Iterable[str], targets: Iterable[str], *, tuned: bool = False, sample: bool = False, only: str = ""
+) -> list[tuple[str, str, str]]:
+    """(op, launch, target) of all that is to be compiled; with `sample` the first of each kernel on each chip."""
+    found = []
+    for op in chosen:
+        for target in targets:
+            seen: set[Any] = set()
+            for name, launch in launches_of(op).items():
+                wanted = only in name and (launch.tuned or not tuned) and serves(launch, CHIPS[target])
+                if wanted and not (sample and launch.kernel in seen):
+                    seen.add(launch.kernel)
+                    found.append((op, name, target))
+    return found
+
+
+def isolated() -> None:
+    """Make this process one that compiles: no interpreter. Before Triton is imported."""
+    os.environ.pop("TRITON_INTERPRET", None)
+    os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")
+    warnings.filterwarnings("ignore")
+
+
+def _all(work: list[tuple[str, str, str]], jobs: int) -> Iterator[Built]:
+    if jobs == 1:
+        yield from (compiled(*task) for task in work)
+        return
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(jobs, mp_context=context, initializer=isolated) as pool:
+        for pending in [pool.submit(compiled, *task) for task in work]:
+            yield pending.result()
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """See the module. The exit status is 1 when a launch fails."""
+    parser = argparse.ArgumentParser(prog="python -m tessera_kernels.gate", description=__doc__)
+    parser.add_argument("--ops", default="", help="names with commas between them; all if not given")
+    parser.add_argument("--targets", default=",".join(CHIPS), help=f"of {', '.join(CHIPS)}")
+    parser.add_argument("--tuned", action="store_true", help="only what a tuned table or a heuristic chooses")
+    parser.add_argument("--only", default="", help="only launches with this in their name")
+    parser.add_argument("--sample", action="store_true", help="only the first launch of each kernel on each chip")
+    parser.add_argument("--jobs", type=int, default=1, help="processes that compile")
+    parser.add_argument("--keep", type=Path, help="go on from what this file has of the same code, and add to it")
+    parser.add_argument("--table", type=Path, help="write a Markdown table here")
+    parser.add_argument("--json", action="store_true", help="print a JSON object for each launch and chip")
+    options = parser.parse_args(arguments)
+    targets = [name for name in options.targets.split(",") if name]
+    unknown = [name for name in targets if name not in CHIPS]
+    if unknown:
+        parser.error(f"unknown targets {', '.join(unknown)}; there are {', '.join(CHIPS)}")
+    isolated()
+    chosen = [name for name in options.ops.split(",") if name] or ops()
+    try:
+        work = tasks(chosen, targets, tuned=options.tuned, sample=options.sample, only=options.only)
+    except ValueError as error:
+        parser.error(str(error))
+    kept = Kept(options.keep, code_key)
+    for built in _all([task for task in work if task not in kept], options.jobs):
+        kept.add(built)
+        if options.json:
+            sys.stdout.write(json.dumps(asdict(built)) + "\n")
+        elif built.faults:
+            sys.stdout.write(f"{built.op} / {built.name} / {built.target}: {'; '.join(built.faults)}\n")
+        sys.stdout.flush()
+    results = [kept[task] for task in work]
+    failed = sum(bool(built.faults) for built in results)
+    if options.table:
+        options.table.parent.mkdir(parents=True, exist_ok=True)
+        options.table.write_text(table(results, targets), encoding="utf-8")
+    seconds = sum(built.seconds for built in results)
+    sys.stderr.write(f"{len(results)} compiled in {seconds:.0f} s of work, {failed} failed\n")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

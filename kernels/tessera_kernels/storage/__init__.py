@@ -1,0 +1,1 @@
+"""How quantized weights and pages of keys and values lie in memory. Imports no Triton."""

@@ -1,0 +1,1 @@
+"""Pieces that the Triton kernels of several ops share."""

@@ -1,0 +1,1 @@
+"""Uploaded recordings: decoding, voice activity, windows for the model, speakers."""

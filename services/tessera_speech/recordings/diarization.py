@@ -1,0 +1,131 @@
+"""From a recording to its turns with speakers' names, and a transcript's words to those who said them.
+
+Does not know how speakers are told apart: see `tessera_speech.recordings.speakers`; or HTTP.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import bisect
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any, TypeVar
+
+import numpy as np
+
+from tessera.errors import InvalidRequestError, TesseraError
+from tessera.wire.audio import ServerVAD, TranscriptionRequest
+from tessera_speech.recordings import decoding as recordings
+from tessera_speech.recordings.speakers import Diarizer
+from tessera_speech.recordings.voice_activity import RATE, spans
+
+BETWEEN_TURNS = ServerVAD(prefix_padding_ms=0, silence_duration_ms=300)
+"""A shorter silence than where a recording is cut: people take turns quickly."""
+REFERENCE_S = (2.0, 10.0)
+MOST_KNOWN = 4
+_DATA_URL = re.compile(r"^data:[\w.+-]+/[\w.+-]+(?:;[\w.=+-]+)*;base64,", re.ASCII)
+_Timed = TypeVar("_Timed")
+
+
+@dataclass(frozen=True)
+class Known:
+    """Speakers with names, and how they sound."""
+
+    names: list[str]
+    samples: list[np.ndarray[Any, Any]]
+
+
+@dataclass(frozen=True)
+class Turns:
+    """Who speaks when: the second each turn begins, the one it ends, its speaker's name; in order."""
+
+    begins: list[float]
+    ends: list[float]
+    names: list[str]
+
+    def at(self, second: float) -> str:
+        """Who speaks then; between two turns the nearer one counts."""
+        if not self.begins:
+            return "A"
+        after = bisect.bisect_right(self.begins, second)
+        if after == 0:
+            return self.names[0]
+        if after < len(self.begins) and self.begins[after] - second < second - self.ends[after - 1]:
+            return self.names[after]
+        return self.names[after - 1]
+
+    def parts(self, words: Sequence[_Timed], times: Sequence[tuple[float, float]]) -> list[tuple[str, list[_Timed]]]:
+        """Words in runs of one speaker. `times` are when each begins and ends."""
+        said = [self.at((begin + end) / 2) for begin, end in times]
+        runs = groupby(zip(said, words, strict=True), key=lambda pair: pair[0])
+        return [(name, [word for _, word in run]) for name, run in runs]
+
+
+def known_speakers(body: TranscriptionRequest) -> Known:
+    """Decode what the request says about speakers.
+
+    Raises:
+        InvalidRequestError: names without references, too many, no data URL, a reference that is too short or long.
+    """
+    names, references = body.known_speaker_names, body.known_speaker_references
+    if len(names) != len(references) or len(names) > MOST_KNOWN:
+        raise InvalidRequestError(
+            f"`known_speaker_names` has {len(names)} and `known_speaker_references` {len(references)}: "
+            f"there must be as many of both, at most {MOST_KNOWN}",
+            param="known_speaker_references",
+        )
+    if len(set(names)) != len(names):
+        raise InvalidRequestError("`known_speaker_names` must differ", param="known_speaker_names")
+    return Known(list(names), [_reference(reference, name) for name, reference in zip(names, references, strict=True)])
+
+
+def _reference(url: str, name: str) -> np.ndarray[Any, Any]:
+    param = "known_speaker_references"
+    head = _DATA_URL.match(url[:200])
+    if head is None:
+        raise InvalidRequestError(f"the reference of {name!r} must be a data URL with base64", param=param)
+    try:
+        data = base64.b64decode(url[head.end() :], validate=True)
+    except binascii.Error as error:
+        raise InvalidRequestError(f"the reference of {name!r} is not base64: {error}", param=param) from error
+    try:
+        samples = recordings.decode(data, rate=RATE, max_seconds=REFERENCE_S[1])
+    except TesseraError as error:
+        raise InvalidRequestError(f"the reference of {name!r}: {error.message}", param=param) from error
+    if samples.size < REFERENCE_S[0] * RATE:
+        raise InvalidRequestError(
+            f"the reference of {name!r} has {samples.size / RATE:.1f} s; "
+            f"{REFERENCE_S[0]:g} to {REFERENCE_S[1]:g} are needed",
+            param=param,
+        )
+    return samples
+
+
+def turns_of(
+    samples: np.ndarray[Any, Any], probabilities: np.ndarray[Any, Any], diarizer: Diarizer, known: Known
+) -> Turns:
+    """Find the turns of a recording and who speaks in each.
+
+    Args:
+        samples: float32 of shape [samples] at 16 kHz.
+        probabilities: of speech: see `tessera_speech.recordings.voice_activity`.
+        diarizer: tells speakers apart.
+        known: speakers; the others are A, B, C, … in order of appearance.
+    """
+    found = spans(probabilities, samples.size, BETWEEN_TURNS)
+    speakers = diarizer.speakers(samples, found, known.samples)
+    names = [known.names[one] if one < len(known.names) else _letters(one - len(known.names)) for one in speakers]
+    return Turns([first / RATE for first, _ in found], [end / RATE for _, end in found], names)
+
+
+def _letters(number: int) -> str:
+    """A, B, …, Z, AA, AB, …"""
+    letters = ""
+    number += 1
+    while number:
+        number, letter = divmod(number - 1, 26)
+        letters = chr(ord("A") + letter) + letters
+    return letters

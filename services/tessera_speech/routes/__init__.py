@@ -1,0 +1,1 @@
+"""The HTTP routes of the speech service, a file per subject."""

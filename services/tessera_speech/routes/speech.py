@@ -1,0 +1,86 @@
+"""The route that speaks: audio as a stream of bytes, or as server-sent events.
+
+Does not know models or codecs: see `tessera_speech.synthesis.text_to_audio`.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any
+
+from litestar import Request, post
+from litestar.datastructures import State
+from litestar.response import Stream
+
+from tessera.engine.host import EngineHost
+from tessera.web.disconnect import unless_client_leaves
+from tessera.web.docs import documented
+from tessera.web.sse import event, stream_response
+from tessera.wire.audio import SpeechAudioDelta, SpeechAudioDone, SpeechAudioWords, SpeechRequest
+from tessera.wire.decoding import decode_json
+from tessera_speech.pipeline import SpeechTools
+from tessera_speech.synthesis.audio_files import content_type
+from tessera_speech.synthesis.text_to_audio import Piece
+
+Host = EngineHost[SpeechTools]
+
+
+@post(
+    "/v1/audio/speech",
+    summary="Speak a text.",
+    tags=["speech"],
+    status_code=200,
+    operation_class=documented(SpeechRequest),
+)
+async def synthesize(request: Request[Any, Any, State], state: State) -> Stream:
+    """Sends the audio file while it is made, or as `speech.audio.*` events with `stream_format=sse`.
+
+    `input` is a text or SSML (`<speak>…</speak>` with break, prosody rate, say-as, sub, p, s; phoneme where the model
+    reads phonemes). `voice` is one of the model's voices (see its card), a mixture like `joe+anna` or `joe(3)+anna(1)`,
+    or one of OpenAI's names, which stand for them in turn. `pcm` is 24 kHz; the other formats have the model's own rate
+    where the codec allows it. The same `seed` makes the same samples. With `timestamp_granularities: ["word"]` events
+    tell when each word is said. Codec language models (CSM) keep their own pace and do not know words' times: `speed`,
+    `prosody` and granularities are refused; their voices are speakers' numbers and the recordings in the model's folder
+    `voices`.
+    """
+    body = decode_json(await request.body(), SpeechRequest)
+    host: Host = state.host
+    synthesis = (await host.tools(body.model)).synthesis
+    pieces = synthesis.speak(body)
+    if body.stream_format == "sse":
+        events = _events(pieces, words=bool(body.timestamp_granularities))
+        return await unless_client_leaves(request, stream_response(events, done=False))
+    headers = {
+        "content-type": content_type(body.response_format),
+        "cache-control": "no-cache",
+        "x-accel-buffering": "no",
+    }
+    return Stream(await unless_client_leaves(request, _begun(pieces)), headers=headers)
+
+
+async def _begun(pieces: AsyncGenerator[Piece, None]) -> AsyncGenerator[bytes, None]:
+    """The bytes of `pieces` once the first has come, so that an error before it has its own HTTP status."""
+    first = await anext(pieces)
+
+    async def resumed() -> AsyncGenerator[bytes, None]:
+        async with aclosing(pieces):
+            if first.data:
+                yield first.data
+            async for piece in pieces:
+                if piece.data:
+                    yield piece.data
+
+    return resumed()
+
+
+async def _events(pieces: AsyncGenerator[Piece, None], *, words: bool) -> AsyncGenerator[bytes, None]:
+    async with aclosing(pieces):
+        async for piece in pieces:
+            if words and piece.words:
+                yield event(SpeechAudioWords(words=piece.words))
+            if piece.data:
+                yield event(SpeechAudioDelta(audio=base64.b64encode(piece.data).decode("ascii")))
+            if piece.usage:
+                yield event(SpeechAudioDone(usage=piece.usage))

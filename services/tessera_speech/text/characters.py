@@ -1,0 +1,95 @@
+"""Text into a VITS model's token ids, without torch: the rules of Transformers' `VitsTokenizer`, one token a character.
+
+A text that spells a special token out (`<unk>`) is characters here. A model that wants phonemes or romanised text is
+refused: the programs that make them are no part of the suite. Does not know sentences or voices.
+"""
+
+from __future__ import annotations
+
+import string
+from pathlib import Path
+
+import msgspec
+
+from tessera.errors import ModelLoadError
+from tessera_speech.text.normalization import rewritten
+from tessera_speech.text.rewriting import Traced
+
+_ENGLISH = frozenset({"eng", "en"})
+
+
+class _TokenizerSettings(msgspec.Struct, frozen=True):
+    """What `tokenizer_config.json` says, with Transformers' defaults."""
+
+    add_blank: bool = True
+    normalize: bool = True
+    phonemize: bool = True
+    is_uroman: bool = False
+    language: str | None = None
+    unk_token: str = "<unk>"  # noqa: S105 - a token of a vocabulary
+
+
+class Characters:
+    """A model's alphabet.
+
+    Args:
+        directory: holds `vocab.json` and `tokenizer_config.json`.
+
+    Raises:
+        ModelLoadError: a file is missing or damaged, or the model wants phonemes or romanised text.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        try:
+            self._ids = msgspec.json.decode((directory / "vocab.json").read_bytes(), type=dict[str, int])
+            settings = msgspec.json.decode((directory / "tokenizer_config.json").read_bytes(), type=_TokenizerSettings)
+        except (OSError, msgspec.MsgspecError) as error:
+            raise ModelLoadError(f"cannot read the tokenizer in {directory}: {error}") from error
+        if settings.phonemize or settings.is_uroman:
+            wanted = "phonemes" if settings.phonemize else "romanised text"
+            raise ModelLoadError(
+                f"the model in {directory} wants {wanted}, which the suite does not make; take one that reads "
+                "characters, as the MMS-TTS models of languages in Latin script do"
+            )
+        self._settings = settings
+        self._blank = next((token for token, index in self._ids.items() if index == 0), None)
+        if self._blank is None:
+            raise ModelLoadError(f"{directory / 'vocab.json'} has no token 0, which stands between the others")
+
+    @property
+    def writes_out(self) -> bool:
+        """Whether texts are written out in English words before they are encoded."""
+        return self._settings.language in _ENGLISH and not all(digit in self._ids for digit in string.digits)
+
+    def readable(self, text: Traced) -> Traced:
+        """`text` as `encode` is to get it: for English without all digits, what they mean is written out."""
+        return rewritten(text) if self.writes_out else text
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of `text`; empty when the model has none of its characters."""
+        return [token for token, _ in self.placed(text)]
+
+    def placed(self, text: str) -> list[tuple[int, int]]:
+        """Token ids of `text`, each with the place of its character in it; -1 for what stands between characters."""
+        settings, ids = self._settings, self._ids
+        characters = list(enumerate(text))
+        if settings.normalize:
+            # A character that the vocabulary has as it is keeps its case; the others are lowered.
+            characters = [(at, c) for at, known in characters for c in (known if known in ids else known.lower())]
+        if settings.language == "ron":
+            characters = [(at, "ţ" if character == "ț" else character) for at, character in characters]
+        if settings.normalize:
+            characters = _stripped([(at, character) for at, character in characters if character in ids])
+        found = [(ids.get(character, ids.get(settings.unk_token)), at) for at, character in characters]
+        tokens = [(token, at) for token, at in found if token is not None]
+        if not tokens or not settings.add_blank:
+            return tokens
+        with_blanks = [(0, -1)] * (2 * len(tokens) + 1)
+        with_blanks[1::2] = tokens
+        return with_blanks
+
+
+def _stripped(characters: list[tuple[int, str]]) -> list[tuple[int, str]]:
+    """Without white space at both ends."""
+    inked = [number for number, (_, character) in enumerate(characters) if not character.isspace()]
+    return characters[inked[0] : inked[-1] + 1] if inked else []

@@ -1,0 +1,177 @@
+"""How a synthesis model reads: which plan a text becomes for it, and what its readers cannot be asked for.
+
+A model of characters (VITS) or phonemes (FastSpeech) gets tokens that last, so words have times, and voices that can be
+mixed. A codec language model (CSM) gets turns of a conversation and keeps its own pace. Without torch. Does not know
+engines or codecs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Protocol
+
+import msgspec
+
+from tessera.errors import InvalidRequestError, ModelLoadError
+from tessera.tokenizer.spoken_turns import SpokenTurns, speaker_of
+from tessera.wire.audio import SpeechRequest
+from tessera.wire.engine import Utterance
+from tessera_speech.text import ssml
+from tessera_speech.text.characters import Characters
+from tessera_speech.text.normalization import rewritten
+from tessera_speech.text.phonemes import Phonemes
+from tessera_speech.text.rewriting import Traced
+from tessera_speech.text.script import Plan, composed, planned, rest, sentences_of
+
+
+class Reader(Protocol):
+    """What makes plans for a model."""
+
+    def check(self, body: SpeechRequest) -> None:
+        """Refuse what the model cannot do.
+
+        Raises:
+            InvalidRequestError: names the field.
+        """
+        ...
+
+    def planned(self, text: str, *, markup: bool, voice: str) -> Plan:
+        """What is to be spoken of `text`, which with `markup` may be SSML, by the voice of that name.
+
+        Raises:
+            InvalidRequestError: malformed SSML, or nothing that the model can speak.
+        """
+        ...
+
+
+class CharacterReader:
+    """Implements `Reader` for models of characters.
+
+    Args:
+        directory: of the model.
+
+    Raises:
+        ModelLoadError: see `Characters`.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._characters = Characters(directory)
+
+    def check(self, body: SpeechRequest) -> None:
+        """There is nothing that such a model cannot do."""
+
+    def planned(self, text: str, *, markup: bool, voice: str) -> Plan:  # noqa: ARG002 - every voice reads alike
+        """See `Reader`."""
+        return planned(text, self._characters, markup=markup)
+
+
+class PhonemeReader:
+    """Implements `Reader` for models of English phonemes.
+
+    Args:
+        directory: of the model.
+
+    Raises:
+        ModelLoadError: see `Phonemes`.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._phonemes = Phonemes(directory)
+
+    def check(self, body: SpeechRequest) -> None:
+        """There is nothing that such a model cannot do."""
+
+    def planned(self, text: str, *, markup: bool, voice: str) -> Plan:  # noqa: ARG002 - every voice reads alike
+        """See `Reader`."""
+        phonemes = self._phonemes
+        marked = markup and ssml.is_ssml(text)
+        script = ssml.parse(text, phonemes.written) if marked else ssml.Script(text)
+        plan = composed(script, rewritten, lambda sentence, origins: phonemes.placed(sentence, origins, script.sounds))
+        if not plan.tokens:
+            raise InvalidRequestError("`input` has nothing that can be spoken", param="input")
+        return plan
+
+
+class TurnReader:
+    """Implements `Reader` for codec language models.
+
+    Args:
+        directory: of the model.
+
+    Raises:
+        ModelLoadError: see `SpokenTurns`.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._turns = SpokenTurns(directory)
+
+    def check(self, body: SpeechRequest) -> None:
+        """A pace, times of words and mixtures of voices are what such a model does not have."""
+        if body.speed != 1.0:
+            raise InvalidRequestError(
+                f"{body.model!r} speaks at its own pace: leave `speed` out, or choose another model", param="speed"
+            )
+        if body.timestamp_granularities:
+            raise InvalidRequestError(
+                f"{body.model!r} does not know when it says a word: leave `timestamp_granularities` out",
+                param="timestamp_granularities",
+            )
+
+    def planned(self, text: str, *, markup: bool, voice: str) -> Plan:
+        """See `Reader`. Every sentence is a turn."""
+        script = ssml.parse(text) if markup and ssml.is_ssml(text) else ssml.Script(text)
+        if script.rates:
+            raise InvalidRequestError(
+                "`input` has `prosody` with a `rate`, and this model speaks at its own pace",
+                param="input",
+                code="invalid_ssml",
+            )
+        plan, begin, speaker = Plan(), 0, speaker_of(voice)
+        for place, seconds in [*script.pauses, (len(script.text), 0.0)]:
+            for sentence, _ in sentences_of(script, begin, place, _as_written):
+                if any(character.isalnum() for character in sentence):
+                    plan.sentences.append(Utterance(token_ids=self._turns.encode(sentence, speaker)))
+                    plan.marks.append([])
+            if seconds > 0:
+                rest(plan, seconds)
+            begin = place
+        if not plan.tokens:
+            raise InvalidRequestError("`input` has nothing that can be spoken", param="input")
+        return plan
+
+
+def _as_written(text: Traced) -> Traced:
+    return text
+
+
+class _Configuration(msgspec.Struct, frozen=True):
+    model_type: str
+
+
+_READERS: Mapping[str, Callable[[Path], Reader]] = MappingProxyType(
+    {"csm": TurnReader, "fastspeech2_conformer_with_hifigan": PhonemeReader}
+)
+"""Those of the kinds of models that do not read characters."""
+
+
+def kind_of(directory: Path) -> str:
+    """The kind of model in a directory, as its configuration names it.
+
+    Raises:
+        ModelLoadError: there is no configuration that can be read.
+    """
+    try:
+        return msgspec.json.decode((directory / "config.json").read_bytes(), type=_Configuration).model_type
+    except (OSError, msgspec.MsgspecError) as error:
+        raise ModelLoadError(f"cannot read the configuration in {directory}: {error}") from error
+
+
+def reader_of(directory: Path) -> Reader:
+    """The reader for a model.
+
+    Raises:
+        ModelLoadError: its tokenizer is damaged, or wants what the suite does not make.
+    """
+    return _READERS.get(kind_of(directory), CharacterReader)(directory)

@@ -1,0 +1,183 @@
+"""From the text of a request to the sentences that an engine speaks, and back from their tokens to words and times.
+
+Knows the model's alphabet; does not know its voices or how it sounds.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+
+from tessera.errors import InvalidRequestError
+from tessera.wire.audio import SpokenWord
+from tessera.wire.engine import Utterance
+from tessera_speech.text import ssml
+from tessera_speech.text.characters import Characters
+from tessera_speech.text.rewriting import Span, Traced
+from tessera_speech.text.sentences import split
+
+_WORD = re.compile(r"\S+")
+_EDGES = ".,;:!?\"'()[]{}<>…—–‘’“”«»*_"
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A word of the text and the tokens, first and last, that say it."""
+
+    word: str
+    offset: int
+    first: int
+    last: int
+
+
+@dataclass
+class Plan:
+    """Sentences in order, and the words of each."""
+
+    sentences: list[Utterance] = field(default_factory=list)
+    marks: list[list[Mark]] = field(default_factory=list)
+
+    @property
+    def tokens(self) -> int:
+        """How many the model reads."""
+        return sum(len(sentence.token_ids) for sentence in self.sentences)
+
+
+def planned(text: str, characters: Characters, *, markup: bool = True) -> Plan:
+    """What is to be spoken of `text`, which with `markup` may be SSML.
+
+    Raises:
+        InvalidRequestError: malformed SSML, or nothing that the model can speak.
+    """
+    script = ssml.parse(text) if markup and ssml.is_ssml(text) else ssml.Script(text)
+    if script.readings and not characters.writes_out:
+        raise InvalidRequestError(
+            "`input` has `say-as` or `sub`, which are read out in English letters; this model is not for them",
+            param="input",
+            code="invalid_ssml",
+        )
+    plan = composed(script, characters.readable, lambda sentence, _: characters.placed(sentence))
+    if not plan.tokens:
+        raise InvalidRequestError("`input` has no character that the model can speak", param="input")
+    return plan
+
+
+def composed(
+    script: ssml.Script,
+    readable: Callable[[Traced], Traced],
+    placed_in: Callable[[str, Sequence[Span]], list[tuple[int, int]]],
+) -> Plan:
+    """The plan of a script.
+
+    Args:
+        script: what is to be spoken.
+        readable: writes a part of it out.
+        placed_in: (sentence, where each of its characters comes from) → token ids with their places in it, or -1.
+    """
+    plan = Plan()
+    words = [match.span() for match in _WORD.finditer(script.text)]
+    begin = 0
+    for place, seconds in [*script.pauses, (len(script.text), 0.0)]:
+        for sentence, origins in sentences_of(script, begin, place, readable):
+            placed = placed_in(sentence, origins)
+            if any(sentence[at].isalnum() for _, at in placed if at >= 0):
+                plan.sentences.append(_utterance(placed, origins, script.rates))
+                plan.marks.append(_marks(placed, sentence, origins, script.text, words))
+        if seconds > 0:
+            rest(plan, seconds)
+        begin = place
+    return plan
+
+
+def timed(marks: Sequence[Mark], token_samples: Sequence[int], *, begin: int, rate: int) -> list[SpokenWord]:
+    """When the words of a sentence are said, whose first sample is number `begin` of the whole."""
+    ends = [begin, *(begin + sum_ for sum_ in accumulate(token_samples))]
+    return [
+        SpokenWord(
+            word=mark.word,
+            offset=mark.offset,
+            start=round(ends[mark.first] / rate, 3),
+            end=round(ends[mark.last + 1] / rate, 3),
+        )
+        for mark in marks
+    ]
+
+
+def sentences_of(
+    script: ssml.Script, begin: int, end: int, readable: Callable[[Traced], Traced]
+) -> Iterator[tuple[str, list[Span]]]:
+    """The sentences of a part of the text, made `readable`, with where each character comes from."""
+    last = begin
+    parts: list[Traced] = []
+    for first, stop, said in script.readings:
+        if begin <= first < end:
+            parts += [_cut(script.text, last, first), Traced(said, [(first, stop)] * len(said))]
+            last = stop
+    parts.append(_cut(script.text, last, end))
+    joined = Traced("".join(part.text for part in parts), [origin for part in parts for origin in part.origins])
+    whole = readable(joined)
+    inked = (origin for character, origin in zip(whole.text, whole.origins, strict=True) if not character.isspace())
+    for sentence in split(whole.text):
+        # Only white space is changed by cutting: the others come in their order.
+        yield sentence, [(-1, -1) if character.isspace() else next(inked) for character in sentence]
+
+
+def _cut(text: str, begin: int, end: int) -> Traced:
+    return Traced(text[begin:end], [(at, at + 1) for at in range(begin, end)])
+
+
+def _utterance(
+    placed: Sequence[tuple[int, int]], origins: Sequence[Span], rates: Sequence[tuple[int, int, float]]
+) -> Utterance:
+    token_ids = [token for token, _ in placed]
+    if not rates:
+        return Utterance(token_ids=token_ids)
+    found: list[float] = []
+    for _, at in placed:
+        origin = origins[at][0] if at >= 0 else -1
+        # What stands between two characters is said as fast as the one before it.
+        kept = found[-1] if found else 1.0
+        found.append(next((rate for begin, end, rate in rates if begin <= origin < end), 1.0) if origin >= 0 else kept)
+    return Utterance(token_ids=token_ids, rates=found if any(rate != 1.0 for rate in found) else [])
+
+
+def _marks(
+    placed: Sequence[tuple[int, int]], sentence: str, origins: Sequence[Span], text: str, words: Sequence[Span]
+) -> list[Mark]:
+    """Words that were read as one, like `$3.5 million`, are one."""
+    marks: list[tuple[int, int, int, int]] = []
+    begins = [begin for begin, _ in words]
+    for number, (_, at) in enumerate(placed):
+        if at < 0 or origins[at][0] < 0 or not sentence[at].isalnum():
+            continue
+        origin = origins[at]
+        first = bisect_right(begins, origin[0]) - 1
+        last = bisect_right(begins, origin[1] - 1) - 1
+        if first < 0:
+            continue
+        if marks and first <= marks[-1][1]:
+            before = marks[-1]
+            marks[-1] = (before[0], max(before[1], last), before[2], number)
+        else:
+            marks.append((first, last, number, number))
+    made: list[Mark] = []
+    for first, last, token, end in marks:
+        written = text[words[first][0] : words[last][1]]
+        left = len(written) - len(written.lstrip(_EDGES))
+        made.append(Mark(written.strip(_EDGES) or written, words[first][0] + left, token, end))
+    return made
+
+
+def rest(plan: Plan, seconds: float) -> None:
+    """Silence after what there is so far."""
+    if not plan.sentences:
+        plan.sentences.append(Utterance(pause_s=seconds))
+        plan.marks.append([])
+        return
+    before = plan.sentences[-1]
+    plan.sentences[-1] = Utterance(
+        token_ids=before.token_ids, rates=before.rates, pause_s=round(before.pause_s + seconds, 6)
+    )

@@ -1,0 +1,242 @@
+"""The part of SSML that synthesizers here can follow: `break`, `prosody` with `rate`, `say-as`, `sub`, `p`, `s`; and
+`phoneme` where the model reads phonemes.
+
+What is malformed or not supported is named by its line and column. Nothing outside the text is ever read: documents
+with a DOCTYPE are refused. Source: Speech Synthesis Markup Language 1.1. Does not know models.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from xml.parsers import expat
+
+from tessera.errors import InvalidRequestError
+from tessera_speech.text.say_as import READINGS, said_as
+
+MOST_PAUSE_S = 10.0
+"""Of one `break`."""
+MOST_PAUSES_S = 60.0
+"""Of all of them together."""
+MOST_DEPTH = 32
+SLOWEST, FASTEST = 0.2, 5.0
+
+_STRENGTHS = {"none": 0.0, "x-weak": 0.1, "weak": 0.2, "medium": 0.4, "strong": 0.7, "x-strong": 1.2}
+_RATES = {"x-slow": 0.5, "slow": 0.75, "medium": 1.0, "default": 1.0, "fast": 1.5, "x-fast": 2.0}
+_TIME = re.compile(r"\+?(\d{1,6}(?:\.\d{1,6})?)(ms|s)")
+_PERCENT = re.compile(r"([+-]?)(\d{1,4}(?:\.\d{1,4})?)%")
+_FACTOR = re.compile(r"\d{1,2}(?:\.\d{1,4})?")
+_ATTRIBUTES = {
+    "speak": {"version", "xmlns", "xml:lang", "xmlns:xsi", "xsi:schemaLocation"},
+    "p": set(),
+    "s": set(),
+    "break": {"time", "strength"},
+    "prosody": {"rate"},
+    "say-as": {"interpret-as", "format", "detail"},
+    "sub": {"alias"},
+    "phoneme": {"ph", "alphabet"},
+}
+ALPHABETS = ("ipa", "x-arpabet")
+_TEXT_ONLY = ("say-as", "sub", "phoneme")
+_STANDS_FOR = "word"
+"""What is read instead of a word with phonemes, so that nothing is made of it."""
+Written = Callable[[str, str], list[str]]
+"""(phonemes, alphabet) → the model's own names; raises ValueError with what is wrong."""
+_SPACE = re.compile(r"\s+")
+
+
+@dataclass
+class Script:
+    """A text to speak and how.
+
+    `rates` are (begin, end, factor) of characters; `readings` (begin, end, words) replace characters; `pauses` are
+    (place, seconds) where the text is cut, with or without silence. All are in order and none overlap. `sounds` are the
+    phonemes of some of the readings, by their (begin, end).
+    """
+
+    text: str = ""
+    rates: list[tuple[int, int, float]] = field(default_factory=list)
+    readings: list[tuple[int, int, str]] = field(default_factory=list)
+    pauses: list[tuple[int, float]] = field(default_factory=list)
+    sounds: dict[tuple[int, int], list[str]] = field(default_factory=dict)
+
+
+def is_ssml(text: str) -> bool:
+    """Whether a text is meant as SSML: it begins with a `speak` element."""
+    return re.match(r"\s*(<\?xml[^>]*>\s*)?<speak[\s/>]", text) is not None
+
+
+def parse(text: str, phonemes: Written | None = None) -> Script:
+    """Read SSML.
+
+    Args:
+        text: a document.
+        phonemes: reads those of `phoneme`; without it there is no such element.
+
+    Raises:
+        InvalidRequestError: it is malformed, or asks for what is not supported; names line and column.
+    """
+    reader = _Reader(text, phonemes)
+    reader.read()
+    return reader.script
+
+
+class _Reader:
+    def __init__(self, text: str, phonemes: Written | None) -> None:
+        self._phonemes = phonemes
+        self.script = Script()
+        self._source = text
+        self._lines = text.encode("utf-8", "replace").split(b"\n")
+        self._open: list[tuple[str, dict[str, str]]] = []
+        self._rates = [1.0]
+        self._held: list[str] = []
+        self._said: list[str] = []
+        self._parser = expat.ParserCreate("utf-8")
+        self._parser.buffer_text = True
+        self._parser.StartElementHandler = self._start
+        self._parser.EndElementHandler = self._end
+        self._parser.CharacterDataHandler = self._characters
+        self._parser.StartDoctypeDeclHandler = self._doctype
+
+    def read(self) -> None:
+        try:
+            self._parser.Parse(self._source.encode("utf-8", "replace"), True)
+        except expat.ExpatError as error:
+            reason = expat.ErrorString(error.code)
+            raise self._at(error.lineno, error.offset, f"malformed SSML: {reason}") from error
+
+    def _error(self, reason: str) -> InvalidRequestError:
+        return self._at(self._parser.CurrentLineNumber, self._parser.CurrentColumnNumber, reason)
+
+    def _at(self, line: int, column: int, reason: str) -> InvalidRequestError:
+        """`column` counts bytes from 0; people count characters from 1."""
+        before = self._lines[line - 1][:column] if line <= len(self._lines) else b""
+        place = len(before.decode("utf-8", "ignore")) + 1
+        return InvalidRequestError(
+            f"`input`, line {line}, column {place}: {reason}", param="input", code="invalid_ssml"
+        )
+
+    def _doctype(self, *_: object) -> None:
+        raise self._error("a DOCTYPE is not allowed in SSML here")
+
+    def _start(self, name: str, attributes: dict[str, str]) -> None:
+        if (name == "speak") != (not self._open):
+            raise self._error("`speak` is the outermost element, once")
+        if name == "phoneme" and self._phonemes is None:
+            raise self._error(
+                "`phoneme` needs a model that reads phonemes; this one reads letters: write the word as it sounds, or "
+                'use <sub alias="…">'
+            )
+        if name not in _ATTRIBUTES:
+            known = [known for known in _ATTRIBUTES if known != "phoneme" or self._phonemes is not None]
+            raise self._error(f"`{name}` is not supported; there are {', '.join(known)}")
+        for attribute in attributes:
+            if attribute not in _ATTRIBUTES[name]:
+                allowed = ", ".join(sorted(_ATTRIBUTES[name])) or "none"
+                raise self._error(f"`{name}` has no attribute `{attribute}` here; it has: {allowed}")
+        if self._open and self._open[-1][0] in _TEXT_ONLY:
+            raise self._error(f"`{self._open[-1][0]}` holds text alone, not `{name}`")
+        if len(self._open) >= MOST_DEPTH:
+            raise self._error(f"elements are nested deeper than {MOST_DEPTH}")
+        self._open.append((name, attributes))
+        if name == "break":
+            self._pause(self._seconds(attributes))
+        elif name == "prosody":
+            self._rates.append(self._rates[-1] * self._rate(attributes.get("rate", "medium")))
+            if not SLOWEST <= self._rates[-1] <= FASTEST:
+                raise self._error(f"`rate` must come to {SLOWEST} to {FASTEST} times")
+        elif name in {"p", "s"}:
+            self._pause(0.0)
+        elif name == "say-as" and attributes.get("interpret-as") not in READINGS:
+            raise self._error(f"`interpret-as` must be one of {', '.join(READINGS)}")
+        elif name == "phoneme":
+            self._said = self._sounds(attributes)
+        elif name == "sub" and not attributes.get("alias", "").strip():
+            raise self._error("`sub` needs an `alias`: what is said instead")
+
+    def _end(self, name: str) -> None:
+        _, attributes = self._open.pop()
+        if name == "prosody":
+            self._rates.pop()
+        elif name in {"p", "s"}:
+            self._pause(0.0)
+        elif name in _TEXT_ONLY:
+            written = "".join(self._held).strip()
+            self._held = []
+            self._read(name, attributes, written)
+
+    def _read(self, name: str, attributes: dict[str, str], written: str) -> None:
+        if not written:
+            raise self._error(f"`{name}` is empty")
+        said = attributes.get("alias", "")
+        if name == "say-as":
+            found = said_as(written, attributes["interpret-as"], attributes.get("format", ""))
+            if found is None:
+                raise self._error(f"{written!r} cannot be read as `{attributes['interpret-as']}`")
+            said = found
+        begin = len(self.script.text)
+        self._write(written)
+        end = len(self.script.text)
+        if name == "phoneme":
+            said = _STANDS_FOR
+            self.script.sounds[begin, end] = self._said
+        self.script.readings.append((begin, end, said))
+
+    def _sounds(self, attributes: dict[str, str]) -> list[str]:
+        assert self._phonemes is not None
+        alphabet = attributes.get("alphabet", "ipa")
+        if alphabet not in ALPHABETS:
+            raise self._error(f"`alphabet` must be one of {', '.join(ALPHABETS)}")
+        try:
+            return self._phonemes(attributes.get("ph", ""), alphabet)
+        except ValueError as error:
+            raise self._error(f"`ph` is {attributes.get('ph', '')!r}: {error}") from error
+
+    def _characters(self, data: str) -> None:
+        if self._open and self._open[-1][0] in _TEXT_ONLY:
+            self._held.append(data)
+        elif self._open and self._open[-1][0] == "break" and data.strip():
+            raise self._error("`break` is empty: write it as <break/>")
+        else:
+            self._write(data)
+
+    def _write(self, data: str) -> None:
+        """Line ends of a document say nothing: white space is a space."""
+        text = _SPACE.sub(" ", data)
+        if self.script.text.endswith(" "):
+            text = text.removeprefix(" ")
+        begin = len(self.script.text)
+        self.script.text += text
+        if text and self._rates[-1] != 1.0:
+            self.script.rates.append((begin, len(self.script.text), self._rates[-1]))
+
+    def _pause(self, seconds: float) -> None:
+        self.script.pauses.append((len(self.script.text), seconds))
+        if sum(each for _, each in self.script.pauses) > MOST_PAUSES_S:
+            raise self._error(f"all breaks together may last {MOST_PAUSES_S:.0f} s")
+
+    def _seconds(self, attributes: dict[str, str]) -> float:
+        if "time" not in attributes:
+            strength = attributes.get("strength", "medium")
+            if strength not in _STRENGTHS:
+                raise self._error(f"`strength` must be one of {', '.join(_STRENGTHS)}")
+            return _STRENGTHS[strength]
+        match = _TIME.fullmatch(attributes["time"].strip())
+        if match is None:
+            raise self._error(f"`time` is {attributes['time']!r}; write it as 500ms or 1.5s")
+        seconds = float(match[1]) / (1000 if match[2] == "ms" else 1)
+        if seconds > MOST_PAUSE_S:
+            raise self._error(f"a break may last {MOST_PAUSE_S:.0f} s")
+        return seconds
+
+    def _rate(self, text: str) -> float:
+        text = text.strip()
+        if text in _RATES:
+            return _RATES[text]
+        if match := _PERCENT.fullmatch(text):
+            part = float(match[2]) / 100
+            return {"": part, "+": 1 + part, "-": 1 - part}[match[1]]
+        if _FACTOR.fullmatch(text):
+            return float(text)
+        raise self._error(f"`rate` is {text!r}; write it as slow, fast, 80%, +20% or 1.2")

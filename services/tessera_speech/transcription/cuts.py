@@ -1,0 +1,136 @@
+"""What of a recording a model hears, and who speaks when: speech is found, windows are cut, turns are told apart.
+
+Knows what OpenAI's `chunking_strategy` means; does not know engines or HTTP.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from tessera.errors import InvalidRequestError
+from tessera.settings.video import SpeechSettings
+from tessera.wire.audio import ServerVAD, TranscriptionRequest
+from tessera.wire.models import Card
+from tessera_speech.live.turns import Detector, EnergyDetector
+from tessera_speech.recordings import windows
+from tessera_speech.recordings.diarization import Known, Turns, turns_of
+from tessera_speech.recordings.speakers import ClusteringDiarizer, Diarizer
+from tessera_speech.recordings.voice_activity import RATE, VoiceActivity, spans
+from tessera_speech.transcription.transcripts import Transcripts
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """How to cut a recording."""
+
+    detection: ServerVAD | None
+    """How to look for speech; None leaves the cuts to the model."""
+    diarized: bool
+
+
+@dataclass(frozen=True)
+class Cut:
+    """What was found."""
+
+    windows: list[tuple[int, int]] | None
+    """First sample and the one behind the last; None leaves the cuts to the model."""
+    turns: Turns | None
+
+
+class Cutter:
+    """Cuts recordings for a model. Safe to use from several threads.
+
+    Args:
+        card: of the model.
+        transcripts: its text side.
+        settings: whether speech is looked for.
+    """
+
+    def __init__(self, card: Card, transcripts: Transcripts, settings: SpeechSettings) -> None:
+        assert card.sample_rate is not None, "the engine completes the cards it sends"
+        assert card.window_s is not None, "the engine completes the cards it sends"
+        self.rate = card.sample_rate
+        self.window_s = card.window_s
+        self._transcripts = transcripts
+        self._settings = settings
+        self._diarizer: Diarizer = ClusteringDiarizer()
+
+    def wanted(self, body: TranscriptionRequest) -> Wanted:
+        """How a request wants to be cut.
+
+        Raises:
+            InvalidRequestError: the model listens at another rate than speech is found at.
+        """
+        diarized = body.response_format == "diarized_json"
+        if diarized and self.rate != RATE:
+            raise InvalidRequestError(f"speakers are told apart at {RATE} samples a second alone", param="model")
+        return Wanted(self._detection(body), diarized)
+
+    def cut(
+        self,
+        samples: np.ndarray[Any, Any],
+        wanted: Wanted,
+        known: Known | None,
+        *,
+        always: bool = False,
+        look: Callable[[], None] = lambda: None,
+    ) -> Cut:
+        """Cut a recording. Blocks.
+
+        Args:
+            samples: float32 of shape [samples].
+            wanted: how.
+            known: speakers, where they are told apart.
+            always: cut, too, what a model could cut by itself.
+            look: called now and then; what it raises ends the work.
+        """
+        probabilities = None
+        if wanted.detection is not None or wanted.diarized:
+            probabilities = self._activity.probabilities(samples, look)
+        found = self._windows(samples, probabilities, wanted.detection, always=always)
+        look()
+        turns = None
+        if probabilities is not None and known is not None:
+            turns = turns_of(samples, probabilities, self._diarizer, known)
+        return Cut(found, turns)
+
+    def detector(self) -> Detector:
+        """Finds speech in one live stream of sound."""
+        return self._activity.ear() if self._settings.voice_detection else EnergyDetector()
+
+    @cached_property
+    def _activity(self) -> VoiceActivity:
+        return VoiceActivity()
+
+    def _detection(self, body: TranscriptionRequest) -> ServerVAD | None:
+        asked = body.chunking_strategy
+        if asked == "none" or (asked is None and not self._settings.voice_detection):
+            return None
+        if self.rate != RATE:
+            raise InvalidRequestError(
+                f"speech is found at {RATE} samples a second, this model listens to {self.rate}; "
+                "`chunking_strategy=none` does without",
+                param="chunking_strategy",
+            )
+        return asked if isinstance(asked, ServerVAD) else ServerVAD()
+
+    def _windows(
+        self,
+        samples: np.ndarray[Any, Any],
+        probabilities: np.ndarray[Any, Any] | None,
+        detection: ServerVAD | None,
+        *,
+        always: bool,
+    ) -> list[tuple[int, int]] | None:
+        if detection is not None and probabilities is not None:
+            found = spans(probabilities, samples.size, detection)
+        elif self._transcripts.continues and not always:
+            return None
+        else:
+            found = [(0, samples.size)]
+        return windows.pack(found, samples, rate=self.rate, window_s=self.window_s)

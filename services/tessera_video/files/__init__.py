@@ -1,0 +1,1 @@
+"""Frames into files: containers, still images, previews, and the metadata they carry."""

@@ -1,0 +1,138 @@
+"""`python -m tessera_video.rank_worker`: another device of a video worker, started by it and ended with it.
+
+It has the model's transformers and computes its part of every pass. Does not know jobs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import logging
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import torch
+
+from tessera.device.hardware import Device, choose
+from tessera.diffusion.families.base import FamilyModel
+from tessera.diffusion.loading.lora_files import load_adapters
+from tessera.diffusion.parallel.context import divide
+from tessera.diffusion.parallel.ranks import Ranks, follow, lead
+from tessera.errors import ModelLoadError, StartError, TesseraError
+from tessera.hub.adapters import adapter_files
+from tessera.hub.store import ensure
+from tessera.processes import die_with_parent
+from tessera.settings.load import Settings, load, stay_on_this_machine
+from tessera.telemetry import configure_logging
+from tessera_video.loading import load_model
+
+logger = logging.getLogger(__name__)
+
+END_S = 5.0
+"""That companions have to end by themselves when the worker has."""
+
+
+def device_of(settings: Settings, rank: int) -> Device:
+    """Where a rank computes: the GPU of its number.
+
+    Raises:
+        StartError: there is none.
+    """
+    video = settings.video
+    device = choose(video.device, threads=video.threads)
+    if device.place.type == "cuda":
+        if torch.cuda.device_count() < video.devices:
+            raise StartError(f"`video.devices` is {video.devices}, but PyTorch sees {torch.cuda.device_count()}")
+        torch.cuda.set_device(rank)
+    return device
+
+
+@contextlib.contextmanager
+def companions(count: int, on_lost: Callable[[], None]) -> Iterator[Path]:
+    """The other devices' processes, for as long as this is open; gives where they meet.
+
+    Args:
+        count: of devices, the worker's own among them.
+        on_lost: called in a thread when one has ended before its time.
+    """
+    over = threading.Event()
+
+    def watch(process: subprocess.Popen[bytes], rank: int) -> None:
+        status = process.wait()
+        if not over.is_set():
+            logger.error("the process of device %d has ended with status %d", rank, status)
+            on_lost()
+
+    stay_on_this_machine()
+    with tempfile.TemporaryDirectory(prefix="tessera-ranks-") as folder:
+        meeting = Path(folder) / "meeting"
+        processes = []
+        for rank in range(1, count):
+            command = [sys.executable, "-m", __spec__.name, "--rank", str(rank), "--meeting", str(meeting)]
+            process = subprocess.Popen(command, preexec_fn=die_with_parent())  # noqa: PLW1509 - from the main thread
+            processes.append(process)
+            threading.Thread(target=watch, args=(process, rank), daemon=True).start()
+        try:
+            yield meeting
+        finally:
+            over.set()
+            for process in processes:
+                try:
+                    process.wait(END_S)
+                except subprocess.TimeoutExpired:
+                    process.kill()
+                    process.wait()
+
+
+def share_passes(model: FamilyModel, settings: Settings, meeting: Path, device: Device) -> Callable[[], None]:
+    """Let the companions compute their parts of a worker's passes. Returns what ends that.
+
+    Raises:
+        ModelLoadError: the model cannot be divided.
+    """
+    ranks = _divided(model, 0, settings.video.devices, meeting, device)
+    logger.info("each pass is shared by %d devices", ranks.count)
+    return lead(model, ranks)
+
+
+def _divided(model: FamilyModel, rank: int, count: int, meeting: Path, device: Device) -> Ranks:
+    ranks = Ranks(rank, count, meeting, device.place)
+    for expert in model.expert_components():
+        divide(expert, model.block_list, rank=rank, count=count, place=device.place)
+    model.shared_by = count
+    return ranks
+
+
+def main() -> int:
+    """Take part until the worker ends."""
+    parser = argparse.ArgumentParser(prog="python -m tessera_video.rank_worker", description=__doc__)
+    parser.add_argument("--rank", type=int, required=True)
+    parser.add_argument("--meeting", type=Path, required=True)
+    given = parser.parse_args()
+    # The worker decides when this ends; what ends the worker ends this, too.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    settings = load()
+    configure_logging(f"video-device-{given.rank}", level=settings.suite.log_level, form=settings.suite.log_format)
+    stay_on_this_machine()
+    try:
+        device = device_of(settings, given.rank)
+        found = ensure(settings.video.model, settings.models_dir, logger.info)
+        model = load_model(found.path, device, settings.video, passes_alone=True)
+        if not isinstance(model, FamilyModel):
+            raise ModelLoadError(f"{found.card.id} steps itself, so its passes cannot be shared")
+        load_adapters(model, adapter_files(settings.video.adapters))
+        follow(model, _divided(model, given.rank, settings.video.devices, given.meeting, device))
+    except TesseraError as error:
+        logger.error("device %d cannot take part: %s", given.rank, error.message)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

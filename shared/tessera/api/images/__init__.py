@@ -1,0 +1,1 @@
+"""`/v1/images`: image generation as jobs of one frame."""

@@ -1,0 +1,84 @@
+"""From the body of `POST /v1/images/generations` to the input of an image job: everything that can be wrong is said
+here, before there is a record. Does not know HTTP.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from tessera.api.frames import cost_of_frames, guidance_of, seed_of, size_of, steps_of
+from tessera.errors import InvalidRequestError
+from tessera.settings.video import VideoSettings
+from tessera.wire.images import ImageGenerationRequest
+from tessera.wire.jobs import ImageInput
+from tessera.wire.models import Card
+
+ShownQuality = Literal["low", "medium", "high"]
+_QUALITIES: dict[str | None, ShownQuality] = {"low": "low", "high": "high", "hd": "high"}
+_STEPS_OF_QUALITY: dict[ShownQuality, float] = {"low": 0.5, "medium": 1.0, "high": 2.0}
+
+
+def quality_of(request: ImageGenerationRequest) -> ShownQuality:
+    """What the request's `quality` means; `medium` when it does not say."""
+    return _QUALITIES.get(request.quality, "medium")
+
+
+def make_image_input(
+    request: ImageGenerationRequest, card: Card, settings: VideoSettings, *, request_id: str | None
+) -> ImageInput:
+    """What the worker gets, every default decided.
+
+    Args:
+        request: as decoded.
+        card: of the model that will do it.
+        settings: limits and defaults.
+        request_id: for the worker's log.
+
+    Raises:
+        InvalidRequestError: a size, count, quality, format or number of steps that cannot be; names the field.
+    """
+    if card.image_input == "required":
+        raise InvalidRequestError(
+            f"the model {card.id!r} starts from an image, so it cannot make one from a text alone", param="model"
+        )
+    count = request.n or 1
+    if count > settings.max_images:
+        raise InvalidRequestError(f"`n` is {count}; the limit is {settings.max_images}", param="n")
+    if request.response_format == "url":
+        raise InvalidRequestError(
+            "`response_format` url is not offered, because nothing here is public: ask for b64_json",
+            param="response_format",
+        )
+    output_format = request.output_format or "png"
+    if request.output_compression is not None and output_format == "png":
+        raise InvalidRequestError(
+            "`output_compression` is for `output_format` jpeg and webp; a png loses nothing", param="output_compression"
+        )
+    width, height = size_of(None if request.size == "auto" else request.size, card, settings)
+    return ImageInput(
+        model=card.id,
+        prompt=request.prompt,
+        negative_prompt=request.negative_prompt or "",
+        width=width,
+        height=height,
+        count=count,
+        steps=_steps(request, card, settings),
+        guidance_scale=guidance_of(request.guidance_scale, card),
+        seed=seed_of(request.seed),
+        output_format=output_format,
+        compression=request.output_compression,
+        request_id=request_id,
+    )
+
+
+def cost_of_images(given: ImageInput) -> float:
+    """How much work the images are, in the unit of videos."""
+    return cost_of_frames(given.width, given.height, given.count, given.steps, given.guidance_scale)
+
+
+def _steps(request: ImageGenerationRequest, card: Card, settings: VideoSettings) -> int:
+    if request.steps is not None and request.quality not in (None, "auto"):
+        raise InvalidRequestError("`quality` and `steps` both say how many steps: send one of them", param="quality")
+    steps = steps_of(request.steps, card, settings)
+    share = _STEPS_OF_QUALITY[quality_of(request)]
+    return min(max(1, round(steps * share)), settings.max_steps)

@@ -1,0 +1,1 @@
+"""`/v1/audio/transcriptions/{id}`: long recordings as jobs."""

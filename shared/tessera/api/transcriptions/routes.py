@@ -1,0 +1,170 @@
+"""Long recordings as jobs, the same in the gateway and in the speech service: it reads and writes job records.
+
+They are made by `POST /v1/audio/transcriptions` with `background=true`, which each app answers itself (it answers those
+who wait there, too) and hands on to `transcription_submission`. Does not know who hears them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import AsyncGenerator, AsyncIterator
+from typing import Annotated, Any, Literal
+
+import msgspec
+from litestar import Controller, HttpMethod, Request, Response, delete, get, post, route
+from litestar.datastructures import State
+from litestar.params import Parameter
+from litestar.response import Stream
+
+from tessera.api.downloads import answer
+from tessera.api.job_resources import (
+    Cards,
+    Mounted,
+    VideoJobs,
+    event_before,
+    mounted,
+    owner_of,
+    poll_headers,
+    remove_files,
+)
+from tessera.api.transcriptions.view import job_of
+from tessera.errors import ConflictError, InvalidRequestError, NotFoundError
+from tessera.jobs.records import JobEvent
+from tessera.settings.load import Settings
+from tessera.web.app import json_response
+from tessera.web.sse import PING, event, stream_response
+from tessera.wire.jobs import Job, TranscriptionInput
+from tessera.wire.transcription_jobs import TranscriptionJobDeleted, TranscriptionJobList
+
+JobId = Annotated[str, Parameter(description="Id of a transcription job.")]
+MAX_LIST = 100
+_ID = re.compile(r"^transcription_[0-9a-f]{32}$")
+
+
+def mount_transcriptions(settings: Settings, cards: Cards) -> Mounted:
+    """Make the routes of an app. Connects to nothing yet, and works again by itself after Redis was down.
+
+    Args:
+        settings: of the suite.
+        cards: how this app finds the card of a transcription model.
+    """
+    return mounted("transcriptions", [TranscriptionsController], settings, cards)
+
+
+class TranscriptionsController(Controller):
+    """Transcription jobs of the key that asks."""
+
+    path = "/v1/audio/transcriptions"
+    tags = ("transcription jobs",)
+
+    @get("/", summary="List transcription jobs.")
+    async def list_jobs(
+        self,
+        request: Request[Any, Any, Any],
+        state: State,
+        after: Annotated[str | None, Parameter(description="Id of the last job of the page before.")] = None,
+        limit: Annotated[int, Parameter(ge=1, le=MAX_LIST)] = 20,
+        order: Annotated[Literal["asc", "desc"], Parameter(description="By time of creation.")] = "desc",
+    ) -> Response[bytes]:
+        """By time of creation, the newest first unless `order` says otherwise."""
+        jobs: VideoJobs = state.transcriptions
+        page = await jobs.store.list(
+            kind="transcription", owner=owner_of(request), after=after, limit=limit, order=order
+        )
+        shown = [job_of(job) for job in page.jobs]
+        first, last = (shown[0].id, shown[-1].id) if shown else (None, None)
+        return json_response(TranscriptionJobList(data=shown, first_id=first, last_id=last, has_more=page.has_more))
+
+    @get("/{job_id:str}", summary="Look at a transcription job.")
+    async def retrieve(self, request: Request[Any, Any, Any], state: State, job_id: JobId) -> Response[bytes]:
+        """Status and seconds heard of all seconds; `openai-poll-after-ms` says when to ask again."""
+        job = await _job(request, state, job_id)
+        return json_response(job_of(job), headers=poll_headers(job))
+
+    @get("/{job_id:str}/events", summary="Watch a transcription job.")
+    async def events(self, request: Request[Any, Any, Any], state: State, job_id: JobId) -> Stream:
+        """Server-sent events from the job's beginning to its end, each with the job as it was then.
+
+        `transcription.queued` (again after a lost worker), `transcription.in_progress`, `transcription.progress`, and
+        at the end `transcription.completed`, `transcription.failed` or `transcription.cancelled`. With the header
+        `Last-Event-ID` they go on behind that event.
+        """
+        jobs: VideoJobs = state.transcriptions
+        after = event_before(request)
+        await _job(request, state, job_id)
+        found = jobs.store.events(_checked(job_id), kind="transcription", owner=owner_of(request), after=after)
+        return await stream_response(_shown(found), done=False)
+
+    @delete("/{job_id:str}", status_code=200, summary="Delete a transcription job, its recording and its text.")
+    async def delete_job(self, request: Request[Any, Any, Any], state: State, job_id: JobId) -> Response[bytes]:
+        """A job that runs is stopped at once."""
+        jobs: VideoJobs = state.transcriptions
+        await jobs.store.delete(_checked(job_id), kind="transcription", owner=owner_of(request))
+        await remove_files(jobs, job_id)
+        return json_response(TranscriptionJobDeleted(id=job_id))
+
+    @post("/{job_id:str}/cancel", status_code=200, summary="Stop a transcription job but keep its record.")
+    async def cancel(self, request: Request[Any, Any, Any], state: State, job_id: JobId) -> Response[bytes]:
+        """As OpenAI's background responses are cancelled: the job becomes `cancelled`, at once or when it stops."""
+        jobs: VideoJobs = state.transcriptions
+        job = await jobs.store.cancel(_checked(job_id), kind="transcription", owner=owner_of(request))
+        return json_response(job_of(job), headers=poll_headers(job))
+
+    @route(
+        "/{job_id:str}/content",
+        http_method=[HttpMethod.GET, HttpMethod.HEAD],
+        summary="The transcript of a completed job.",
+    )
+    async def content(
+        self,
+        request: Request[Any, Any, Any],
+        state: State,
+        job_id: JobId,
+        response_format: Annotated[
+            str | None,
+            Parameter(description="`json`, `text`, `srt`, `vtt`, `verbose_json` or `diarized_json`."),
+        ] = None,
+    ) -> Response[Any]:
+        """In the format that the job was made with, or in another: all but `diarized_json`, which has to be asked for
+        when the job is made. A `Range` header names a part."""
+        job = await _job(request, state, job_id)
+        if job.status != "completed":
+            raise ConflictError(f"the transcription {job_id!r} is {job.status}; only a completed one has content")
+        chosen = response_format or msgspec.json.decode(job.input, type=TranscriptionInput).response_format
+        artifact = job.artifacts.get(chosen)
+        if artifact is None:
+            known = ", ".join(job.artifacts)
+            raise InvalidRequestError(
+                f"`response_format` is {chosen!r}; this transcript has {known}", param="response_format"
+            )
+        name = f"{job_id}.{artifact.key.rpartition('.')[2]}"
+        return await answer(request, state.transcriptions.artifacts, artifact, filename=name)
+
+
+async def _shown(events: AsyncGenerator[tuple[JobEvent, Job]]) -> AsyncIterator[bytes]:
+    yield PING  # so that the answer begins, though nothing may happen for long
+    async with contextlib.aclosing(events):
+        async for happened, job in events:
+            then = msgspec.structs.replace(
+                job,
+                status=happened.status,
+                progress=happened.progress,
+                done=happened.done,
+                total=happened.total,
+                error=happened.error or job.error,
+            )
+            if not happened.last:
+                then = msgspec.structs.replace(then, artifacts={}, ended_at=None, expires_at=None)
+            yield event(job_of(then), f"transcription.{happened.name}", identity=happened.id)
+
+
+async def _job(request: Request[Any, Any, Any], state: State, job_id: str) -> Job:
+    jobs: VideoJobs = state.transcriptions
+    return await jobs.store.get(_checked(job_id), kind="transcription", owner=owner_of(request))
+
+
+def _checked(job_id: str) -> str:
+    if not _ID.match(job_id):
+        raise NotFoundError(f"there is no transcription {job_id!r}", code="transcription_not_found")
+    return job_id

@@ -1,0 +1,184 @@
+"""How a long recording is accepted: its file is stored, then its record is written, then somebody rings.
+
+The file goes to the artifact store as it comes when it is too large for memory. Whatever goes wrong leaves neither a
+record nor a file. Does not know what is in a recording.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from litestar import Request, Response
+
+from tessera.api.job_resources import VideoJobs, idempotency_of, owner_of, poll_headers, remove_files, ring
+from tessera.api.transcriptions.request import cost_of_recording, hash_of, input_of, is_background, read_transcription
+from tessera.api.transcriptions.view import job_of
+from tessera.errors import InvalidRequestError, PayloadTooLargeError, TesseraError, UnsupportedMediaError
+from tessera.jobs.artifacts.store import Pending
+from tessera.jobs.records import Created
+from tessera.jobs.webhooks import checked_webhook
+from tessera.telemetry import request_id_var
+from tessera.web.app import json_response
+from tessera.web.forms import Form
+from tessera.web.uploads import Uploaded, read_to_disk
+from tessera.wire.audio import TranscriptionRequest
+
+FORM_BYTES = 16 * 1024 * 1024
+"""What a form may have beside its file: four speakers' references, for the most part."""
+FILE = "file"
+_CONTENT_TYPE = "application/octet-stream"
+
+
+def announced_bytes(request: Request[Any, Any, Any]) -> int:
+    """How large a request says that its body is; 0 when it does not say."""
+    return request.content_length or 0
+
+
+async def accept_form(request: Request[Any, Any, Any], jobs: VideoJobs, form: Form) -> Response[bytes]:
+    """Accept a recording that is in memory. Raises as `accept_stream` does."""
+    unknown = next((name for name in form.files if name != FILE), None)
+    if unknown is not None:
+        raise InvalidRequestError(f"`{unknown}` is not a file of this request; `{FILE}` is", param=unknown)
+    if FILE not in form.files:
+        raise InvalidRequestError(
+            f"`{FILE}` is required: the recording as a file of a multipart form",
+            param=FILE,
+            code="missing_required_parameter",
+        )
+    upload = form.files[FILE]
+    _check_size(jobs, len(upload.data))
+    body = await _checked(jobs, form.fields)
+    digest = await asyncio.to_thread(lambda: hashlib.sha256(upload.data).hexdigest())
+    uploaded = Uploaded(form.fields, upload.filename, upload.content_type, len(upload.data), digest)
+    job_id = _new_id()
+    await asyncio.to_thread(jobs.artifacts.put, f"{job_id}/input", upload.data, _CONTENT_TYPE)
+    return await _submit(request, jobs, job_id, body, uploaded)
+
+
+async def accept_stream(request: Request[Any, Any, Any], jobs: VideoJobs) -> Response[bytes]:
+    """Accept a recording that goes to the artifact store as it comes. `background=true` has to come before the file.
+
+    Raises:
+        InvalidRequestError: a damaged form, or what is wrong with its fields; names the field.
+        PayloadTooLargeError: over `speech.max_job_bytes`, by what it announces or by what comes.
+        UnsupportedMediaError: not a form.
+        TesseraError: as `AsyncJobStore.create` and `ArtifactStore.create`.
+    """
+    kind = request.headers.get("content-type", "")
+    if not kind.startswith("multipart/form-data"):
+        raise UnsupportedMediaError(f"content-type {kind or '(none)'!r} is not supported here; send a multipart form")
+    speech = jobs.settings.speech
+    _check_size(jobs, announced_bytes(request) - FORM_BYTES)
+    job_id = _new_id()
+    async with _stored(jobs, f"{job_id}/input") as path:
+        uploaded = await read_to_disk(
+            request,
+            path,
+            file_field=FILE,
+            most_file_bytes=speech.max_job_bytes,
+            most_field_bytes=FORM_BYTES,
+            on_file=_require_background,
+        )
+        body = await _checked(jobs, uploaded.fields)
+    return await _submit(request, jobs, job_id, body, uploaded)
+
+
+@asynccontextmanager
+async def _stored(jobs: VideoJobs, key: str) -> AsyncIterator[Path]:
+    """Where to write an artifact, which is stored at the end unless something goes wrong."""
+    context = jobs.artifacts.create(key, _CONTENT_TYPE)
+    pending: Pending = await asyncio.to_thread(context.__enter__)
+    try:
+        yield pending.path
+    except BaseException as error:
+        await asyncio.to_thread(context.__exit__, type(error), error, error.__traceback__)
+        raise
+    await asyncio.to_thread(context.__exit__, None, None, None)
+
+
+async def _checked(jobs: VideoJobs, fields: dict[str, Any]) -> TranscriptionRequest:
+    body = read_transcription(fields)
+    await jobs.cards(body.model)
+    checked_webhook(body.webhook_url, jobs.settings.webhooks)
+    return body
+
+
+def _require_background(fields: dict[str, Any]) -> None:
+    if not is_background(fields):
+        raise PayloadTooLargeError(
+            f"`{FILE}` is too large to wait for; send `background=true` before it to have it transcribed as a job",
+            param="background",
+        )
+
+
+def _check_size(jobs: VideoJobs, size: int) -> None:
+    most = jobs.settings.speech.max_job_bytes
+    if size > most:
+        raise PayloadTooLargeError(
+            f"`{FILE}` has {size} bytes; `speech.max_job_bytes` is {most}; compress it or send it in parts", param=FILE
+        )
+
+
+async def _submit(
+    request: Request[Any, Any, Any], jobs: VideoJobs, job_id: str, body: TranscriptionRequest, uploaded: Uploaded
+) -> Response[bytes]:
+    """The rest once the file is stored: 202 with the job, or with the one that an idempotency key stands for."""
+    try:
+        if not uploaded.bytes:
+            raise InvalidRequestError(f"`{FILE}` is empty", param=FILE)
+        created = await _create(request, jobs, job_id, body, uploaded)
+    except TesseraError:
+        await remove_files(jobs, job_id)
+        raise
+    if created.replayed:
+        await remove_files(jobs, job_id)
+    else:
+        await ring(jobs.bell, created.job)
+    replayed = {"idempotent-replayed": "true"} if created.replayed else {}
+    return json_response(job_of(created.job), status=202, headers={**poll_headers(created.job), **replayed})
+
+
+async def _create(
+    request: Request[Any, Any, Any], jobs: VideoJobs, job_id: str, body: TranscriptionRequest, uploaded: Uploaded
+) -> Created:
+    speakers = None
+    if body.known_speaker_references:
+        speakers = f"{job_id}/speakers.json"
+        data = msgspec.json.encode(body.known_speaker_references)
+        await asyncio.to_thread(jobs.artifacts.put, speakers, data, "application/json")
+    job_input = input_of(
+        body,
+        recording=f"{job_id}/input",
+        size=uploaded.bytes,
+        filename=uploaded.filename,
+        speakers=speakers,
+        request_id=request_id_var.get(),
+    )
+    return await jobs.store.create(
+        job_id,
+        kind="transcription",
+        owner=owner_of(request),
+        queue=queue_of_transcriptions(body.model),
+        job_input=job_input,
+        idempotency=idempotency_of(request, hash_of(uploaded.fields, uploaded.sha256)),
+        cost=cost_of_recording(uploaded.bytes),
+        priority=body.priority,
+        deadline_s=body.deadline_s,
+        webhook=checked_webhook(body.webhook_url, jobs.settings.webhooks),
+    )
+
+
+def queue_of_transcriptions(model: str) -> str:
+    """The queue that the workers of a transcription model listen to."""
+    return f"transcription.{model}"
+
+
+def _new_id() -> str:
+    return f"transcription_{uuid.uuid4().hex}"

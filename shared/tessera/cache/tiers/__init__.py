@@ -1,0 +1,1 @@
+"""Where pages live when they leave the device: one file per tier."""

@@ -1,0 +1,1 @@
+"""The hardware a process runs on: which devices there are, and copies between host and device."""

@@ -1,0 +1,1 @@
+"""The diffusion engine: denoising steps of several clips at once. Knows no jobs and no HTTP."""

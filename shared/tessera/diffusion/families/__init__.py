@@ -1,0 +1,1 @@
+"""Families of video models: one folder per family, one interface for all."""

@@ -1,0 +1,1 @@
+"""CogVideoX 1.0 and 1.5."""

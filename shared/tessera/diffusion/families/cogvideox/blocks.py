@@ -1,0 +1,119 @@
+"""A block of CogVideoX 1.0 and 1.5 (Diffusers' `CogVideoXBlock`), where the prompt's tokens are denoised as a clip's.
+
+Shape letters: B rows of a pass, T tokens of the clip, S tokens of the prompt, C channels, H heads, D head dim.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import torch
+from torch import nn
+
+from tessera.diffusion.families.block_attention import Precision, RotaryTables, attend
+from tessera.diffusion.families.wan.blocks import out_of
+from tessera_kernels.layer_norm import adaptive_norm, gated_residual, layer_norm
+
+
+class CogVideoXBlock(nn.Module):
+    """Stands where a block of Diffusers was, whose parts it has.
+
+    Args:
+        block: a `CogVideoXBlock`.
+        precision: of attention.
+        tables: shared by all blocks.
+    """
+
+    written: ClassVar[tuple[str, ...]] = ("hidden_states", "encoder_hidden_states")
+    """Arguments that are written to; contiguous."""
+
+    def __init__(self, block: Any, precision: Precision, tables: RotaryTables) -> None:
+        super().__init__()
+        self.norm1, self.norm2 = block.norm1, block.norm2
+        self.attn1, self.ff = block.attn1, block.ff
+        self.attn1.set_processor(CogVideoXAttention(precision, tables))
+
+    def forward(
+        self,
+        hidden_states: torch.Tensor,
+        encoder_hidden_states: torch.Tensor,
+        temb: torch.Tensor,
+        image_rotary_emb: tuple[torch.Tensor, torch.Tensor] | None = None,
+        attention_kwargs: dict[str, Any] | None = None,  # noqa: ARG002 - of adapters of Diffusers' own
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Hidden states [B, T, C] and prompt [B, S, C], both written to; timestep [B, …]; positions."""
+        x, prompt = hidden_states, encoder_hidden_states
+        count = prompt.shape[1]
+        shift, scale, gate, text_shift, text_scale, text_gate = _modulations(self.norm1, temb)
+        normed = _modulated(self.norm1, x, scale, shift)
+        attended, text = self.attn1(
+            normed, _modulated(self.norm1, prompt, text_scale, text_shift), image_rotary_emb=image_rotary_emb
+        )
+        shift, scale, feed_gate, text_shift, text_scale, text_feed_gate = _modulations(self.norm2, temb)
+        normed = _modulated(self.norm2, x, scale, shift, attended, gate)
+        text = _modulated(self.norm2, prompt, text_scale, text_shift, text, text_gate)
+        fed = self.ff(torch.cat([text, normed], dim=1))
+        gated_residual(x, fed[:, count:], feed_gate)
+        gated_residual(prompt, fed[:, :count], text_feed_gate)
+        return x, prompt
+
+
+def _modulations(norm: Any, temb: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Shift, scale and gate of the clip and of the prompt, each [B, 1, C]."""
+    parts: tuple[torch.Tensor, ...] = norm.linear(norm.silu(temb)).unsqueeze(1).chunk(6, dim=2)
+    return parts
+
+
+def _modulated(
+    norm: Any,
+    x_BTC: torch.Tensor,
+    scale: torch.Tensor,
+    shift: torch.Tensor,
+    added_BTC: torch.Tensor | None = None,
+    gate: torch.Tensor | None = None,
+) -> torch.Tensor:
+    inner = norm.norm
+    return adaptive_norm(
+        x_BTC,
+        scale,
+        shift,
+        epsilon=inner.eps,
+        weight_C=inner.weight,
+        bias_C=inner.bias,
+        added_BTC=added_BTC,
+        gate_BSC=gate,
+    )
+
+
+class CogVideoXAttention:
+    """A processor of Diffusers' `Attention`: prompt and clip attend to both, and only the clip has positions."""
+
+    def __init__(self, precision: Precision, tables: RotaryTables) -> None:
+        self.precision = precision
+        self.tables = tables
+
+    def __call__(
+        self,
+        attn: Any,
+        hidden_states: torch.Tensor,
+        encoder_hidden_states: torch.Tensor,
+        attention_mask: torch.Tensor | None = None,  # noqa: ARG002 - a processor's arguments
+        image_rotary_emb: tuple[torch.Tensor, torch.Tensor] | None = None,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """[B, T, C] and [B, S, C] → the same."""
+        count = encoder_hidden_states.shape[1]
+        joined = torch.cat([encoder_hidden_states, hidden_states], dim=1)
+        query, key, value = attn.to_q(joined), attn.to_k(joined), attn.to_v(joined)
+        heads = (attn.heads, -1)
+        query, key = _normed(attn.norm_q, query.unflatten(2, heads)), _normed(attn.norm_k, key.unflatten(2, heads))
+        if image_rotary_emb is not None:
+            self.tables.turn(query, key, image_rotary_emb, unturned=count)
+        out = out_of(attn, attend(query.flatten(2), key.flatten(2), value, attn.heads, precision=self.precision))
+        return out[:, count:], out[:, :count]
+
+
+def _normed(norm: Any, heads_BTHD: torch.Tensor) -> torch.Tensor:
+    """Each head normalized by itself; as it is where the model has no norm there."""
+    if norm is None:
+        return heads_BTHD
+    return layer_norm(heads_BTHD, norm.weight, norm.bias, epsilon=norm.eps)

@@ -1,0 +1,107 @@
+"""A block of LTX-Video (Diffusers' `LTXVideoTransformerBlock`): three passes over the tokens beside its products.
+
+Shape letters: B rows of a pass, T tokens, S tokens of the prompt, C channels; modulations are [B, 1 or T, C].
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import torch
+from torch import nn
+
+from tessera.diffusion.families.block_attention import Precision, RotaryTables, attend, masked_first
+from tessera.diffusion.families.wan.blocks import out_of
+from tessera_kernels.layer_norm import adaptive_norm, gated_residual
+
+
+class LTXBlock(nn.Module):
+    """Stands where a block of Diffusers was, whose parts it has.
+
+    Args:
+        block: an `LTXVideoTransformerBlock`.
+        precision: of self attention.
+        tables: shared by all blocks.
+    """
+
+    written: ClassVar[tuple[str, ...]] = ("hidden_states",)
+    """Arguments that are written to; contiguous."""
+
+    def __init__(self, block: Any, precision: Precision, tables: RotaryTables) -> None:
+        super().__init__()
+        self.norm1, self.norm2 = block.norm1, block.norm2
+        self.attn1, self.attn2, self.ff = block.attn1, block.attn2, block.ff
+        self.scale_shift_table = block.scale_shift_table
+        self.attn1.set_processor(LTXSelfAttention(precision, tables))
+        self.attn2.set_processor(LTXCrossAttention())
+
+    def forward(
+        self,
+        hidden_states: torch.Tensor,
+        encoder_hidden_states: torch.Tensor,
+        temb: torch.Tensor,
+        image_rotary_emb: tuple[torch.Tensor, torch.Tensor],
+        encoder_attention_mask: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Hidden states [B, T, C], written to; prompt [B, S, C]; timesteps [B, 1 or T, 6C]; positions; mask."""
+        x = hidden_states
+        modulation = self.scale_shift_table + temb.reshape(*temb.shape[:2], len(self.scale_shift_table), -1)
+        shift, scale, gate, feed_shift, feed_scale, feed_gate = modulation.unbind(2)
+        normed = adaptive_norm(x, scale, shift, epsilon=self.norm1.eps, weight_C=self.norm1.weight, centered=False)
+        attended = self.attn1(normed, encoder_hidden_states=None, image_rotary_emb=image_rotary_emb)
+        gated_residual(x, attended, gate)
+        attended = self.attn2(x, encoder_hidden_states=encoder_hidden_states, attention_mask=encoder_attention_mask)
+        normed = adaptive_norm(
+            x,
+            feed_scale,
+            feed_shift,
+            epsilon=self.norm2.eps,
+            weight_C=self.norm2.weight,
+            centered=False,
+            added_BTC=attended,
+        )
+        gated_residual(x, self.ff(normed), feed_gate)
+        return x
+
+
+class LTXSelfAttention:
+    """A processor of Diffusers' `LTXAttention`. Positions differ from head to head: all heads are turned as one."""
+
+    def __init__(self, precision: Precision, tables: RotaryTables) -> None:
+        self.precision = precision
+        self.tables = tables
+
+    def __call__(
+        self,
+        attn: Any,
+        hidden_states: torch.Tensor,
+        encoder_hidden_states: torch.Tensor | None,  # noqa: ARG002 - a processor's arguments
+        attention_mask: torch.Tensor | None,  # noqa: ARG002
+        image_rotary_emb: tuple[torch.Tensor, torch.Tensor],
+    ) -> torch.Tensor:
+        """[B, T, C] → the same."""
+        query, key = attn.to_q(hidden_states), attn.to_k(hidden_states)
+        value = attn.to_v(hidden_states)
+        query, key = attn.norm_q(query), attn.norm_k(key)
+        self.tables.turn(query.unsqueeze(2), key.unsqueeze(2), image_rotary_emb)
+        return out_of(attn, attend(query, key, value, attn.heads, precision=self.precision))
+
+
+class LTXCrossAttention:
+    """A processor of Diffusers' `LTXAttention`. Always exact, as Wan's."""
+
+    def __call__(
+        self,
+        attn: Any,
+        hidden_states: torch.Tensor,
+        encoder_hidden_states: torch.Tensor,
+        attention_mask: torch.Tensor | None = None,
+        image_rotary_emb: tuple[torch.Tensor, torch.Tensor] | None = None,  # noqa: ARG002 - a processor's arguments
+    ) -> torch.Tensor:
+        """[B, T, C], [B, S, C] and what is added to scores, [B, 1, S] → [B, T, C]."""
+        prompt, lengths = encoder_hidden_states, None
+        if attention_mask is not None:
+            prompt, lengths = masked_first(prompt, attention_mask)
+        query, key, value = attn.to_q(hidden_states), attn.to_k(prompt), attn.to_v(prompt)
+        query, key = attn.norm_q(query), attn.norm_k(key)
+        return out_of(attn, attend(query, key, value, attn.heads, lengths_B=lengths))

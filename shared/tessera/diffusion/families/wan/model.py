@@ -1,0 +1,209 @@
+"""The step loop of Wan-class models: text to video and image to video, Wan 2.1 and 2.2 (two experts, or masked steps,
+whose model takes a first frame or none).
+
+Equal to Diffusers' `WanPipeline` and `WanImageToVideoPipeline`, which a test holds. Inputs: `condition` (what a first
+frame says about the latents), `mask` (0 where the first frame gives the latents, 1 where they are to be denoised; Wan
+2.2's small model), `image` (features of the first frame; Wan 2.1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import diffusers
+import torch
+
+from tessera.diffusion.families.base import Beginning, FamilyModel, Row, inputs_of
+from tessera.diffusion.families.wan.short_prompts import padded, shorten, shortened
+from tessera.diffusion.request import DiffusionRequest, DiffusionState, Prompt
+from tessera.diffusion.tiles import tile_pixels
+from tessera.hub.clip_memory import Shapes
+
+
+class WanModel(FamilyModel):
+    """A Wan pipeline. See `FamilyModel`."""
+
+    max_prompt_tokens = 512
+    block_list = "blocks"
+
+    def __init__(self, pipe: Any, device: torch.device) -> None:
+        super().__init__(pipe, device)
+        for expert in self.expert_components():
+            one = self.blocks[id(expert)]
+            one.padded_prompt = shorten(expert, list(one.blocks))
+        self.image_pipe = _image_pipe(pipe)
+
+    @property
+    def image_input(self) -> str:
+        """See `FamilyModel.image_input`."""
+        if self.image_pipe is self.pipe:
+            return "required"
+        return "none" if self.image_pipe is None else "optional"
+
+    def expert_components(self) -> list[Any]:
+        """See `FamilyModel.expert_components`."""
+        return [expert for expert in (self.pipe.transformer, self.pipe.transformer_2) if expert is not None]
+
+    def expert(self, state: DiffusionState) -> Any:
+        """Wan 2.2's large model has one for high noise and one for low noise."""
+        ratio = self.pipe.config.boundary_ratio
+        if ratio is None:
+            return self.pipe.transformer
+        boundary = ratio * state.scheduler.config.num_train_timesteps
+        return self.pipe.transformer if state.timesteps[state.index] >= boundary else self.pipe.transformer_2
+
+    def _guidance(self, state: DiffusionState) -> float:
+        """The low-noise expert may have a scale of its own."""
+        first, second = state.request.guidance_scale, state.request.guidance_scale_2
+        return first if second is None or self.expert(state) is self.pipe.transformer else second
+
+    def _begin(self, request: DiffusionRequest, generator: torch.Generator) -> Beginning:
+        shape = (request.height, request.width, request.frames)
+        if request.image is None:
+            channels = self.expert_components()[0].config.in_channels
+            latents = self.pipe.prepare_latents(1, channels, *shape, torch.float32, self.device, generator)
+            if not self.pipe.config.expand_timesteps:
+                return Beginning(latents, {})
+            # As with a first frame that gives nothing, so that those with one share a forward pass with it.
+            return Beginning(latents, {"condition": torch.zeros_like(latents), "mask": torch.ones_like(latents[:, :1])})
+        assert self.image_pipe is not None
+        image = self.pipe.video_processor.preprocess(request.image, height=request.height, width=request.width)
+        with self._vae:
+            latents, condition, *mask = self.image_pipe.prepare_latents(
+                image.to(self.device, torch.float32),
+                1,
+                self.pipe.vae.config.z_dim,
+                *shape,
+                torch.float32,
+                self.device,
+                generator,
+            )
+        inputs = {"condition": condition}
+        if mask:
+            inputs["condition"] = condition.expand_as(latents)
+            inputs["mask"] = mask[0]
+        expert = self.pipe.transformer
+        if expert is not None and expert.config.image_dim is not None:
+            inputs["image"] = self.pipe.encode_image(request.image, self.device).to(self.dtype)
+        return Beginning(latents, inputs)
+
+    def _encode_text(self, text: str) -> Prompt:
+        encoded, _ = self.pipe.encode_prompt(
+            text,
+            do_classifier_free_guidance=False,
+            max_sequence_length=self.max_prompt_tokens,
+            device=self.device,
+        )
+        # The pipeline has put zeros behind the words; a pass adds as many as it needs.
+        there = encoded[0].any(dim=1).nonzero()
+        words = int(there[-1]) + 1 if len(there) else 0
+        return (encoded[:, :words].to(self.dtype),)
+
+    def shape(self, state: DiffusionState) -> tuple[object, ...]:
+        """See `FamilyModel.shape`. Prompts become equally long in each pass."""
+        return (
+            id(self.expert(state)),
+            state.request.adapters,
+            state.latents_BCTHW.shape,
+            *((name, value.shape) for name, value in state.inputs.items()),
+        )
+
+    def _forward(self, rows: Sequence[Row]) -> torch.Tensor:
+        expert, prompts = self.expert(rows[0].state), [row.prompt[0] for row in rows]
+        one = self.blocks[id(expert)]
+        if one.padded_prompt is None or self.shared_by > 1:
+            one.prompt_bias, words = None, padded(prompts, self.max_prompt_tokens)
+        else:
+            words, one.prompt_bias = shortened(prompts, self.max_prompt_tokens)
+        predicted: torch.Tensor = expert(
+            hidden_states=torch.cat([_input(row.state) for row in rows]).to(self.dtype),
+            timestep=torch.cat([_timestep(row) for row in rows]),
+            encoder_hidden_states=words,
+            encoder_hidden_states_image=inputs_of(rows, "image") if "image" in rows[0].state.inputs else None,
+            return_dict=False,
+        )[0]
+        return predicted
+
+    @property
+    def shapes(self) -> Shapes:
+        """See `FamilyModel.shapes`. Frames are decoded one latent frame after the other."""
+        pipe, vae, config = self.pipe, self.pipe.vae.config, self.expert_components()[0].config
+        frames, height, width = config.patch_size
+        return Shapes(
+            frames_multiple=pipe.vae_scale_factor_temporal,
+            spatial=pipe.vae_scale_factor_spatial,
+            patch=frames * height * width,
+            size_multiple=pipe.vae_scale_factor_spatial * width,
+            channels=config.in_channels,
+            width=config.num_attention_heads * config.attention_head_dim,
+            hidden=config.ffn_dim,
+            decoder_width=(vae.get("decoder_base_dim") or vae.base_dim) / (vae.get("patch_size") or 1) ** 2,
+            decoded_at_once=1,
+            bytes_each=self.dtype.itemsize,
+            tile_pixels=tile_pixels(self.pipe.vae),
+        )
+
+    @property
+    def latent_channels(self) -> int:
+        """See `FamilyModel.latent_channels`."""
+        return int(self.pipe.vae.config.z_dim)
+
+    def _shown(self, state: DiffusionState, latents_BCTHW: torch.Tensor) -> torch.Tensor:
+        mask = state.inputs.get("mask")
+        return latents_BCTHW if mask is None else _masked(mask, state.inputs["condition"], latents_BCTHW)
+
+    def _paint(self, latents_BCTHW: torch.Tensor) -> torch.Tensor:
+        vae = self.pipe.vae
+        latents = latents_BCTHW.to(vae.dtype)
+        mean, deviation = self._statistics()
+        # Diffusers divides by the reciprocal; the same operations give the same bits.
+        decoded: torch.Tensor = vae.decode(latents / (1.0 / deviation) + mean, return_dict=False)[0]
+        return decoded
+
+    def _read(self, video_BCTHW: torch.Tensor) -> torch.Tensor:
+        mean, deviation = self._statistics()
+        encoded: torch.Tensor = self.pipe.vae.encode(video_BCTHW.to(self.pipe.vae.dtype)).latent_dist.mode()
+        return (encoded - mean) / deviation
+
+    def _statistics(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Mean and deviation of the VAE's latents, [1, C, 1, 1, 1]."""
+        vae = self.pipe.vae
+        mean, deviation = (
+            torch.tensor(values, device=self.device, dtype=vae.dtype).view(1, vae.config.z_dim, 1, 1, 1)
+            for values in (vae.config.latents_mean, vae.config.latents_std)
+        )
+        return mean, deviation
+
+
+def _input(state: DiffusionState) -> torch.Tensor:
+    latents, condition, mask = state.latents_BCTHW, state.inputs.get("condition"), state.inputs.get("mask")
+    if condition is None:
+        return latents
+    if mask is not None:
+        return _masked(mask, condition, latents)
+    return torch.cat([latents, condition], dim=1)
+
+
+def _masked(mask: torch.Tensor, condition: torch.Tensor, latents: torch.Tensor) -> torch.Tensor:
+    return (1 - mask) * condition + mask * latents
+
+
+def _timestep(row: Row) -> torch.Tensor:
+    """[1], or [1, latent tokens] when the first frame's tokens have timestep 0."""
+    mask = row.state.inputs.get("mask")
+    if mask is None:
+        return row.timestep
+    return (mask[0][0][:, ::2, ::2] * row.timestep).flatten().unsqueeze(0)
+
+
+def _image_pipe(pipe: Any) -> Any:
+    """The pipeline that prepares first frames; None for one of text alone.
+
+    Wan 2.2's small model is both: its directory names `WanPipeline`, and the other class takes the same parts.
+    """
+    if type(pipe).__name__ == "WanImageToVideoPipeline":
+        return pipe
+    if not pipe.config.expand_timesteps:
+        return None
+    return diffusers.WanImageToVideoPipeline(**pipe.components, expand_timesteps=True)

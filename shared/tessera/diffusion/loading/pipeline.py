@@ -1,0 +1,225 @@
+"""Loads any Diffusers video pipeline from a directory: safetensors only, nothing remote, no code from the directory.
+
+Pipelines of a family in `tessera.diffusion.families.registry` get our own step loop; every other one of Diffusers that
+makes videos runs through its own `__call__`, and the log says so. Does not know jobs or files of results.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import warnings
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import diffusers
+import torch
+import transformers
+
+from tessera.device.hardware import Device, free_bytes
+from tessera.diffusion.families.base import FamilyModel
+from tessera.diffusion.families.registry import FAMILIES, family_of
+from tessera.diffusion.loading.cpu import quicken
+from tessera.diffusion.loading.offload_plan import GIB, WEIGHTS_SHARE, Offload, Plan, decide, weights_of
+from tessera.diffusion.loading.transformers import TransformerOptions, prepare
+from tessera.diffusion.whole_pipeline import PipelineModel, unsupported
+from tessera.errors import ModelLoadError
+from tessera.models.offload import Visitors
+
+logger = logging.getLogger(__name__)
+
+PICKLE_SUFFIXES = frozenset({".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle", ".msgpack"})
+LIBRARIES = frozenset({"diffusers", "transformers"})
+AS_STORED = TransformerOptions()
+
+
+@dataclass(frozen=True)
+class Offloading:
+    """What weights may take of the device.
+
+    Attributes:
+        how: see `tessera.diffusion.loading.offload_plan.decide`.
+        weights_bytes: of the device for weights. 0: most of what is free; on a CPU, where weights have nowhere else to
+            be, no limit.
+    """
+
+    how: Offload = "auto"
+    weights_bytes: int = 0
+
+
+def load(
+    directory: Path,
+    device: Device,
+    options: TransformerOptions = AS_STORED,
+    offloading: Offloading = Offloading(),
+    *,
+    without: Collection[str] = (),
+) -> FamilyModel | PipelineModel:
+    """Load a pipeline and choose how it is stepped.
+
+    Args:
+        directory: as `DiffusionPipeline.save_pretrained` writes it.
+        device: where it goes; the VAE stays in float32, as its makers run it.
+        options: of the transformers of a pipeline that we step.
+        offloading: what of the device its weights may take, and what comes only when it is used.
+        without: words; components with one of them in their name are not loaded.
+
+    Raises:
+        ModelLoadError: no pipeline, a class that Diffusers does not have, pickled or missing weights, a component that
+            wants code from elsewhere, or more weights than there is memory for. Says which and what to do.
+    """
+    index = _read_index(directory)
+    name = _checked_class(directory, index)
+    _refuse_pickles(directory, index)
+    family = family_of(name)
+    missing = {part: None for part in _components(index) if any(word in part for word in without)}
+    block_list = "" if family is None else family.block_list
+    plan = _planned(directory, device, options, offloading, block_list, missing)
+    kinds: Any = device.dtype if device.dtype == torch.float32 else {"default": device.dtype, "vae": torch.float32}
+    diffusers.utils.logging.disable_progress_bar()
+    transformers.utils.logging.disable_progress_bar()
+    try:
+        with warnings.catch_warnings():
+            # `dtype` is the newer name, which the oldest Diffusers that we support does not know.
+            warnings.filterwarnings("ignore", message="`torch_dtype` is deprecated", category=FutureWarning)
+            pipe = getattr(diffusers, name).from_pretrained(
+                str(directory), torch_dtype=kinds, use_safetensors=True, local_files_only=True, **missing
+            )
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, ImportError) as error:
+        raise ModelLoadError(f"the pipeline in {directory} cannot be loaded: {error}") from error
+    for component in pipe.components.values():
+        if isinstance(component, torch.nn.Module):
+            component.eval().requires_grad_(requires_grad=False)
+    if family is not None:
+        prepare(pipe, family.block_list, device.place, options, plan.streamed)
+    elif options != AS_STORED:
+        logger.warning("%s is computed as Diffusers has it: %s is for pipelines that we step", name, options)
+    _bring(pipe, plan, device.place, ours=family is not None)
+    pipe.set_progress_bar_config(disable=True)
+    if device.place.type == "cpu" and isinstance(getattr(pipe, "vae", None), torch.nn.Module):
+        logger.info("%d modules of the VAE take fast ways of a CPU", quicken(pipe.vae))
+    if family is not None:
+        return family(pipe, device.place)
+    if reason := unsupported(pipe):
+        raise ModelLoadError(
+            f"{directory} is a {name}, which cannot make videos here: {reason}; known are {', '.join(FAMILIES)}, and "
+            f"Diffusers' other pipelines from text to video"
+        )
+    logger.warning("%s has no step loop of ours: it runs whole, one request at a time, through Diffusers' own", name)
+    return PipelineModel(pipe, device.place)
+
+
+def _planned(
+    directory: Path,
+    device: Device,
+    options: TransformerOptions,
+    offloading: Offloading,
+    block_list: str,
+    missing: Collection[str],
+) -> Plan:
+    """Where weights are to be, before any is read.
+
+    Raises:
+        ModelLoadError: there is too little memory, on the device or on the host.
+    """
+    itemsize = device.dtype.itemsize
+    weights = weights_of(directory, block_list, itemsize=itemsize, scheme=options.weights, missing=missing)
+    room = offloading.weights_bytes
+    if device.place.type == "cpu" and not room and offloading.how == "auto":
+        return decide(weights, 0, "none")
+    plan = decide(weights, room or int(WEIGHTS_SHARE * free_bytes(device.place)), offloading.how)
+    free = free_bytes(torch.device("cpu"))
+    if plan.host_bytes > free:
+        raise ModelLoadError(
+            f"{plan.host_bytes / GIB:,.1f} GiB of weights have no room on the device and are to wait in the host's "
+            f"memory, of which {free / GIB:,.1f} GiB are free"
+        )
+    logger.info("%s", plan)
+    return plan
+
+
+def _bring(pipe: Any, plan: Plan, place: torch.device, *, ours: bool) -> None:
+    """Everything to its place; blocks that come when they are used are there already.
+
+    Args:
+        pipe: on the host, but for blocks that `prepare` brought.
+        plan: that is followed.
+        place: the device.
+        ours: whether we step it; Diffusers' own loop has a way of its own.
+
+    Raises:
+        ModelLoadError: its own way is for GPUs.
+    """
+    if plan.everything_stays:
+        pipe.to(place)
+        return
+    if not ours:
+        if place.type == "cpu":
+            raise ModelLoadError(
+                f"{type(pipe).__name__} runs through Diffusers' own loop, which brings weights to GPUs alone: set "
+                f"`video.offload` to `auto` and `video.weights_bytes` to 0"
+            )
+        pipe.enable_model_cpu_offload(device=place)
+        return
+    visitors = Visitors(place)
+    for name, component in pipe.components.items():
+        if name in plan.visiting:
+            # A VAE is asked for its two halves, anything else is called.
+            visitors.add(component, ("encode", "decode") if hasattr(component, "decode") else ("forward",))
+        elif isinstance(component, torch.nn.Module):
+            component.to(place)
+
+
+def _read_index(directory: Path) -> dict[str, Any]:
+    path = directory / "model_index.json"
+    try:
+        index = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ModelLoadError(f"{directory} is no Diffusers pipeline: it has no readable model_index.json") from error
+    except ValueError as error:
+        raise ModelLoadError(f"{path} is not valid JSON: {error}") from error
+    if not isinstance(index, dict):
+        raise ModelLoadError(f"{path} is not a JSON object")
+    return index
+
+
+def _checked_class(directory: Path, index: dict[str, Any]) -> str:
+    """The pipeline's class name; it and all components come from Diffusers or Transformers, never from elsewhere."""
+    name = index.get("_class_name")
+    known = getattr(diffusers, name, None) if isinstance(name, str) else None
+    if not (isinstance(known, type) and issubclass(known, diffusers.DiffusionPipeline)):
+        raise ModelLoadError(
+            f"{directory} names the pipeline class {name!r}, which diffusers {diffusers.__version__} does not have; "
+            f"known are {', '.join(FAMILIES)}, and its other pipelines from text to video; code from model directories "
+            f"is never run"
+        )
+    for component, library in _components(index).items():
+        if library not in LIBRARIES:
+            raise ModelLoadError(
+                f"the component {component!r} of {directory} wants code from {library!r}; only components of "
+                f"{' and '.join(sorted(LIBRARIES))} are loaded"
+            )
+    assert isinstance(name, str)
+    return name
+
+
+def _components(index: dict[str, Any]) -> dict[str, Any]:
+    """The library of each component that is there."""
+    return {
+        name: entry[0]
+        for name, entry in index.items()
+        if isinstance(entry, list) and len(entry) == 2 and entry[0] is not None
+    }
+
+
+def _refuse_pickles(directory: Path, index: dict[str, Any]) -> None:
+    for component in _components(index):
+        files = [path for path in (directory / component).glob("*") if path.is_file()]
+        pickles = sorted(path.name for path in files if path.suffix in PICKLE_SUFFIXES)
+        if pickles and not any(path.suffix == ".safetensors" for path in files):
+            raise ModelLoadError(
+                f"{directory / component / pickles[0]} is a pickle, which can run any code when it is opened; "
+                f"save the pipeline with safe_serialization=True and take that"
+            )

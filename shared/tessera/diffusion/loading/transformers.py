@@ -1,0 +1,133 @@
+"""A pipeline's transformers made to run: each block is brought to its device, fused and quantized before the next.
+
+So a model that fits its device only in few bits never has to be there whole in 16. What is quantized are the products
+inside a block, its attentions and its feed-forward layer: what makes modulations, patches, embeddings and the output
+stays as it is. Every layer stays at its name as a module with `in_features`, `out_features` and `forward(x)`, whatever
+became of it: an adapter adds its own product to what that module gives, by a hook or in its place.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+from tessera.diffusion.families.block_attention import Precision, RotaryTables
+from tessera.diffusion.families.fusing import Fused, fuse_block
+from tessera.diffusion.loading.cpu import pack
+from tessera.models.offload import StreamedBlocks
+from tessera.models.quantized import QuantizationReport, Scheme, quantize
+from tessera_kernels.dispatch import triton_on
+
+logger = logging.getLogger(__name__)
+
+QUANTIZED = ("attn", "attn1", "attn2", "ffn", "ff", "ff_context")
+"""The parts of a block whose products are quantized."""
+
+
+@dataclass(frozen=True)
+class TransformerOptions:
+    """How transformers are computed.
+
+    Attributes:
+        weights: of the products in their blocks; `stored` is as they are.
+        attention: what self attention is made of, where Triton computes it.
+    """
+
+    weights: Literal["stored"] | Scheme = "stored"
+    attention: Precision = "exact"
+    fused: bool = True
+    """Whether blocks are ours where Triton computes; else they stay Diffusers'."""
+
+
+@dataclass(frozen=True)
+class TransformerReport:
+    """What was done to a transformer; as text for people."""
+
+    fused: Fused | None
+    """None where Triton does not compute: blocks are Diffusers' own."""
+    why_not: str
+    weights: str
+    quantized: QuantizationReport
+
+    def __str__(self) -> str:
+        said = f"blocks as Diffusers has them: {self.why_not}" if self.fused is None else f"fused {self.fused}"
+        done = self.quantized
+        if done.layers:
+            said += (
+                f"; {done.layers} layers in {self.weights}, {done.bytes_before / 1e6:,.1f} to "
+                f"{done.bytes_after / 1e6:,.1f} MB"
+            )
+        return said
+
+
+def prepare(
+    pipe: Any,
+    block_list: str,
+    place: torch.device,
+    options: TransformerOptions,
+    streamed: Mapping[str, int] | None = None,
+) -> list[TransformerReport]:
+    """Bring the blocks of all transformers of a pipeline to a device, fused and quantized.
+
+    Args:
+        pipe: anywhere; what it has beside those blocks stays there.
+        block_list: what a transformer calls its blocks.
+        place: blocks are fused if Triton computes there.
+        options: of all transformers.
+        streamed: of each transformer, how many of its last blocks go back to the host and come when they are used.
+
+    Returns:
+        Of each transformer, in the order of the pipeline's components.
+    """
+    coming, counts = StreamedBlocks(place), streamed or {}
+    lists = list(_lists(pipe, block_list))
+    return [_prepared(blocks, place, options, coming, counts.get(name, 0)) for name, blocks in lists]
+
+
+def _lists(pipe: Any, block_list: str) -> Iterator[tuple[str, nn.ModuleList]]:
+    for name, component in pipe.components.items():
+        blocks = getattr(component, block_list, None) if name.startswith("transformer") else None
+        if isinstance(blocks, nn.ModuleList):
+            yield name, blocks
+
+
+@torch.no_grad()
+def _prepared(
+    blocks: nn.ModuleList, place: torch.device, options: TransformerOptions, coming: StreamedBlocks, streamed: int
+) -> TransformerReport:
+    answer = triton_on(torch.empty(0, device=place))
+    fused, tables = Fused() if answer.ok and options.fused else None, RotaryTables()
+    layers = before = after = packed = 0
+    for index, block in enumerate(blocks):
+        made: nn.Module = block.to(place)
+        if fused is not None:
+            made = blocks[index] = fuse_block(made, options.attention, tables, fused)
+        if fused is None and options.weights == "stored":
+            packed += sum(pack(part) for part in _parts(made))
+        for done in _quantized(made, options.weights):
+            layers, before, after = layers + done.layers, before + done.bytes_before, after + done.bytes_after
+        if index >= len(blocks) - streamed:
+            coming.add(made, index - len(blocks) + streamed, streamed)
+    why_not = answer.reason if options.fused else "their passes are shared by several devices"
+    report = TransformerReport(fused, why_not, options.weights, QuantizationReport(layers, before, after))
+    logger.info("%s%s", report, f"; {packed} layers packed for this CPU" if packed else "")
+    if options.weights != "stored" and not layers:
+        logger.warning(
+            "no product of these blocks is large enough, or where blocks have them, to be in %s", report.weights
+        )
+    return report
+
+
+def _quantized(block: nn.Module, weights: Literal["stored"] | Scheme) -> list[QuantizationReport]:
+    return [] if weights == "stored" else [quantize(part, weights) for part in _parts(block)]
+
+
+def _parts(block: nn.Module) -> list[nn.Module]:
+    """Those whose products are quantized, or packed for a CPU."""
+    parts = [getattr(block, name, None) for name in QUANTIZED]
+    return [part for part in parts if isinstance(part, nn.Module)]

@@ -1,0 +1,1 @@
+"""One denoising step computed by several devices."""

@@ -1,0 +1,147 @@
+"""Schedulers: whichever a pipeline's directory names, tried out when it is loaded, and stepped with a request's noise.
+
+A scheduler that draws noise at each step (few-step ones do) draws it from the request's generator, so that a seed means
+one clip. Does not know an architecture.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from tessera.diffusion.request import DiffusionRequest, DiffusionState
+from tessera.errors import InvalidRequestError, ModelLoadError
+
+FLOW_CLASSES = frozenset(
+    {
+        "FlowMatchEulerDiscreteScheduler",
+        "FlowMatchHeunDiscreteScheduler",
+        "FlowMatchLCMScheduler",
+        "FlowMapEulerDiscreteScheduler",
+        "LTXEulerAncestralRFScheduler",
+    }
+)
+"""Those that can do nothing else; others are told by `prediction_type`."""
+TRIAL = DiffusionRequest(
+    id="trial",
+    prompt="",
+    negative_prompt="",
+    width=256,
+    height=256,
+    frames=9,
+    steps=3,
+    guidance_scale=1.0,
+    seed=0,
+)
+
+
+def fresh(scheduler: Any) -> Any:
+    """A scheduler of the same class and configuration that has not stepped yet: each request has its own."""
+    return type(scheduler).from_config(scheduler.config)
+
+
+def begun(scheduler: Any, request: DiffusionRequest, set_timesteps: Callable[[Any, DiffusionRequest], None]) -> Any:
+    """A fresh scheduler before a request's first step.
+
+    Raises:
+        InvalidRequestError: it cannot make so many steps.
+    """
+    made = fresh(scheduler)
+    name = type(scheduler).__name__
+    try:
+        set_timesteps(made, request)
+    except (ValueError, ZeroDivisionError) as error:
+        raise InvalidRequestError(
+            f"`steps` is {request.steps}, which this model's {name} cannot make: {error}", param="steps"
+        ) from error
+    if not len(made.timesteps) or not bool(made.timesteps.isfinite().all()):
+        raise InvalidRequestError(
+            f"`steps` is {request.steps}, for which this model's {name} has no timesteps: ask for more", param="steps"
+        )
+    if hasattr(made, "set_begin_index"):
+        made.set_begin_index(0)
+    return made
+
+
+def is_flow(scheduler: Any) -> bool:
+    """Whether it takes what a model predicts for a flow (Lipman et al. 2022), not for noise."""
+    return type(scheduler).__name__ in FLOW_CLASSES or scheduler.config.get("prediction_type") == "flow_prediction"
+
+
+def step(state: DiffusionState, predicted: torch.Tensor, latents: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """The latents after a step, and what else the scheduler answers: of some, the clip that the prediction points to.
+
+    Args:
+        state: says scheduler, timestep and generator.
+        predicted: by the model, in the layout that the scheduler is used with.
+        latents: before, of the same shape.
+    """
+    scheduler = state.scheduler
+    optional = {"generator": state.generator} if "generator" in inspect.signature(scheduler.step).parameters else {}
+    answer: tuple[torch.Tensor, ...] = scheduler.step(
+        predicted, state.timesteps[state.index], latents, return_dict=False, **optional
+    )
+    return answer
+
+
+def clean_of(state: DiffusionState, predicted: torch.Tensor, latents: torch.Tensor) -> torch.Tensor | None:
+    """The clip that a predicted flow points to: x - sigma * v (Lipman et al. 2022). None: it was no flow."""
+    if not is_flow(state.scheduler):
+        return None
+    return latents - float(state.scheduler.sigmas[state.index]) * predicted
+
+
+def try_out(
+    scheduler: Any,
+    *,
+    flow: bool,
+    begin: Callable[[Any, DiffusionRequest], None],
+    advance: Callable[[DiffusionState, torch.Tensor], None],
+) -> None:
+    """Make a few steps of zeros with a scheduler, before anybody waits for a clip.
+
+    Args:
+        scheduler: of a pipeline. It is not changed.
+        flow: whether the model predicts a flow.
+        begin: a family's way to set timesteps.
+        advance: and to step.
+
+    Raises:
+        ModelLoadError: it is for other models, or cannot be stepped so. Says its class and what to do.
+    """
+    name = type(scheduler).__name__
+    if is_flow(scheduler) != flow:
+        wanted, found = ("a flow", "noise") if flow else ("noise or velocities", "a flow")
+        raise ModelLoadError(
+            f"the pipeline's scheduler is a {name} for models that predict {found}, and this one predicts {wanted}: "
+            f"put one that fits into scheduler/scheduler_config.json and model_index.json"
+        )
+    trial = fresh(scheduler)
+    try:
+        begin(trial, TRIAL)
+        zeros = torch.zeros(1, 1, 1, 2, 2, device=trial.timesteps.device)
+        state = DiffusionState(
+            request=TRIAL,
+            generator=torch.Generator("cpu").manual_seed(0),
+            timesteps=trial.timesteps,
+            prompt=(),
+            negative=None,
+            latents_BCTHW=zeros,
+            scheduler=trial,
+        )
+        while not state.done:
+            advance(state, zeros)
+            state.index += 1
+    except (TypeError, ValueError, AttributeError, IndexError, RuntimeError, NotImplementedError) as error:
+        raise ModelLoadError(
+            f"the pipeline's scheduler {name} cannot be stepped as this model is: {error}; put another one into "
+            f"scheduler/scheduler_config.json and model_index.json"
+        ) from error
+    if state.latents_BCTHW.shape != zeros.shape or not bool(state.latents_BCTHW.isfinite().all()):
+        raise ModelLoadError(
+            f"the pipeline's scheduler {name} makes no finite latents of the model's shape; put another one into "
+            f"scheduler/scheduler_config.json and model_index.json"
+        )

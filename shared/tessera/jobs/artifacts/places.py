@@ -1,0 +1,25 @@
+"""Which artifact store the settings mean. Does not know how one works."""
+
+from __future__ import annotations
+
+from tessera.errors import SettingsError
+from tessera.jobs.artifacts.store import ArtifactStore, DirectoryArtifacts
+from tessera.settings.load import Settings
+
+
+def make_artifacts(settings: Settings) -> ArtifactStore:
+    """The store of a suite. Connects to nothing yet.
+
+    Raises:
+        SettingsError: a bucket, but not what is needed to talk to one.
+    """
+    if not settings.artifacts.url:
+        return DirectoryArtifacts(settings.artifacts_dir)
+    try:
+        from tessera.jobs.artifacts.s3 import S3Artifacts  # noqa: PLC0415 - of an extra that others do not need
+    except ImportError as error:
+        raise SettingsError(
+            f"`artifacts.url` is {settings.artifacts.url}, which needs the extra s3: pip install 'tessera[s3]' "
+            f"({error.name} is missing)"
+        ) from error
+    return S3Artifacts(settings.artifacts, settings.data_dir / "outgoing")

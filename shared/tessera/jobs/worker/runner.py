@@ -1,0 +1,346 @@
+"""Runs one job: claim, keep the lease while a handler works, end the record under the fencing token.
+
+The handler learns at each `JobContext.step` that it has to stop: because somebody cancelled, because the lease is
+another's now, or because this process is to end (then the job is given back at once). The lease is kept by a thread of
+its own, so a step never waits for Redis, and a Redis that is down for a while costs no finished work.
+Does not know what a job does, nor who rings.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Literal
+
+from tessera.errors import TesseraError, UnavailableError
+from tessera.jobs.artifacts.store import ArtifactStore
+from tessera.jobs.bell import Bell
+from tessera.jobs.records import Ending, Lease, NotClaimed
+from tessera.jobs.worker_store import WorkerStore
+from tessera.wire.jobs import Artifact, Job, JobError
+
+logger = logging.getLogger(__name__)
+
+RETRY_EVERY_S = 0.5
+RENEWALS_PER_LEASE = 3
+TELL_EVERY_S = 0.1
+"""Progress is written and told no more often: a model whose steps take milliseconds would keep Redis, services and
+whoever watches as busy as itself. Whether it has to stop a job still learns at each step."""
+StopReason = Literal["cancelled", "late", "lost", "draining"]
+
+
+class JobStoppedError(Exception):
+    """Raised in a handler at a step where it has to stop. It lets this pass and puts nothing away."""
+
+    def __init__(self, reason: StopReason) -> None:
+        super().__init__(reason)
+        self.reason: StopReason = reason
+
+
+class JobContext:
+    """What a handler has of its job.
+
+    Args:
+        lease: of the job.
+        draining: set when the process is to end.
+    """
+
+    def __init__(self, lease: Lease, draining: threading.Event) -> None:
+        self.job = lease.job
+        self._lease = lease
+        self._draining = draining
+        self._stop: StopReason | None = None
+        self._progress = 0
+        self._measure: tuple[float, float] | None = None
+        self._checkpoint: str | None = None
+        self._preview = b""
+        self._stepped = threading.Event()
+
+    @property
+    def checkpoint(self) -> str | None:
+        """Key of the artifact that this attempt has said to go on from."""
+        return self._checkpoint
+
+    def checkpointed(self, key: str) -> None:
+        """Say that another attempt can go on from an artifact. It is removed when the job has ended."""
+        self._checkpoint = key
+        self._stepped.set()
+
+    def previewed(self, jpeg: bytes) -> None:
+        """Show those who watch the job what it looks like. Never blocks; an older one that was not sent yet is lost."""
+        self._preview = jpeg
+        self._stepped.set()
+
+    def step(self, progress: int, measure: tuple[float, float] | None = None) -> None:
+        """Report progress (0 to 100) and stop here if it is time to. Never blocks.
+
+        Args:
+            progress: never falls within an attempt.
+            measure: how much is done, and of how much, in what the kind of job counts in; None leaves what is known.
+
+        Raises:
+            JobStoppedError: see the class.
+        """
+        self._measure = measure or self._measure
+        self._progress = max(self._progress, min(progress, 100))
+        self._stepped.set()
+        if self._stop is not None:
+            raise JobStoppedError(self._stop)
+        if self._draining.is_set():
+            raise JobStoppedError("draining")
+
+    def key(self, name: str) -> str:
+        """The artifact key of a result: no other attempt at this job has it."""
+        return f"{self.job.id}/{self._lease.token}-{name}"
+
+    def stop(self, reason: StopReason) -> None:
+        """For the keeper of the lease: end the handler at its next step."""
+        self._stop = reason
+
+    def wait_for_step(self, timeout_s: float) -> int:
+        """For the keeper of the lease: the progress after the next step, or after `timeout_s`."""
+        self._stepped.wait(timeout_s)
+        self._stepped.clear()
+        return self._progress
+
+    def take_preview(self) -> bytes:
+        """For the keeper of the lease: the picture that was not sent yet, if there is one."""
+        jpeg, self._preview = self._preview, b""
+        return jpeg
+
+    @property
+    def measure(self) -> tuple[float, float] | None:
+        """For the keeper of the lease: what was last said to be done, and of how much."""
+        return self._measure
+
+    def wake(self) -> None:
+        """For the runner: end a `wait_for_step` now."""
+        self._stepped.set()
+
+
+Handler = Callable[[Job, JobContext], Mapping[str, Artifact]]
+"""Does a job and answers its artifacts by name. A `TesseraError` that is not retryable fails the job for good; after
+any other error it is tried again while it has attempts left."""
+Outcome = Ending | Literal["gone", "draining"]
+"""What became of a job. `gone`: none waits. `draining`: this process is to end and has not looked."""
+
+
+class Runner:
+    """Does the jobs of a queue, one or several at a time (one thread each).
+
+    A ring says that jobs wait, not which is next: the store knows whose turn it is. A thread that was rung for goes on
+    until none waits. One of several slots is kept for short jobs: they never wait for long ones to end.
+
+    Args:
+        store: where the records are.
+        artifacts: where a handler puts its results.
+        bell: rung when a job goes back to the queue.
+        handlers: by kind of job.
+        worker: id of this process.
+        queue: whose jobs.
+        slots: threads that may call `run` at once.
+    """
+
+    def __init__(
+        self,
+        store: WorkerStore,
+        artifacts: ArtifactStore,
+        bell: Bell,
+        handlers: Mapping[str, Handler],
+        *,
+        worker: str,
+        queue: str,
+        slots: int = 1,
+    ) -> None:
+        self.queue = queue
+        self.slots = slots
+        self._long = threading.BoundedSemaphore(max(1, slots - 1))
+        self.store = store
+        self.artifacts = artifacts
+        self.bell = bell
+        self.handlers = dict(handlers)
+        self.worker = worker
+        self.heard = 0
+        """Rings so far."""
+        self._working = 0
+        self._draining = threading.Event()
+        self._counting = threading.Lock()
+
+    @property
+    def busy(self) -> bool:
+        """Whether a ring is being followed now."""
+        return self._working > 0
+
+    def drain(self) -> None:
+        """Stop at the next step and give running jobs back; take no new ones. Safe in a signal handler."""
+        self._draining.set()
+
+    def run(self, _rung_for: str = "") -> list[Outcome]:
+        """Do jobs until none is to be had. Never raises for what a handler does wrong.
+
+        Returns:
+            What became of each, the last of them `gone` or `draining`.
+        """
+        with self._counting:
+            self.heard += 1
+            self._working += 1
+        outcomes: list[Outcome] = []
+        try:
+            while not outcomes or outcomes[-1] not in ("gone", "draining"):
+                outcomes.append(self._one())
+        finally:
+            with self._counting:
+                self._working -= 1
+        return outcomes
+
+    def _one(self) -> Outcome:
+        if self._draining.is_set():
+            return "draining"
+        may_be_long = self._long.acquire(blocking=False)
+        try:
+            claimed = self._claim(short_only=not may_be_long)
+            if may_be_long and isinstance(claimed, Lease) and claimed.short:
+                self._long.release()
+                may_be_long = False
+            return self._follow(claimed)
+        finally:
+            if may_be_long:
+                self._long.release()
+
+    def _follow(self, claimed: Lease | NotClaimed | None) -> Outcome:
+        if claimed is None:
+            return "draining"
+        if isinstance(claimed, NotClaimed):
+            return "gone"
+        logger.info("%s begins (attempt %d)", claimed.job.id, claimed.job.attempts)
+        outcome = self._work(claimed)
+        logger.info("%s: %s", claimed.job.id, outcome)
+        if outcome == "queued":
+            self._ring(claimed.job)
+        return outcome
+
+    def _claim(self, *, short_only: bool) -> Lease | NotClaimed | None:
+        while True:
+            try:
+                return self.store.claim_next(self.queue, worker=self.worker, short_only=short_only)
+            except UnavailableError:
+                if self._draining.wait(RETRY_EVERY_S):
+                    return None
+
+    def _work(self, lease: Lease) -> Ending:
+        context = JobContext(lease, self._draining)
+        try:
+            handler = self.handlers[lease.job.kind]
+            with self._kept(lease, context):
+                artifacts = handler(lease.job, context)
+                total = None if context.measure is None else context.measure[1]
+                ending = self._persist(lambda: self.store.complete(lease, artifacts, total=total))
+        except JobStoppedError as stopped:
+            ending = self._stopped(lease, context, stopped.reason)
+        except Exception as error:  # noqa: BLE001 - whatever a handler raises is the job's error
+            ending = self._failed(lease, error)
+        if ending in ("cancelled", "lost"):
+            self._remove_files(lease, ending)
+        if ending in ("completed", "failed"):
+            self._remove_checkpoints(lease, context)
+        return ending
+
+    def _stopped(self, lease: Lease, context: JobContext, reason: StopReason) -> Ending:
+        if reason == "lost":
+            return "lost"
+        if reason == "draining":
+            return self._persist(lambda: self.store.release(lease, context.checkpoint))
+        error = JobError(code="cancelled", message="the job was cancelled")
+        if reason == "late":
+            error = JobError(
+                code="deadline_exceeded", message="the job had not ended at the deadline that came with it"
+            )
+        return self._persist(lambda: self.store.fail(lease, error, again=False))
+
+    def _failed(self, lease: Lease, error: Exception) -> Ending:
+        if isinstance(error, TesseraError):
+            body = error.body()
+            known = JobError(code=body.code or body.type, message=body.message)
+            again = error.retryable
+        else:
+            known = JobError(code="internal_error", message="the worker failed on this job; its log says why")
+            again = True
+        logger.error("%s failed: %s", lease.job.id, error, exc_info=None if isinstance(error, TesseraError) else error)
+        return self._persist(lambda: self.store.fail(lease, known, again=again))
+
+    def _persist(self, change: Callable[[], Ending]) -> Ending:
+        """Write the end of an attempt, however long Redis is away, unless this process is to end."""
+        while True:
+            try:
+                return change()
+            except UnavailableError:
+                if self._draining.wait(RETRY_EVERY_S):
+                    logger.exception("the end of an attempt could not be written: its lease will run out")
+                    return "lost"
+
+    def _remove_files(self, lease: Lease, ending: Ending) -> None:
+        """After a cancel or a delete nobody can reach what this attempt has stored. A lost lease leaves the files of
+        the attempt to the job's own removal: another attempt's files lie beside them."""
+        try:
+            if ending == "cancelled" or not self.store.exists(lease.job.id):
+                self.artifacts.remove(lease.job.id)
+        except UnavailableError:
+            logger.warning("the files of %s stay until they are stale: Redis or their store is down", lease.job.id)
+
+    def _remove_checkpoints(self, lease: Lease, context: JobContext) -> None:
+        try:
+            for key in {lease.job.checkpoint, context.checkpoint} - {None}:
+                self.artifacts.discard(str(key))
+        except UnavailableError:
+            logger.warning("the checkpoint of %s goes with its other files: the store is down", lease.job.id)
+
+    def _ring(self, job: Job) -> None:
+        try:
+            self.bell.ring(job.id, job.queue)
+        except UnavailableError:
+            logger.warning("%s was not rung for; the reaper will", job.id)
+
+    @contextlib.contextmanager
+    def _kept(self, lease: Lease, context: JobContext) -> Iterator[None]:
+        """Renew the lease as long as the context is open."""
+        closing = threading.Event()
+        keeper = threading.Thread(target=self._keep, args=(lease, context, closing), name="lease", daemon=True)
+        keeper.start()
+        try:
+            yield
+        finally:
+            closing.set()
+            context.wake()
+            keeper.join()
+
+    def _keep(self, lease: Lease, context: JobContext, closing: threading.Event) -> None:
+        every_s = self.store.settings.lease_s / RENEWALS_PER_LEASE
+        due, wait_s, checkpoint = 0.0, every_s, None
+        while not closing.is_set():
+            progress = context.wait_for_step(wait_s)
+            if closing.is_set():
+                return
+            preview = context.take_preview()
+            wait_s = due - time.monotonic()
+            try:
+                if wait_s > 0 and not preview and context.checkpoint == checkpoint:
+                    held = self.store.look(lease)
+                else:
+                    checkpoint = context.checkpoint
+                    held = self.store.renew(
+                        lease, progress=progress, checkpoint=checkpoint, preview=preview, measure=context.measure
+                    )
+                    due, wait_s = time.monotonic() + TELL_EVERY_S, every_s
+            except UnavailableError:
+                closing.wait(RETRY_EVERY_S)
+                continue
+            if held == "cancel":
+                context.stop("cancelled")
+            elif held == "late":
+                context.stop("late")
+            elif held == "lost":
+                context.stop("lost")
+                return

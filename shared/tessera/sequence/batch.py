@@ -1,0 +1,88 @@
+"""What one step runs, passed as a value from the scheduler to the runner and the sampler."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from tessera.cache.transfers import Transfer
+from tessera.sequence.request import SequenceRequest
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True)
+class Pending:
+    """Tokens of the step before that are on the device alone.
+
+    Attributes:
+        tokens_R: int64, on the device.
+        rows: of each request whose last token is `PENDING`, where in `tokens_R` it is.
+    """
+
+    tokens_R: torch.Tensor
+    rows: dict[SequenceRequest, int]
+
+
+@dataclass(frozen=True)
+class Likeliest:
+    """Of some rows of logits the largest one.
+
+    Attributes:
+        tokens_R: int64, the first one's of equal ones.
+        logits_R: it. NaN where one of the row is none.
+    """
+
+    tokens_R: torch.Tensor
+    logits_R: torch.Tensor
+
+    def __getitem__(self, rows: slice | torch.Tensor) -> Likeliest:
+        """Of some of the rows."""
+        return Likeliest(self.tokens_R[rows], self.logits_R[rows])
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Positions `start` … `start + count - 1` of a request are computed in this step.
+
+    The last of them may be a `guess` of tokens that the request does not have yet.
+    """
+
+    request: SequenceRequest
+    start: int
+    count: int
+    guess: tuple[int, ...] = ()
+
+    @property
+    def known(self) -> int:
+        """Positions that are computed of tokens that the request has."""
+        return self.count - len(self.guess)
+
+    @property
+    def completes(self) -> bool:
+        """Whether everything the request has is computed after this step, so that a token can be sampled."""
+        return self.start + self.known == len(self.request.token_ids)
+
+    @property
+    def token_ids(self) -> list[int]:
+        """Of its positions."""
+        return [*self.request.token_ids[self.start : self.start + self.known], *self.guess]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """The chunks of one step, ragged: their tokens stand one after another.
+
+    `transfers` are pages that have to move before, in this order; `pending` is where tokens come from that are
+    `PENDING` in its chunks.
+    """
+
+    chunks: list[Chunk]
+    transfers: list[Transfer] = field(default_factory=list)
+    pending: Pending | None = None
+
+    @property
+    def tokens(self) -> int:
+        """Positions computed in this step."""
+        return sum(chunk.count for chunk in self.chunks)

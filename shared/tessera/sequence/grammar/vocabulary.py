@@ -1,0 +1,82 @@
+"""The bytes of every token, which grammars are written in: from a directory's `tokenizer.json`.
+
+Does not know grammars. A token's bytes are those that it adds within a text: a leading space is part of it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from tokenizers import Tokenizer
+
+from tessera.tokenizer.tokenizer import byte_alphabet, stop_ids_of
+
+_FALLBACK = re.compile(r"<0x(?P<byte>[0-9A-Fa-f]{2})>")
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """Tokens as bytes.
+
+    Attributes:
+        tokens: bytes of each id up to the model's vocabulary; empty for control tokens and padding.
+        control: ids of control tokens by how they are spelled.
+        stop_ids: ids that end an answer.
+        fast: the tokenizer.
+    """
+
+    tokens: list[bytes]
+    control: dict[str, int]
+    stop_ids: list[int]
+    fast: Tokenizer
+
+    @classmethod
+    def of(cls, directory: Path, size: int) -> Vocabulary:
+        """The vocabulary of a model directory.
+
+        Args:
+            directory: has `tokenizer.json`.
+            size: number of token ids the model knows; often more than its tokenizer has.
+        """
+        fast = Tokenizer.from_file(str(directory / "tokenizer.json"))
+        decoder = json.dumps(json.loads(fast.to_str()).get("decoder"))
+        added = fast.get_added_tokens_decoder()
+        alphabet = byte_alphabet() if '"ByteLevel"' in decoder else None
+        tokens = [b""] * size
+        for text, token in fast.get_vocab(with_added_tokens=False).items():
+            if token < size:
+                tokens[token] = _bytes(text, alphabet)
+        control = {}
+        for token, entry in added.items():
+            if token < size:
+                tokens[token] = b"" if entry.special else entry.content.encode()
+                if entry.special:
+                    control[entry.content] = token
+        return cls(tokens, control, [token for token in stop_ids_of(directory) if token < size], fast)
+
+    def written(self, text: str) -> list[int]:
+        """The tokens of a text; none when they are not its bytes alone (some tokenizers begin with a space)."""
+        found: list[int] = self.fast.encode(text, add_special_tokens=False).ids
+        known = all(token < len(self.tokens) for token in found)
+        return found if known and b"".join(self.tokens[token] for token in found) == text.encode() else []
+
+    def showing(self, spellings: list[str]) -> list[bytes]:
+        """The tokens, where some control tokens are text, because a grammar writes them."""
+        tokens = list(self.tokens)
+        for spelling in spellings:
+            if spelling in self.control:
+                tokens[self.control[spelling]] = spelling.encode()
+        return tokens
+
+
+def _bytes(text: str, alphabet: dict[str, int] | None) -> bytes:
+    if alphabet is not None:
+        if all(character in alphabet for character in text):
+            return bytes(alphabet[character] for character in text)
+        return text.encode()
+    if fallback := _FALLBACK.fullmatch(text):
+        return bytes([int(fallback["byte"], 16)])
+    return text.replace("▁", " ").encode()

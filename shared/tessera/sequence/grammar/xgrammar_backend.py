@@ -1,0 +1,149 @@
+"""Grammars through xgrammar: pushdown automata, compiled in milliseconds, a mask in microseconds.
+
+It knows a part of JSON Schema and passes over the rest in silence, so `schemas` rewrites or refuses what it would not
+hold. Does not know time limits: see `queue`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import xgrammar
+
+from tessera.errors import InvalidRequestError
+from tessera.sequence.grammar.matcher import Matcher
+from tessera.sequence.grammar.schemas import check_pattern, narrowed
+from tessera.sequence.grammar.vocabulary import Vocabulary
+from tessera.wire.engine import Grammar
+
+MOST_WHITESPACE = 20
+"""Characters of whitespace in one place of a JSON text: small models can go on with spaces for ever."""
+
+
+class XgrammarCompiler:
+    """Compiles grammars for one vocabulary."""
+
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        self._vocabulary = vocabulary
+        self._by_markers: dict[tuple[str, ...], xgrammar.GrammarCompiler] = {}
+
+    def compile(self, grammar: Grammar) -> Callable[[], Matcher]:
+        """What makes matchers of `grammar`.
+
+        Raises:
+            InvalidRequestError: it cannot be compiled; names its field and says why.
+            UnsupportedSchemaError: it is valid, but this library would not hold it.
+        """
+        try:
+            compiled = self._compiled(self._compiler(tuple(grammar.markers)), grammar)
+            matcher = xgrammar.GrammarMatcher(compiled)
+            mask_1W = torch.zeros(1, -(-len(self._vocabulary.tokens) // 32), dtype=torch.int32)
+            matcher.fill_next_token_bitmask(mask_1W, 0)
+        except (RuntimeError, ValueError) as error:
+            raise InvalidRequestError(
+                f"`{grammar.param}` cannot be compiled: {_reason(error)}", param=grammar.param
+            ) from error
+        if not mask_1W.any():
+            raise InvalidRequestError(f"`{grammar.param}`: no text can satisfy it", param=grammar.param)
+        return lambda: XgrammarMatcher(xgrammar.GrammarMatcher(compiled), self._vocabulary)
+
+    def _compiler(self, markers: tuple[str, ...]) -> xgrammar.GrammarCompiler:
+        if markers not in self._by_markers:
+            info = xgrammar.TokenizerInfo(
+                self._vocabulary.showing(list(markers)),
+                vocab_size=len(self._vocabulary.tokens),
+                stop_token_ids=self._vocabulary.stop_ids,
+            )
+            # Its own cache is off: ours knows what it holds.
+            self._by_markers[markers] = xgrammar.GrammarCompiler(info, max_threads=1, cache_enabled=False)
+        return self._by_markers[markers]
+
+    def _compiled(self, compiler: xgrammar.GrammarCompiler, grammar: Grammar) -> xgrammar.CompiledGrammar:
+        if grammar.kind == "json_schema":
+            schema = json.dumps(narrowed(json.loads(grammar.source), grammar.param))
+            return compiler.compile_json_schema(schema, strict_mode=False, max_whitespace_cnt=MOST_WHITESPACE)
+        if grammar.kind == "regex":
+            check_pattern(grammar.source, grammar.param)
+            return compiler.compile_regex(grammar.source)
+        if grammar.kind == "ebnf":
+            return compiler.compile_grammar(grammar.source)
+        if grammar.kind == "choice":
+            choices = " | ".join(json.dumps(text) for text in json.loads(grammar.source))
+            return compiler.compile_grammar(f"root ::= {choices}")
+        return compiler.compile_structural_tag(_calls(json.loads(grammar.source), grammar.param))
+
+
+def _calls(calls: dict[str, Any], param: str) -> dict[str, Any]:
+    """One or more calls as xgrammar's structural tag."""
+    tags = [
+        {
+            "type": "tag",
+            "begin": call["begin"],
+            "content": {
+                "type": "json_schema",
+                "json_schema": narrowed(call["schema"], param),
+                "max_whitespace_cnt": MOST_WHITESPACE,
+            },
+            "end": call["end"],
+        }
+        for call in calls["calls"]
+    ]
+    several = {
+        "type": "tags_with_separator",
+        "tags": tags,
+        "separator": calls["separator"],
+        "at_least_one": True,
+        "stop_after_first": calls["most"] == 1,
+    }
+    ends = [{"type": "const_string", "value": calls[end]} if calls[end] else None for end in ("begin", "end")]
+    elements = [part for part in (ends[0], several, ends[1]) if part is not None]
+    return {"type": "structural_tag", "format": {"type": "sequence", "elements": elements}}
+
+
+def _reason(error: Exception) -> str:
+    """The library's message without the place in its source."""
+    text = str(error).strip()
+    return text.partition(".cc:")[2].partition(": ")[2][:500] if ".cc:" in text else text[:500]
+
+
+class XgrammarMatcher:
+    """One request's place; see `Matcher`."""
+
+    def __init__(self, inner: xgrammar.GrammarMatcher, vocabulary: Vocabulary) -> None:
+        self._inner = inner
+        self._vocabulary = vocabulary
+
+    @property
+    def ended(self) -> bool:
+        """As `Matcher.ended`."""
+        return bool(self._inner.is_terminated())
+
+    def fill_mask(self, mask_RW: torch.Tensor, row: int) -> None:
+        """As `Matcher.fill_mask`."""
+        if self.ended:
+            mask_RW[row] = 0
+        else:
+            self._inner.fill_next_token_bitmask(mask_RW, row)
+
+    def accept(self, token: int) -> bool:
+        """As `Matcher.accept`."""
+        return not self.ended and bool(self._inner.accept_token(token))
+
+    def forced(self) -> list[int]:
+        """As `Matcher.forced`."""
+        if self.ended:
+            return []
+        try:
+            text = self._inner.find_jump_forward_string()
+        except UnicodeDecodeError as error:  # what is forced ends within a character
+            text = error.object[: error.start].decode()
+        # What follows is not known, and might be written together with the last one.
+        return self._vocabulary.written(text)[:-1] if text else []
+
+    def rollback(self, count: int) -> None:
+        """As `Matcher.rollback`."""
+        if count:
+            self._inner.rollback(count)

@@ -1,0 +1,1 @@
+"""Running one batch through a model: from chunks of tokens to logits."""

@@ -1,0 +1,1 @@
+"""Decoders that run as one compiled call per step on a CPU."""

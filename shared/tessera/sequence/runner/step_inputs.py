@@ -1,0 +1,222 @@
+"""What a step's forward reads, made from its chunks: as fresh tensors of any length, or in tensors that stay.
+
+Those that stay are for decode steps, one token of each sequence. They are as long as one of a few sizes; rows behind
+the last sequence are padding, which writes its keys and values to pages of its own that no request ever has. So what a
+CUDA graph has been captured with is where the next step's inputs stand, too. Does not know models, nor graphs.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from tessera.device.hardware import sent
+from tessera.models.attention import AttentionBatch
+from tessera.sequence.batch import Batch, Chunk
+from tessera.sequence.request import PENDING
+from tessera_kernels.paged_attention import Ragged
+
+_IDS, _POSITIONS, _SLOTS, _CONTEXTS, _SOURCES = range(5)
+_LINES = 5
+EVERY, FINE = 8, 256
+"""Padded sizes are multiples of `EVERY` up to `FINE` rows, and of twice as many beyond."""
+STAGES = 2
+"""Steps whose inputs may be on their way to a GPU at once."""
+
+
+@dataclass(frozen=True)
+class StepInputs:
+    """Of one forward.
+
+    Attributes:
+        ids_1T: int64.
+        position_1T: int64.
+        batch: where keys and values go, and who sees what.
+        rows_R: int64, tokens whose logits are wanted: of those that are sampled first.
+        sampled: how many of them are sampled.
+    """
+
+    ids_1T: torch.Tensor
+    position_1T: torch.Tensor
+    batch: AttentionBatch
+    rows_R: torch.Tensor
+    sampled: int
+
+
+def fresh_inputs(batch: Batch, page_size: int, device: torch.device) -> StepInputs:
+    """Inputs of any batch, in tensors of their own."""
+    chunks = batch.chunks
+    ids = [token for chunk in chunks for token in chunk.token_ids]
+    positions = [p for chunk in chunks for p in range(chunk.start, chunk.start + chunk.count)]
+    slots = [
+        chunk.request.pages[p // page_size] * page_size + p % page_size
+        for chunk in chunks
+        for p in range(chunk.start, chunk.start + chunk.count)
+    ]
+    ends = list(itertools.accumulate(chunk.count for chunk in chunks))
+    sampled = [
+        row
+        for end, chunk in zip(ends, chunks, strict=True)
+        if chunk.completes and chunk.request.sampling is not None
+        for row in range(end - 1 - len(chunk.guess), end)
+    ]
+    scored = [
+        end - chunk.count + position - chunk.start
+        for end, chunk in zip(ends, chunks, strict=True)
+        for position in chunk.request.scored(chunk.start, chunk.count)
+    ]
+    ids_T = sent(ids, device, torch.long)
+    if batch.pending is not None:
+        found = [
+            (end - 1, batch.pending.rows[chunk.request])
+            for end, chunk in zip(ends, chunks, strict=True)
+            if ids[end - 1] == PENDING
+        ]
+        if found:
+            places, rows = (sent([pair[side] for pair in found], device, torch.long) for side in (0, 1))
+            ids_T[places] = batch.pending.tokens_R[rows]
+    return StepInputs(
+        ids_T[None],
+        sent(positions, device, torch.long)[None],
+        AttentionBatch(sent(slots, device, torch.long), _ragged(chunks, page_size, device)),
+        sent(sampled + scored, device, torch.long),
+        len(sampled),
+    )
+
+
+def _ragged(chunks: Sequence[Chunk], page_size: int, device: torch.device) -> Ragged:
+    used = [-(-(chunk.start + chunk.count) // page_size) for chunk in chunks]
+    pages_BM = np.zeros((len(chunks), max(used)), np.int32)
+    for row, (count, chunk) in enumerate(zip(used, chunks, strict=True)):
+        pages_BM[row, :count] = chunk.request.pages[:count]
+    table = torch.from_numpy(pages_BM)
+    if device.type == "cuda":
+        table = table.pin_memory().to(device, non_blocking=True)
+    context = sent([chunk.start + chunk.count for chunk in chunks], device, torch.long)
+    return Ragged(table, context, [chunk.count for chunk in chunks])
+
+
+def padded_sizes(most: int) -> list[int]:
+    """Rows that decode steps of up to `most` sequences are padded to: 1, 2, 4, 8, 16, 24, 32, …, `most`."""
+    small = [size for size in (1, 2, 4) if size < most]
+    fine = range(EVERY, min(most, FINE + 1), EVERY)
+    coarse = range(FINE + 2 * EVERY, most, 2 * EVERY)
+    return [*small, *fine, *coarse, most]
+
+
+def is_decode(batch: Batch) -> bool:
+    """Whether a batch is one token of each sequence, whose next one is sampled and of which nothing else is wanted."""
+    return bool(batch.chunks) and all(
+        chunk.count == 1
+        and chunk.completes
+        and chunk.request.sampling is not None
+        and not chunk.request.scored(chunk.start, 1)
+        # Of a prompt with images the last token may be a part of one.
+        and (chunk.request.media is None or chunk.start >= chunk.request.prompt_length)
+        for chunk in batch.chunks
+    )
+
+
+class _Stage:
+    """Where the host writes a step's inputs, until a GPU has copied them."""
+
+    def __init__(self, most: int, width: int, *, pinned: bool) -> None:
+        self.numbers = torch.empty(_LINES, most, dtype=torch.int64, pin_memory=pinned)
+        self.pages = torch.empty(most * width, dtype=torch.int32, pin_memory=pinned)
+        self.copied = torch.cuda.Event() if pinned else None  # type: ignore[no-untyped-call]
+
+    def wait(self) -> None:
+        """Until what was written last has been copied."""
+        if self.copied is not None:
+            self.copied.synchronize()
+
+    def mark(self) -> None:
+        """What is queued now copies what was written."""
+        if self.copied is not None:
+            self.copied.record(torch.cuda.current_stream())
+
+
+class StaticInputs:
+    """Inputs of decode steps at places that stay the same.
+
+    Args:
+        most: rows.
+        width: pages that a sequence may have.
+        page_size: of the cache.
+        padding_page: the first of as many pages as `padding_pages` says, which padding alone writes to.
+        device: of the model.
+    """
+
+    def __init__(self, most: int, *, width: int, page_size: int, padding_page: int, device: torch.device) -> None:
+        self.most, self.page_size = most, page_size
+        rows = torch.arange(most)
+        self._padding_page_N = padding_page + rows // page_size
+        # Nothing is stored twice at one place, not by padding either.
+        lines = [0 * rows, 0 * rows, padding_page * page_size + rows, 0 * rows + 1, 0 * rows - 1]
+        self._padding_LN = torch.stack(lines)
+        self._numbers_LN = self._padding_LN.to(device, copy=True)
+        self._pages = torch.zeros(most * width, dtype=torch.int32, device=device)
+        self._table_NM = torch.zeros(most, width, dtype=torch.int32, device=device)
+        self._table_NM[:, 0] = self._padding_page_N
+        self._rows_N = rows.to(device)
+        self._stages = itertools.cycle(
+            [_Stage(most, width, pinned=device.type == "cuda") for _ in range(STAGES if device.type == "cuda" else 1)]
+        )
+
+    @staticmethod
+    def padding_pages(most: int, page_size: int) -> int:
+        """Pages that padding of up to `most` rows writes to."""
+        return -(-most // page_size)
+
+    @property
+    def tensors(self) -> list[torch.Tensor]:
+        """What `of` is made of."""
+        return [self._numbers_LN, self._table_NM, self._rows_N]
+
+    def of(self, size: int) -> StepInputs:
+        """The first `size` rows: always the same memory, whatever is written to it."""
+        numbers = self._numbers_LN
+        ragged = Ragged(self._table_NM[:size], numbers[_CONTEXTS, :size], [1] * size)
+        return StepInputs(
+            numbers[_IDS : _IDS + 1, :size],
+            numbers[_POSITIONS : _POSITIONS + 1, :size],
+            AttentionBatch(numbers[_SLOTS, :size], ragged),
+            self._rows_N[:size],
+            size,
+        )
+
+    def write(self, batch: Batch, size: int) -> None:
+        """Let the first rows be those of a decode step's chunks, and the rest of `size` padding."""
+        chunks, pending = batch.chunks, batch.pending
+        stage = next(self._stages)
+        stage.wait()
+        used = max(chunk.start // self.page_size + 1 for chunk in chunks)
+        numbers, pages = stage.numbers.numpy(), stage.pages[: size * used]
+        numbers[:] = self._padding_LN.numpy()
+        table = pages.view(size, used).numpy()
+        table[:, 1:] = 0
+        table[:, 0] = self._padding_page_N[:size].numpy()
+        for row, chunk in enumerate(chunks):
+            request, position = chunk.request, chunk.start
+            page = position // self.page_size
+            numbers[:, row] = (
+                request.token_ids[position],
+                position,
+                request.pages[page] * self.page_size + position % self.page_size,
+                position + 1,
+                pending.rows[request] if pending is not None and request.token_ids[position] == PENDING else -1,
+            )
+            table[row, : page + 1] = request.pages[: page + 1]
+        self._numbers_LN.copy_(stage.numbers, non_blocking=True)
+        if pending is not None:
+            ids_N, source_N = self._numbers_LN[_IDS], self._numbers_LN[_SOURCES]
+            ids_N.copy_(torch.where(source_N < 0, ids_N, pending.tokens_R[source_N.clamp_min(0)]))
+        flat = self._pages[: size * used]
+        flat.copy_(pages, non_blocking=True)
+        stage.mark()
+        # Further columns may name pages of steps before: nobody reads what is behind a sequence's context.
+        self._table_NM[:size, :used] = flat.view(size, used)

@@ -1,0 +1,1 @@
+"""From logits to tokens: filters, penalties, forced tokens, log-probabilities."""

@@ -1,0 +1,1 @@
+"""Speculative decoding: who drafts tokens, how many, and how they are verified."""

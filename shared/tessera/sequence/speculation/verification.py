@@ -1,0 +1,68 @@
+"""Sampling on through what was guessed, as long as the samples are the guess. Does not know where guesses come from."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+
+import torch
+
+from tessera.sequence.batch import Batch, Chunk
+from tessera.sequence.request import SequenceRequest
+from tessera.sequence.sampling.sampler import Sampled, sample
+from tessera.sequence.scheduler import Scheduler
+from tessera.sequence.speculation.policy import Speculation
+from tessera.wire.engine import FromEngine, Tokens
+
+
+def sample_on(
+    batch: Batch,
+    logits_RV: torch.Tensor,
+    scheduler: Scheduler,
+    speculation: Speculation,
+    take: Callable[[SequenceRequest, Sampled], FromEngine],
+) -> list[FromEngine]:
+    """Sample behind every chunk that completes, and on through its guess as long as the samples are the guess.
+
+    Each round samples what would be sampled without guesses, so the text is the same with them.
+
+    Args:
+        batch: was computed, and the scheduler knows it.
+        logits_RV: one row of each chunk that completes and is sampled, and of each of its guessed tokens.
+        scheduler: is told of guesses that were right.
+        speculation: learns from all of them.
+        take: gives a request its token, and says what to answer.
+    """
+    answers: list[FromEngine] = []
+    rows: list[tuple[Chunk, int, int]] = []
+    """Each with its row of logits, and how much of its guess lies before that."""
+    row = 0
+    for chunk in batch.chunks:
+        if chunk.completes and chunk.request.sampling is not None:
+            rows.append((chunk, row, 0))
+            row += 1 + len(chunk.guess)
+    logits = logits_RV
+    while rows:
+        if len(rows) < len(logits_RV):
+            logits = logits_RV[[place for _, place, _ in rows]]
+        found = sample(logits, [chunk.request for chunk, _, _ in rows])
+        on: list[tuple[Chunk, int, int]] = []
+        for (chunk, place, behind), one in zip(rows, found, strict=True):
+            answer = take(chunk.request, one)
+            answers.append(answer)
+            taken = answer.token_ids if isinstance(answer, Tokens) else []  # a grammar may have added some
+            right = _agree(taken, chunk.guess[behind:])
+            if isinstance(answer, Tokens) and answer.finish_reason is None:
+                scheduler.confirm(chunk.request, right)
+                if right == len(taken):
+                    on.append((chunk, place + right, behind + right))
+                    continue
+            if chunk.guess:
+                speculation.learn(chunk.request, len(chunk.guess), behind + right)
+        rows = on
+    return answers
+
+
+def _agree(tokens: list[int], guess: tuple[int, ...]) -> int:
+    """How many of both are the same, from the first on."""
+    return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(tokens, guess, strict=False)))

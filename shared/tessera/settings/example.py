@@ -1,0 +1,39 @@
+"""The documented example of `tessera.toml`, made from the types, defaults and descriptions in `tessera.settings.load`.
+
+Does not read settings.
+"""
+
+from __future__ import annotations
+
+from typing import get_type_hints
+
+import msgspec
+
+from tessera.settings.load import Settings
+from tessera.settings.sequence import Section
+
+
+def example() -> str:
+    """The documented example: every section and key, its description, type and default, as TOML."""
+    lines = [
+        "# tessera.toml: every key with its default. Copy what you change; leave out the rest.",
+        "# Any key can also be set by environment: TESSERA_GATEWAY__PORT=9000 is [gateway] port = 9000.",
+        "# This file is made by `tessera config`.",
+    ]
+    for section in msgspec.structs.fields(Settings):
+        lines += _section_lines(section.name, section.type, section.default)
+    return "\n".join(lines) + "\n"
+
+
+def _section_lines(name: str, kind: type[Section], default: Section) -> list[str]:
+    lines = ["", f"# {(kind.__doc__ or '').splitlines()[0]}", f"[{name}]"]
+    nested: list[str] = []
+    hints = get_type_hints(kind, include_extras=True)
+    for field in msgspec.structs.fields(kind):
+        value = getattr(default, field.name)
+        if isinstance(value, Section):
+            nested += _section_lines(f"{name}.{field.name}", type(value), value)
+            continue
+        meta = [part.description for part in getattr(hints[field.name], "__metadata__", ()) if part.description]
+        lines += [f"# {meta[-1]}", f"{field.name} = {msgspec.json.encode(value).decode()}"]
+    return lines + nested

@@ -1,0 +1,1 @@
+"""The speech engine: synthesis and transcription. Knows no HTTP."""

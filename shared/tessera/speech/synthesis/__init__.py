@@ -1,0 +1,1 @@
+"""Synthesis models that compute a whole sentence: VITS and FastSpeech."""

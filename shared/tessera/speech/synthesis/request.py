@@ -1,0 +1,102 @@
+"""A text being spoken: one request of the speech engine, window by window.
+
+Sentences are spoken one after another. A unit of work is a window of a sentence's frames, so that the first sound comes
+early, a cancel takes effect soon, and windows of several requests can be decoded together. Every request draws from its
+own random numbers. Does not know turns, nor models' insides: see `tessera.speech.engine` and
+`tessera.speech.synthesis.vits`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from tessera.errors import InvalidRequestError
+from tessera.speech.synthesis.random_stream import RandomStream
+from tessera.speech.synthesis.vits import Latents, Synthesizer
+from tessera.speech.synthesis.vocoder_windows import Sounding
+from tessera.wire.engine import Array, Audio, Synthesize
+
+MOST_PAUSE_S = 60.0
+"""Silence after one sentence."""
+
+
+class SynthesisRequest:
+    """A text being spoken."""
+
+    def __init__(self, message: Synthesize, synthesizer: Synthesizer) -> None:
+        if not message.sentences:
+            raise InvalidRequestError("there is nothing to speak", param="input")
+        if any(not 0 <= sentence.pause_s <= MOST_PAUSE_S for sentence in message.sentences):
+            raise InvalidRequestError(f"a pause may last 0 to {MOST_PAUSE_S:.0f} s", param="input")
+        self.message = message
+        self.synthesizer = synthesizer
+        self.random = RandomStream(message.seed, synthesizer.device)
+        self.started = False
+        """Whether a unit has been done."""
+        self._made_s = 0.0
+        self._sentence = 0
+        self._latents: Latents | None = None
+        self._sounding: Sounding | None = None
+
+    def prepare(self) -> int:
+        """Compute the text side of the next sentence, unless that is done. Returns the frames of the next window.
+
+        Raises:
+            InvalidRequestError: what the model does not have.
+        """
+        sentence = self.message.sentences[self._sentence]
+        if self._sounding is None and sentence.token_ids:
+            self._latents = self.synthesizer.latents(
+                sentence.token_ids,
+                voices=self.message.voices,
+                speed=self.message.speed,
+                random=self.random,
+                rates=sentence.rates,
+            )
+            self._sounding = self.synthesizer.sounding(self._latents, ahead_s=self._made_s)
+        if self._sounding is None:
+            return 0
+        window = self._sounding.window
+        return int(window.stop - window.start)
+
+    def window(self) -> tuple[Latents, slice] | None:
+        """What is to be decoded next, once prepared; None when only silence is left of a sentence."""
+        if self._latents is None or self._sounding is None:
+            return None
+        return self._latents, self._sounding.window
+
+    def take(self, decoded: torch.Tensor) -> tuple[Audio, float]:
+        """The answer made of the window's samples. The second value is its length in seconds."""
+        synthesizer, sentence = self.synthesizer, self.message.sentences[self._sentence]
+        number, token_samples, frames = self._sentence, [], 0
+        samples = decoded
+        if self._latents is not None and self._sounding is not None:
+            if self._sounding.done == 0:
+                token_samples = [frames * synthesizer.hop for frames in self._latents.token_frames]
+            fresh = self._sounding.advance()
+            frames = fresh.stop - fresh.start
+            samples = decoded[fresh.start * synthesizer.hop : fresh.stop * synthesizer.hop]
+        self.started = True
+        if self._sounding is None or self._sounding.finished:
+            samples = torch.cat([samples, torch.zeros(round(sentence.pause_s * synthesizer.sample_rate))])
+            self._sentence, self._latents, self._sounding = number + 1, None, None
+        answer = Audio(
+            request_id=self.message.request_id,
+            samples=Array(dtype="float32", shape=[samples.numel()], data=samples.numpy().astype("<f4").tobytes()),
+            last=self._sentence == len(self.message.sentences),
+            sentence=number,
+            token_samples=token_samples,
+            frames=frames,
+        )
+        seconds = samples.numel() / synthesizer.sample_rate
+        self._made_s += seconds
+        return answer, seconds
+
+
+def advance_together(requests: Sequence[SynthesisRequest]) -> list[tuple[Audio, float]]:
+    """Do a unit of each of `requests`, which are prepared and have windows of one length. Answers in their order."""
+    windows = [window for request in requests if (window := request.window()) is not None]
+    decoded = iter(requests[0].synthesizer.decode(windows) if windows else ())
+    return [request.take(next(decoded) if request.window() else torch.zeros(0)) for request in requests]

@@ -1,0 +1,1 @@
+"""Transcription models: Whisper, Parakeet-CTC and Parakeet-TDT."""

@@ -1,0 +1,1 @@
+"""Whisper: batched encoding and decoding, timestamps, word times."""

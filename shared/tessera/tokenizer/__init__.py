@@ -1,0 +1,1 @@
+"""Text to tokens and back, from a model directory alone. Torch-free."""
