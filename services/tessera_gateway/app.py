@@ -18,7 +18,7 @@ from prometheus_client import CollectorRegistry
 from tessera.api.transcriptions.routes import mount_transcriptions
 from tessera.api.transcriptions.submission import FORM_BYTES
 from tessera.api.videos.routes import mount
-from tessera.settings.load import Settings
+from tessera.settings.tree import Settings
 from tessera.web.app import build_app
 from tessera.wire.models import Card
 from tessera_gateway.keys import Keys

@@ -19,7 +19,7 @@ import aiohttp
 import msgspec
 
 from tessera.errors import InvalidRequestError, ModelNotFoundError, SettingsError, UnavailableError
-from tessera.settings.load import Settings
+from tessera.settings.tree import Settings
 from tessera.wire.decoding import DAMAGED
 from tessera.wire.models import Card, Health, Model, Task
 from tessera_gateway.metrics import GatewayMetrics

@@ -14,7 +14,7 @@ from tessera.api.transcriptions.routes import mount_transcriptions
 from tessera.api.transcriptions.submission import FORM_BYTES as JOB_FORM_BYTES
 from tessera.engine.host import EngineHost
 from tessera.errors import UnavailableError
-from tessera.settings.load import Settings
+from tessera.settings.tree import Settings
 from tessera.web.app import build_app
 from tessera.web.metrics import SECONDS
 from tessera.web.models import find_model

@@ -19,16 +19,17 @@ import uuid
 import aiohttp
 import msgspec
 
-from tessera.api.transcriptions.submission import queue_of_transcriptions
 from tessera.errors import SettingsError, TesseraError
 from tessera.hub.store import ensure
 from tessera.jobs.artifacts.places import make_artifacts
 from tessera.jobs.bell import CeleryBell, make_app
+from tessera.jobs.queues import queue_of_transcriptions
 from tessera.jobs.records import WorkerInfo
 from tessera.jobs.worker.process import serve_jobs
 from tessera.jobs.worker.runner import Runner
 from tessera.jobs.worker_store import WorkerStore
-from tessera.settings.load import Settings, load
+from tessera.settings.load import load
+from tessera.settings.tree import Settings
 from tessera.telemetry import configure_logging
 from tessera.wire.engine import Transcribe, Transcript
 from tessera.wire.models import Model, ModelList

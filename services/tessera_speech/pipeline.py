@@ -7,7 +7,7 @@ from pathlib import Path
 from prometheus_client import Histogram
 
 from tessera.engine.client import EngineClient
-from tessera.settings.video import SpeechSettings
+from tessera.settings.speech import SpeechSettings
 from tessera.wire.engine import Ready
 from tessera_speech.synthesis.text_to_audio import Synthesis
 from tessera_speech.transcription.audio_to_text import Transcription

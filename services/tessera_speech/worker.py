@@ -13,7 +13,7 @@ from tessera.engine.process import Engine, run
 from tessera.errors import SettingsError
 from tessera.hub import store
 from tessera.settings import load as configuration
-from tessera.settings.load import Settings
+from tessera.settings.tree import Settings
 from tessera.telemetry import configure_logging
 from tessera.wire.engine import MAX_MESSAGE_BYTES, Ready
 from tessera_speech.recordings.voice_activity import RATE, model_file
@@ -44,7 +44,7 @@ def build(settings: Settings) -> Engine:
     from tessera.speech.engine import SpeechEngine  # noqa: PLC0415
     from tessera.speech.synthesis import fastspeech as speech_fastspeech  # noqa: PLC0415
     from tessera.speech.synthesis.vits import Synthesizer, load_synthesizer  # noqa: PLC0415
-    from tessera.speech.transcription.transcriber import load_transcriber  # noqa: PLC0415
+    from tessera.speech.transcription.loading import load_transcriber  # noqa: PLC0415
 
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()

@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry
 from tessera.engine.host import EngineHost
 from tessera.language.metrics import GenerationMetrics
 from tessera.language.pinning import pin
-from tessera.settings.load import Settings
+from tessera.settings.tree import Settings
 from tessera.web.app import build_app
 from tessera_text.pipeline import TextTools, build_tools
 from tessera_text.routes import ROUTES

@@ -18,7 +18,7 @@ from tessera.language.generation import Generator, Limits, Prompt
 from tessera.language.metrics import GenerationMetrics
 from tessera.language.parsers.dialects import Dialect
 from tessera.language.tokens import Tokens
-from tessera.settings.load import TextSettings
+from tessera.settings.text import TextSettings
 from tessera.tokenizer.chat_template import ChatTemplate
 from tessera.tokenizer.literals import Literals
 from tessera.tokenizer.tokenizer import Tokenizer

@@ -16,7 +16,7 @@ from tessera.api.videos import routes as video_routes
 from tessera.errors import UnavailableError
 from tessera.jobs.records import Counts
 from tessera.jobs.store import AsyncJobStore
-from tessera.settings.load import Settings
+from tessera.settings.tree import Settings
 from tessera.web.app import build_app
 from tessera.web.metrics import ReportedMetrics
 from tessera.wire.models import Card

@@ -18,7 +18,8 @@ from typing import Any, get_args
 import numpy as np
 import numpy.typing as npt
 
-from tessera.device.hardware import Device, choose, synchronize
+from tessera.device.copies import synchronize
+from tessera.device.hardware import Device, choose
 from tessera.diffusion import calibration as diffusion_calibration
 from tessera.diffusion.families.base import FamilyModel
 from tessera.diffusion.families.registry import family_of

@@ -20,7 +20,7 @@ from tessera.hub.adapters import adapter_files
 from tessera.hub.store import locate, name_of
 from tessera.jobs.records import WorkerInfo
 from tessera.jobs.store import AsyncJobStore
-from tessera.settings.load import Settings
+from tessera.settings.tree import Settings
 from tessera.wire.models import Card, Model, ModelList
 
 logger = logging.getLogger(__name__)

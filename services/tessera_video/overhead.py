@@ -14,7 +14,8 @@ import sys
 import time
 from typing import Any
 
-from tessera.device.hardware import Device, choose, synchronize
+from tessera.device.copies import synchronize
+from tessera.device.hardware import Device, choose
 from tessera.diffusion.batcher import StepBatcher
 from tessera.diffusion.families.wan.model import WanModel
 from tessera.diffusion.request import DiffusionRequest

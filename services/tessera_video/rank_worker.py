@@ -27,7 +27,8 @@ from tessera.errors import ModelLoadError, StartError, TesseraError
 from tessera.hub.adapters import adapter_files
 from tessera.hub.store import ensure
 from tessera.processes import die_with_parent
-from tessera.settings.load import Settings, load, stay_on_this_machine
+from tessera.settings.load import load, stay_on_this_machine
+from tessera.settings.tree import Settings
 from tessera.telemetry import configure_logging
 from tessera_video.loading import load_model
 

@@ -21,7 +21,6 @@ import diffusers
 import msgspec
 import torch
 
-from tessera.api.job_resources import queue_of
 from tessera.device.hardware import Device, free_bytes, yield_to_interactive
 from tessera.diffusion import calibration as diffusion_calibration
 from tessera.diffusion.batcher import StepBatcher
@@ -34,11 +33,13 @@ from tessera.hub.clip_memory import MemoryRoom
 from tessera.hub.store import check, ensure
 from tessera.jobs.artifacts.places import make_artifacts
 from tessera.jobs.bell import CeleryBell, make_app
+from tessera.jobs.queues import queue_of
 from tessera.jobs.records import WorkerInfo
 from tessera.jobs.worker.process import serve_jobs
 from tessera.jobs.worker.runner import Runner
 from tessera.jobs.worker_store import WorkerStore
-from tessera.settings.load import Settings, load
+from tessera.settings.load import load
+from tessera.settings.tree import Settings
 from tessera.settings.video import VideoSettings
 from tessera.telemetry import configure_logging
 from tessera.wire.models import Card, ClipMemory

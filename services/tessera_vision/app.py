@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry
 
 from tessera.engine.host import EngineHost
 from tessera.language.metrics import GenerationMetrics
-from tessera.settings.load import Settings
+from tessera.settings.tree import Settings
 from tessera.web.app import build_app
 from tessera_vision.pipeline import VisionTools, build_tools
 from tessera_vision.routes import ROUTES

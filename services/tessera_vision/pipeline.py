@@ -25,7 +25,7 @@ from tessera.language.generation import Generator, Limits, Prompt
 from tessera.language.metrics import GenerationMetrics
 from tessera.language.parsers.dialects import Dialect
 from tessera.language.tokens import Tokens
-from tessera.settings.load import VisionSettings
+from tessera.settings.vision import VisionSettings
 from tessera.tokenizer.chat_template import ChatTemplate
 from tessera.tokenizer.tokenizer import Tokenizer
 from tessera.wire.chat import ChatCompletionRequest, ImagePart, Message

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from tessera.errors import SettingsError, TesseraError
 
 if TYPE_CHECKING:
-    from tessera.settings.load import Settings
+    from tessera.settings.tree import Settings
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -65,14 +65,14 @@ def _parser() -> argparse.ArgumentParser:
     models = commands.add_parser("models", help="model directories on this machine")
     actions = models.add_subparsers(required=True, metavar="action")
     listing = actions.add_parser("list", help="what is there and what can be made")
-    listing.set_defaults(run=_models_list)
+    listing.set_defaults(run=_models, action="list")
     pull = actions.add_parser("pull", help="fetch or make a model")
     pull.add_argument("model", help="name of a starter, or hf:owner/name")
     pull.add_argument("--force", action="store_true", help="again, although it is there")
-    pull.set_defaults(run=_models_pull)
+    pull.set_defaults(run=_models, action="pull")
     verify = actions.add_parser("verify", help="compare weights with their checksums")
     verify.add_argument("model", nargs="*", help="names or directories; all that are there when none is named")
-    verify.set_defaults(run=_models_verify)
+    verify.set_defaults(run=_models, action="verify")
     for action in (listing, pull, verify):
         _add_config(action)
         _add_data(action)
@@ -216,63 +216,15 @@ def _demo(given: argparse.Namespace) -> int:
     return status
 
 
-def _models_list(given: argparse.Namespace) -> int:
-    from tessera.hub import store  # noqa: PLC0415
-    from tessera.hub.cards import read_card  # noqa: PLC0415
+def _models(given: argparse.Namespace) -> int:
+    from tessera.hub import command  # noqa: PLC0415
 
     settings, _ = _load(given)
-    directory = settings.models_dir
-    here = set(_present(directory))
-    for name in sorted(here | set(store.starters())):
-        if name in here:
-            card = read_card(directory / name)
-            notice = f"  ({card.notice})" if card.notice else ""
-            print(f"{name:<28} here     {card.family}, {card.parameters:,} parameters, {card.licence}{notice}")
-        else:
-            print(f"{name:<28} missing  `tessera models pull {name}` makes it")
-    return 0
-
-
-def _present(directory: Path) -> list[str]:
-    """Folders of finished models; those that are being made begin with a dot."""
-    from tessera.hub.cards import CARD_FILE  # noqa: PLC0415
-
-    names = (path.parent.name for path in directory.glob(f"*/{CARD_FILE}"))
-    return sorted(name for name in names if not name.startswith("."))
-
-
-def _models_pull(given: argparse.Namespace) -> int:
-    from tessera.hub import store  # noqa: PLC0415
-
-    settings, _ = _load(given)
-    found = store.ensure(given.model, settings.models_dir, lambda text: print(text, flush=True), force=given.force)
-    print(f"{found.card.id} is in {found.path}", flush=True)
-    return 0
-
-
-def _models_verify(given: argparse.Namespace) -> int:
-    from tessera.errors import ModelLoadError  # noqa: PLC0415
-    from tessera.hub import store  # noqa: PLC0415
-
-    settings, _ = _load(given)
-    directory = settings.models_dir
-    names = given.model or _present(directory)
-    status = 0
-    for name in names:
-        try:
-            found = store.locate(name, directory)
-            if found is None:
-                raise ModelLoadError(f"{name} is not here; `tessera models pull {name}` makes it")
-            store.check(found, every_byte=True)
-        except ModelLoadError as error:
-            print(f"{name:<28} {error.message}")
-            status = EXIT_FAILED
-        else:
-            known = len(found.card.sha256)
-            print(f"{name:<28} {f'{known} weight files are whole' if known else 'has no checksums to compare with'}")
-    if not names:
-        print(f"there are no models in {directory}")
-    return status
+    if given.action == "list":
+        return command.list_models(settings.models_dir, _say)
+    if given.action == "pull":
+        return command.pull(given.model, settings.models_dir, force=given.force, say=_say)
+    return command.verify(given.model, settings.models_dir, _say)
 
 
 def _starters_list(given: argparse.Namespace) -> int:

@@ -34,10 +34,10 @@ if options.largest_file:
 import msgspec  # noqa: E402
 from celery import signals  # noqa: E402
 
-from tessera.api.job_resources import queue_of  # noqa: E402
 from tessera.errors import TesseraError  # noqa: E402
 from tessera.jobs.artifacts.places import make_artifacts  # noqa: E402
 from tessera.jobs.bell import CeleryBell, listen, make_app  # noqa: E402
+from tessera.jobs.queues import queue_of  # noqa: E402
 from tessera.jobs.reaper import Reaper  # noqa: E402
 from tessera.jobs.records import WorkerInfo  # noqa: E402
 from tessera.jobs.worker.presence import Presence  # noqa: E402

@@ -15,7 +15,8 @@ from tessera.language.conversation import described, rendered, retold, written
 from tessera.language.generation import Piece
 from tessera.language.parsers.dialects import MISTRAL_THINK, THINK, Dialect
 from tessera.tokenizer.chat_template import ChatTemplate
-from tessera.tokenizer.tokenizer import Detokenizer, Tokenizer
+from tessera.tokenizer.detokenizer import Detokenizer
+from tessera.tokenizer.tokenizer import Tokenizer
 from tessera.wire.chat import ChatCompletionRequest, Message
 from tessera.wire.engine import Thinking
 from tessera.wire.tools import CalledFunction, Function, JsonObjectFormat, TextFormat, Tool, ToolCall

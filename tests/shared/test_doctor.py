@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from tessera.settings.load import Settings, load
+from tessera.settings.load import load
+from tessera.settings.tree import Settings
 from tessera.suite import doctor, host, lock
 from tessera.suite.doctor import Finding
 from tessera.suite.parts import Selection, local_url, parts, select

@@ -10,8 +10,8 @@ import torch
 import transformers
 from safetensors.torch import save_file
 
+from tessera.models.decoders import experts_stored_as, load_decoder
 from tessera.models.experts import Experts, replace_experts
-from tessera.models.loading import experts_stored_as, load_decoder
 from tessera_kernels.grouped_gemm.reference import expert_of
 from tessera_kernels.storage.quantized_weight import dequantize
 

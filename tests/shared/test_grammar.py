@@ -50,7 +50,7 @@ def byte_model(tmp_path_factory):
 
 
 def _bytes_of(alphabet):
-    from tessera.tokenizer.tokenizer import byte_alphabet
+    from tessera.tokenizer.files import byte_alphabet
 
     return byte_alphabet()
 

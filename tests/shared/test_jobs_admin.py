@@ -17,7 +17,9 @@ from tessera.jobs.artifacts.store import DirectoryArtifacts
 from tessera.jobs.records import Lease
 from tessera.jobs.store import AsyncJobStore
 from tessera.jobs.worker_store import WorkerStore
-from tessera.settings.load import JobSettings, Settings, SuiteSettings
+from tessera.settings.load import JobSettings
+from tessera.settings.suite import SuiteSettings
+from tessera.settings.tree import Settings
 from tessera.wire.jobs import JobError
 
 SETTINGS = JobSettings(lease_s=30, reap_every_s=0.05, max_attempts=2, backoff_s=0)

@@ -29,7 +29,9 @@ from tessera.jobs.records import Lease
 from tessera.jobs.worker.runner import JobContext, Runner
 from tessera.jobs.worker_store import WorkerStore
 from tessera.settings.jobs import ArtifactSettings
-from tessera.settings.load import JobSettings, Settings, SuiteSettings, load
+from tessera.settings.load import JobSettings, load
+from tessera.settings.suite import SuiteSettings
+from tessera.settings.tree import Settings
 from tessera.suite.doctor import examine
 from tessera.suite.parts import select
 from tessera.web.app import build_app

@@ -22,7 +22,9 @@ from tessera.jobs.store import AsyncJobStore
 from tessera.jobs.worker.consumer_watchdog import Hearing
 from tessera.jobs.worker.runner import Runner
 from tessera.jobs.worker_store import WorkerStore
-from tessera.settings.load import JobSettings, RedisSettings, Settings, SuiteSettings
+from tessera.settings.load import JobSettings
+from tessera.settings.suite import RedisSettings, SuiteSettings
+from tessera.settings.tree import Settings
 
 LISTENER = """
 import sys

@@ -20,7 +20,9 @@ from tessera.jobs import watching
 from tessera.jobs.records import JobEvent, Lease
 from tessera.jobs.store import AsyncJobStore
 from tessera.jobs.worker_store import WorkerStore
-from tessera.settings.load import JobSettings, Settings, SuiteSettings
+from tessera.settings.load import JobSettings
+from tessera.settings.suite import SuiteSettings
+from tessera.settings.tree import Settings
 from tessera.web.app import build_app
 from tessera.wire.jobs import JobError
 from tessera.wire.models import Card

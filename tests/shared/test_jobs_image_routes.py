@@ -19,7 +19,9 @@ from tessera.errors import InvalidRequestError, ModelNotFoundError, StorageFullE
 from tessera.jobs.artifacts.store import DirectoryArtifacts
 from tessera.jobs.worker.runner import JobContext, Runner
 from tessera.jobs.worker_store import WorkerStore
-from tessera.settings.load import JobSettings, Settings, SuiteSettings, VideoSettings
+from tessera.settings.load import JobSettings, VideoSettings
+from tessera.settings.suite import SuiteSettings
+from tessera.settings.tree import Settings
 from tessera.web.app import build_app
 from tessera.wire.jobs import Artifact, ImageInput, Job
 from tessera.wire.models import Card

@@ -21,7 +21,9 @@ from tessera.errors import InvalidRequestError, ModelNotFoundError
 from tessera.jobs.artifacts.store import DirectoryArtifacts
 from tessera.jobs.records import Lease
 from tessera.jobs.worker_store import WorkerStore
-from tessera.settings.load import JobSettings, Settings, SuiteSettings, VideoSettings
+from tessera.settings.load import JobSettings, VideoSettings
+from tessera.settings.suite import SuiteSettings
+from tessera.settings.tree import Settings
 from tessera.web.app import build_app
 from tessera.wire.jobs import JobError, VideoInput
 from tessera.wire.models import Card

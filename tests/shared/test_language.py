@@ -16,8 +16,9 @@ from tessera.errors import ContextLengthError, InvalidRequestError, ModelLoadErr
 from tessera.language.stops import StopFinder
 from tessera.language.together import together
 from tessera.tokenizer.chat_template import ChatTemplate
+from tessera.tokenizer.detokenizer import Detokenizer
 from tessera.tokenizer.literals import Literals
-from tessera.tokenizer.tokenizer import Detokenizer, Tokenizer
+from tessera.tokenizer.tokenizer import Tokenizer
 
 
 @pytest.fixture(scope="module")

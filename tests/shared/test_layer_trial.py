@@ -12,8 +12,8 @@ import torch
 import transformers
 
 from tessera.models import attention
+from tessera.models.decoders import load_decoder
 from tessera.models.fusion import fuse
-from tessera.models.loading import load_decoder
 from tessera.sequence.runner.compiled import decoder as compiled_decoder
 from tessera.sequence.runner.compiled.decoder import Examined, examine
 from tessera.sequence.runner.compiled.rotary_order import halves, neighbours

@@ -8,10 +8,11 @@ import transformers
 
 from tessera.device.hardware import choose
 from tessera.errors import ContextLengthError, InvalidRequestError, ModelLoadError, OverloadedError
+from tessera.sequence.batch import StepOutput
 from tessera.sequence.engine import SequenceEngine
 from tessera.sequence.intake import media_ids
 from tessera.sequence.runner.image_encoder import Features
-from tessera.sequence.runner.sequence_runner import SequenceRunner, StepOutput
+from tessera.sequence.runner.sequence_runner import SequenceRunner
 from tessera.sequence.speculation.policy import Speculation
 from tessera.settings.load import SequenceEngineSettings
 from tessera.wire.engine import Array, Embed, Embedded, Failed, Generate, Ready, Sampling, Tokens

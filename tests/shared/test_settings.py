@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from tessera.errors import SettingsError
 from tessera.settings.example import example
-from tessera.settings.load import Section, Settings, config_path, load
+from tessera.settings.load import Section, config_path, load
+from tessera.settings.tree import Settings
 
 
 def write(path: Path, text: str) -> Path:

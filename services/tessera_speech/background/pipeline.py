@@ -23,7 +23,7 @@ from tessera.api.transcriptions.request import request_of
 from tessera.errors import InvalidRequestError, TesseraError
 from tessera.jobs.artifacts.store import ArtifactStore
 from tessera.jobs.worker.runner import JobContext
-from tessera.settings.video import SpeechSettings
+from tessera.settings.speech import SpeechSettings
 from tessera.telemetry import request_id_var
 from tessera.wire.audio import DiarizedFormat, TranscriptionRequest
 from tessera.wire.engine import Array, Transcribe, Transcript

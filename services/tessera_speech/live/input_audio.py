@@ -16,7 +16,8 @@ import numpy as np
 
 from tessera.errors import InvalidRequestError
 from tessera.wire.realtime import ServerVAD
-from tessera_speech.live.turns import RATE, Detector, Samples, Turn, Turns
+from tessera_speech.live.turns import Turn, Turns
+from tessera_speech.recordings.detectors import RATE, Detector, Samples
 
 INPUT_RATE = 24_000
 LONGEST_S = 300

@@ -24,8 +24,9 @@ from tessera_speech.live.chat_client import Thinker
 from tessera_speech.live.conversation import Conversation, Item, new_id
 from tessera_speech.live.input_audio import LONGEST_TURN_S, Hearing
 from tessera_speech.live.settings import default_session, updated
-from tessera_speech.live.turns import RATE, Detector, Samples, Turn
+from tessera_speech.live.turns import Turn
 from tessera_speech.pipeline import SpeechTools
+from tessera_speech.recordings.detectors import RATE, Detector, Samples
 from tessera_speech.synthesis import voices
 from tessera_speech.synthesis.audio_files import WAVEncoder, to_int16
 from tessera_speech.transcription.transcripts import TextInProgress

@@ -19,7 +19,7 @@ from prometheus_client import Histogram
 
 from tessera.engine.client import EngineClient
 from tessera.errors import InvalidRequestError, ModelNotFoundError
-from tessera.settings.video import SpeechSettings
+from tessera.settings.speech import SpeechSettings
 from tessera.wire.audio import SpeechRequest, SpeechUsage, SpokenWord
 from tessera.wire.engine import Audio, Synthesize
 from tessera.wire.models import Card

@@ -16,12 +16,12 @@ from typing import Protocol
 
 from tessera.engine.client import EngineClient
 from tessera.errors import InvalidRequestError, ModelNotFoundError, OverloadedError, PayloadTooLargeError
-from tessera.settings.video import SpeechSettings
+from tessera.settings.speech import SpeechSettings
 from tessera.wire.audio import Segment, TranscriptionRequest, TranscriptTextSegment, Word
 from tessera.wire.engine import Array, FromEngine, Transcribe, Transcript, TranscriptSegment, TranscriptWord
 from tessera.wire.models import Card
-from tessera_speech.live.turns import Detector
 from tessera_speech.recordings import decoding as recordings
+from tessera_speech.recordings.detectors import Detector
 from tessera_speech.recordings.diarization import Turns, known_speakers
 from tessera_speech.transcription.cuts import Cutter
 from tessera_speech.transcription.transcripts import Transcripts

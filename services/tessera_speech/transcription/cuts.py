@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 
 from tessera.errors import InvalidRequestError
-from tessera.settings.video import SpeechSettings
+from tessera.settings.speech import SpeechSettings
 from tessera.wire.audio import ServerVAD, TranscriptionRequest
 from tessera.wire.models import Card
-from tessera_speech.live.turns import Detector, EnergyDetector
 from tessera_speech.recordings import windows
+from tessera_speech.recordings.detectors import Detector, EnergyDetector
 from tessera_speech.recordings.diarization import Known, Turns, turns_of
 from tessera_speech.recordings.speakers import ClusteringDiarizer, Diarizer
 from tessera_speech.recordings.voice_activity import RATE, VoiceActivity, spans

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from tessera.sequence.start import start_sequence_engine
-from tessera.settings.load import VisionSettings
+from tessera.settings.vision import VisionSettings
 from tessera.starters.recipe import Evaluation
 from tessera.tokenizer.tokenizer import Tokenizer
 from tessera.wire.chat import ChatCompletionRequest, ImagePart, ImageURL, Message, TextPart

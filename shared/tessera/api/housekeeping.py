@@ -18,7 +18,7 @@ from tessera.jobs.records import Counts
 from tessera.jobs.store import AsyncJobStore
 from tessera.jobs.webhooks import Webhooks
 from tessera.jobs.worker_store import WorkerStore
-from tessera.settings.load import Settings
+from tessera.settings.tree import Settings
 from tessera.web.app import Lifespan
 
 

@@ -21,7 +21,7 @@ from tessera.jobs.artifacts.places import make_artifacts
 from tessera.jobs.artifacts.store import ArtifactStore
 from tessera.jobs.bell import Bell, make_bell
 from tessera.jobs.store import AsyncJobStore, Idempotency
-from tessera.settings.load import Settings
+from tessera.settings.tree import Settings
 from tessera.web.app import Lifespan, ReadyCheck
 from tessera.wire.jobs import Job
 from tessera.wire.models import Card
@@ -84,11 +84,6 @@ def mounted(name: str, route_handlers: list[ControllerRouterHandler], settings: 
 def owner_of(request: Request[Any, Any, Any]) -> str:
     """Whose jobs a request may see."""
     return str(request.scope.get("tessera.owner", "anonymous"))
-
-
-def queue_of(model: str) -> str:
-    """The queue that the workers of a video model listen to."""
-    return f"video.{model}"
 
 
 async def remove_files(jobs: VideoJobs, job_id: str) -> None:

@@ -6,7 +6,6 @@ Does not know models; a service tells it what its settings ask for.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -87,36 +86,3 @@ def yield_to_interactive() -> None:
     """
     if os.getpriority(os.PRIO_PROCESS, 0) < BACKGROUND_NICENESS:  # never back up: that needs a privilege
         os.setpriority(os.PRIO_PROCESS, 0, BACKGROUND_NICENESS)
-
-
-def synchronize(device: torch.device) -> None:
-    """Wait for everything queued on `device`."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-
-
-def sent(values: Sequence[float], device: torch.device, dtype: torch.dtype | None = None) -> torch.Tensor:
-    """Numbers of the host as a tensor on `device`, without waiting for what is queued there."""
-    made = torch.tensor(values, dtype=dtype)
-    return made.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else made.to(device)
-
-
-class Readback:
-    """Tensors on their way to the host, behind what is queued on their device now."""
-
-    def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
-        self._tensors = list(tensors)
-        self._arrived: torch.cuda.Event | None = None
-        if any(tensor.is_cuda for tensor in tensors):
-            self._tensors = [
-                torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True).copy_(tensor, non_blocking=True)
-                for tensor in tensors
-            ]
-            self._arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
-            self._arrived.record()
-
-    def read(self) -> list[torch.Tensor]:
-        """The tensors on the host; waits until they are there, but for nothing that was queued after them."""
-        if self._arrived is not None:
-            self._arrived.synchronize()
-        return self._tensors

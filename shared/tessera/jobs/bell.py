@@ -19,7 +19,7 @@ from kombu.exceptions import OperationalError
 
 from tessera.errors import UnavailableError
 from tessera.jobs.connection import RING_PREFIX
-from tessera.settings.load import Settings
+from tessera.settings.tree import Settings
 
 logger = logging.getLogger(__name__)
 

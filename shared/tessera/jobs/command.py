@@ -13,7 +13,7 @@ from tessera.errors import TesseraError
 from tessera.jobs.admin import JobsAdmin
 from tessera.jobs.artifacts.places import make_artifacts
 from tessera.jobs.bell import make_bell
-from tessera.settings.load import Settings
+from tessera.settings.tree import Settings
 from tessera.wire.jobs import Job, JobStatus
 
 WIDEST = 48

@@ -26,7 +26,8 @@ from tessera.language.generation import (
 from tessera.language.structured import grammar_of
 from tessera.language.together import AT_ONCE, together
 from tessera.language.usage import Spent, usage
-from tessera.tokenizer.tokenizer import Detokenizer, Tokenizer
+from tessera.tokenizer.detokenizer import Detokenizer
+from tessera.tokenizer.tokenizer import Tokenizer
 from tessera.web.sse import event
 from tessera.wire.chat import Completion, CompletionChoice, CompletionLogprobs, CompletionRequest, PromptLogprobs, Usage
 from tessera.wire.engine import Sampling, TokenScore

@@ -20,7 +20,8 @@ from tessera.engine.client import EngineClient
 from tessera.errors import ContextLengthError, InvalidRequestError
 from tessera.language.metrics import GenerationMetrics, Watch
 from tessera.language.stops import StopFinder
-from tessera.tokenizer.tokenizer import Detokenizer, Tokenizer
+from tessera.tokenizer.detokenizer import Detokenizer
+from tessera.tokenizer.tokenizer import Tokenizer
 from tessera.web.tenant import tenant_var
 from tessera.wire.chat import SamplingRequest
 from tessera.wire.engine import Array, Generate, Grammar, Sampling, Tokens, TokenScore

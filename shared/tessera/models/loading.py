@@ -6,22 +6,17 @@ Transformers. Does not know services or engines.
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from transformers import (
-    AutoConfig,
-    AutoModelForCausalLM,
-    AutoModelForImageTextToText,
-    Mxfp4Config,
-    PreTrainedConfig,
     PreTrainedModel,
 )
 from transformers.utils import logging as transformers_logging
 
 from tessera.errors import ModelLoadError
-from tessera.models import attention
 
 PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
 
@@ -76,57 +71,6 @@ def load_pretrained(
     return model.eval().requires_grad_(False).to(device)
 
 
-def load_decoder(directory: Path, *, device: torch.device, dtype: torch.dtype, dummy: bool = False) -> PreTrainedModel:
-    """A causal language model, or the one inside a vision-language model, running on our attention.
-
-    Args:
-        directory: of the model.
-        device: where it runs.
-        dtype: of its weights.
-        dummy: whether its weights are random, made on the device; then only the configuration is read.
-
-    Raises:
-        ModelLoadError: see `load_pretrained`; or its decoder has layers that do not go through `AttentionInterface`.
-    """
-    attention.register()
-    try:
-        config = AutoConfig.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
-    except (OSError, ValueError) as error:
-        raise ModelLoadError(f"cannot read the configuration in {directory}: {error}") from error
-    if "vision_config" in config.sub_configs:
-        parts = {"": "sdpa", **dict.fromkeys(config.sub_configs, "sdpa"), "text_config": attention.NAME}
-        implementation: str | dict[str, str] = parts
-        auto_class: Any = AutoModelForImageTextToText
-    else:
-        implementation, auto_class = attention.NAME, AutoModelForCausalLM
-    # Transformers' own layers of four bits fetch their kernels from a hub; ours come after loading.
-    optional = {"quantization_config": Mxfp4Config(dequantize=True)} if _is_mxfp4(config) else {}
-    if dummy:
-        return make_dummy(auto_class, config, device=device, dtype=dtype, attn_implementation=implementation)
-    model: PreTrainedModel = load_pretrained(
-        auto_class, directory, device=device, dtype=dtype, attn_implementation=implementation, **optional
-    )
-    return model
-
-
-def experts_stored_as(directory: Path) -> Literal["stored", "mxfp4"]:
-    """The scheme that keeps the experts of a directory as they are there: gpt-oss' are MXFP4, which loading expands.
-
-    Raises:
-        ModelLoadError: its configuration cannot be read.
-    """
-    try:
-        config = AutoConfig.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
-    except (OSError, ValueError) as error:
-        raise ModelLoadError(f"cannot read the configuration in {directory}: {error}") from error
-    return "mxfp4" if _is_mxfp4(config) else "stored"
-
-
-def _is_mxfp4(config: PreTrainedConfig) -> bool:
-    stored = getattr(config, "quantization_config", None)
-    return isinstance(stored, dict) and stored.get("quant_method") == "mxfp4"
-
-
 def make_dummy(
     auto_class: Any, config: Any, *, device: torch.device, dtype: torch.dtype, **kwargs: Any
 ) -> PreTrainedModel:
@@ -145,25 +89,16 @@ def make_dummy(
     return model.eval().requires_grad_(False).to(device)
 
 
-def require_attention_only(model: PreTrainedModel, layers: attention.Probe, directory: Path) -> None:
-    """Refuse decoders with recurrent or linear-attention layers, which have no KV pages.
+def require_kind(directory: Path, kinds: tuple[str, ...], purpose: str) -> str:
+    """The architecture of a directory; one that is not of `kinds` is refused before anything is loaded.
 
     Raises:
-        ModelLoadError: names them.
+        ModelLoadError: names what it is and what would do.
     """
-    expected = model.config.get_text_config().num_hidden_layers
-    if len(layers.found) == expected:
-        return
-    there = {getattr(module, "layer_idx", None) for module, *_ in layers.found}
-    others = sorted(
-        {
-            type(module).__name__
-            for module in model.modules()
-            if getattr(module, "layer_idx", None) not in {None, *there}
-        }
-    )
-    kinds = f" (the others are {', '.join(others)})" if others else ""
-    raise ModelLoadError(
-        f"{directory}: only {len(layers.found)} of {expected} layers attend through AttentionInterface{kinds}; models "
-        "with linear-attention or recurrent layers are not supported"
-    )
+    try:
+        kind: str = json.loads((directory / "config.json").read_text(encoding="utf-8"))["model_type"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ModelLoadError(f"cannot read the configuration in {directory}: {error!r}") from error
+    if kind not in kinds:
+        raise ModelLoadError(f"{directory} is a {kind!r} model; {purpose} knows {', '.join(kinds)}")
+    return kind

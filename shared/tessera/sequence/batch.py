@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import torch
+
 from tessera.cache.transfers import Transfer
 from tessera.sequence.request import SequenceRequest
 
@@ -86,3 +88,21 @@ class Batch:
     def tokens(self) -> int:
         """Positions computed in this step."""
         return sum(chunk.count for chunk in self.chunks)
+
+
+@dataclass(frozen=True)
+class StepOutput:
+    """What a step computed.
+
+    Attributes:
+        logits_RV: next-token logits of each chunk that completes a request to be sampled, in batch order; one row more
+            for each guessed token.
+        hidden_TD: last hidden states of all tokens when a chunk's request is an embedding, else None.
+        prompt_logits_SV: logits that score tokens of prompts, for `SequenceRequest.scored` of each chunk in turn.
+        likeliest: tokens of `logits_RV`, where they were found on the way.
+    """
+
+    logits_RV: torch.Tensor
+    hidden_TD: torch.Tensor | None
+    prompt_logits_SV: torch.Tensor | None = None
+    likeliest: Likeliest | None = None

@@ -15,11 +15,11 @@ import msgspec
 
 from tessera.cache.pages import PageAllocator
 from tessera.cache.prefix import PrefixCache
-from tessera.device.hardware import sent
+from tessera.device.copies import sent
 from tessera.engine.process import failed
 from tessera.engine.stages import Stages
 from tessera.errors import DeadlineError, InternalError, InvalidRequestError
-from tessera.sequence.batch import Batch, Chunk
+from tessera.sequence.batch import Batch, Chunk, StepOutput
 from tessera.sequence.embeddings import NOT_FINITE, embedded, pool
 from tessera.sequence.grammar.queue import Grammars
 from tessera.sequence.intake import check_tokens, media_ids, request_of
@@ -27,7 +27,6 @@ from tessera.sequence.metrics import metrics_of
 from tessera.sequence.overlap import Flight
 from tessera.sequence.request import SequenceRequest
 from tessera.sequence.runner.protocol import Runner
-from tessera.sequence.runner.sequence_runner import StepOutput
 from tessera.sequence.sampling.forced_tokens import follow, foresee
 from tessera.sequence.sampling.prompt_logprobs import score_prompts
 from tessera.sequence.sampling.sampler import Sampled, draw

@@ -17,7 +17,7 @@ from tessera.sequence.grammar.queue import Grammars
 from tessera.sequence.runner.sequence_runner import SequenceRunner
 from tessera.sequence.speculation.draft_model import DraftModel
 from tessera.settings.sequence import SequenceEngineSettings
-from tessera.tokenizer.tokenizer import stop_ids_of, vocabulary_of
+from tessera.tokenizer.files import stop_ids_of, vocabulary_of
 from tessera.wire.engine import Ready
 from tessera_kernels import dispatch
 

@@ -9,8 +9,8 @@ from typing import get_type_hints
 
 import msgspec
 
-from tessera.settings.load import Settings
-from tessera.settings.sequence import Section
+from tessera.settings.section import Section
+from tessera.settings.tree import Settings
 
 
 def example() -> str:

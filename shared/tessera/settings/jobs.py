@@ -1,4 +1,4 @@
-"""The settings of jobs and of what tells others of them. Part of `tessera.settings.load`, which reads them."""
+"""The settings of jobs, of their artifacts and of webhooks."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import binascii
 import re
 from typing import Annotated
 
-from tessera.settings.sequence import NonNegativeFloat, Positive, PositiveFloat, Section, says
+from tessera.settings.section import NonNegativeFloat, Positive, PositiveFloat, Section, says
 
 _BUCKET = re.compile(r"^s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[A-Za-z0-9_][A-Za-z0-9_.-]*)*/?$")
 

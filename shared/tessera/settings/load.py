@@ -1,8 +1,8 @@
-"""All settings of the suite: frozen, read once from TOML and the environment, refused when unknown.
+"""Reads the settings once, from TOML and the environment; an unknown key or a wrong value is refused by name.
 
 `load()` is the only reader of the environment. Order, later wins: defaults, the TOML file, `TESSERA_<SECTION>__<KEY>`
 variables (and `REDIS_URL`), command-line overrides. The documented example `compose/tessera.toml` is made from the
-descriptions in this file (`tessera.settings.example`), and a test keeps the two equal.
+descriptions of the sections (`tessera.settings.example`), and a test keeps the two equal.
 
 Does not know: what a value means to the part that reads it, beyond its type and range.
 """
@@ -13,164 +13,14 @@ import os
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, get_args, get_origin, get_type_hints
 
 import msgspec
 
 from tessera.errors import SettingsError
-from tessera.settings.jobs import ArtifactSettings, JobSettings, WebhookSettings
-from tessera.settings.sequence import (
-    Port,
-    Positive,
-    PositiveFloat,
-    ReasoningParser,
-    Section,
-    SequenceEngineSettings,
-    Service,
-    ToolParser,
-    says,
-)
-from tessera.settings.video import SpeechSettings, VideoSettings
-
-
-class SuiteSettings(Section, frozen=True, kw_only=True):
-    """What all processes share."""
-
-    data: Annotated[str, says("Where state lives: Redis' append-only file, artifacts, logs. `~` is your home.")] = (
-        "~/.local/share/tessera"
-    )
-    models: Annotated[str, says("Where fetched and generated models live. Empty: `models` inside `data`.")] = ""
-    log_level: Annotated[Literal["debug", "info", "warning", "error"], says("Least severe level that is logged.")] = (
-        "info"
-    )
-    log_format: Annotated[Literal["text", "json"], says("`text` for people, `json` for collectors.")] = "text"
-
-
-class RedisSettings(Section, frozen=True, kw_only=True):
-    """The job store and Celery's broker."""
-
-    url: Annotated[
-        str,
-        says("redis://, rediss:// or unix:// address. Empty: `tessera up` starts an embedded server in `data`."),
-    ] = ""
-    timeout_s: Annotated[PositiveFloat, says("Seconds until a silent Redis counts as down.")] = 5.0
-
-
-class UpstreamSettings(Section, frozen=True, kw_only=True):
-    """A server that the gateway routes to: one of our services, or anything that speaks OpenAI's API."""
-
-    name: Annotated[str, says("How logs and metrics call it.")]
-    url: Annotated[str, says("Base address without `/v1`.")]
-    api_key: Annotated[str, says("Sent as a bearer token when not empty.")] = ""
-
-
-class GatewaySettings(Section, frozen=True, kw_only=True):
-    """The only public process."""
-
-    host: Annotated[str, says("Address to listen on. `0.0.0.0` opens it to the network: set `api_keys` then.")] = (
-        "127.0.0.1"
-    )
-    port: Annotated[Port, says("TCP port.")] = 8000
-    api_keys: Annotated[
-        list[str], says("Accepted bearer tokens, or their `sha256:<hex>`. Empty: everybody may use it.")
-    ] = []  # noqa: RUF012 - msgspec copies it
-    max_body_bytes: Annotated[Positive, says("Largest request body, files included.")] = 64 * 1024 * 1024
-    max_json_bytes: Annotated[Positive, says("Largest JSON body.")] = 16 * 1024 * 1024
-    connect_timeout_s: Annotated[PositiveFloat, says("Seconds to reach an upstream.")] = 5.0
-    idle_timeout_s: Annotated[PositiveFloat, says("Seconds an upstream may stay silent within an answer.")] = 300.0
-    max_live_sessions: Annotated[Positive, says("Live speech sessions (WebSockets) of one key at once.")] = 16
-    services: Annotated[list[Service], says("Which of our services it fronts.")] = msgspec.field(
-        default_factory=lambda: list(get_args(Service))
-    )
-    upstreams: Annotated[
-        list[UpstreamSettings],
-        says("Servers beside our own services: `name`, `url`, `api_key` of any that speaks OpenAI's API (a vLLM)."),
-    ] = []  # noqa: RUF012 - msgspec copies it
-
-
-class TextSettings(Section, frozen=True, kw_only=True):
-    """Language models."""
-
-    host: Annotated[str, says("Address to listen on.")] = "127.0.0.1"
-    port: Annotated[Port, says("TCP port.")] = 8001
-    url: Annotated[str, says("Where the gateway reaches it. Empty: http://host:port.")] = ""
-    model: Annotated[str, says("Name of a starter, path of a model directory, or hf:owner/name of a model hub.")] = (
-        "smollm2-135m-instruct"
-    )
-    max_output_tokens: Annotated[Positive, says("Most tokens one answer may have.")] = 4096
-    max_choices: Annotated[Positive, says("Largest `n`.")] = 16
-    pinned_prompts: Annotated[
-        list[str], says("System prompts that are computed at the start and stay in the prefix cache.")
-    ] = msgspec.field(default_factory=list)
-    tool_parser: Annotated[ToolParser, says("How the model writes tool calls. `auto`: as its template shows.")] = "auto"
-    reasoning_parser: Annotated[
-        ReasoningParser, says("How the model writes thoughts. `auto`: as its template shows.")
-    ] = "auto"
-    engine: SequenceEngineSettings = SequenceEngineSettings()
-
-
-class VisionSettings(Section, frozen=True, kw_only=True):
-    """Vision-language models."""
-
-    host: Annotated[str, says("Address to listen on.")] = "127.0.0.1"
-    port: Annotated[Port, says("TCP port.")] = 8002
-    url: Annotated[str, says("Where the gateway reaches it. Empty: http://host:port.")] = ""
-    model: Annotated[str, says("Name of a starter, path of a model directory, or hf:owner/name of a model hub.")] = (
-        "scenes-vision"
-    )
-    max_output_tokens: Annotated[Positive, says("Most tokens one answer may have.")] = 1024
-    max_choices: Annotated[Positive, says("Largest `n`.")] = 4
-    max_images: Annotated[Positive, says("Most images in one request.")] = 8
-    max_image_bytes: Annotated[Positive, says("Largest encoded image.")] = 20 * 1024 * 1024
-    max_image_pixels: Annotated[Positive, says("Most pixels, checked from the header before decoding.")] = 33_554_432
-    tool_parser: Annotated[ToolParser, says("How the model writes tool calls. `auto`: as its template shows.")] = "auto"
-    reasoning_parser: Annotated[
-        ReasoningParser, says("How the model writes thoughts. `auto`: as its template shows.")
-    ] = "auto"
-    engine: SequenceEngineSettings = SequenceEngineSettings(
-        kv_cache_bytes=64 * 1024 * 1024, max_batch_tokens=1024, max_running=8, max_waiting=64
-    )
-
-
-class Settings(Section, frozen=True, kw_only=True):
-    """The whole of `tessera.toml`."""
-
-    suite: SuiteSettings = SuiteSettings()
-    redis: RedisSettings = RedisSettings()
-    gateway: GatewaySettings = GatewaySettings()
-    text: TextSettings = TextSettings()
-    vision: VisionSettings = VisionSettings()
-    video: VideoSettings = VideoSettings()
-    speech: SpeechSettings = SpeechSettings()
-    jobs: JobSettings = JobSettings()
-    artifacts: ArtifactSettings = ArtifactSettings()
-    webhooks: WebhookSettings = WebhookSettings()
-
-    @property
-    def data_dir(self) -> Path:
-        """Where state lives, absolute."""
-        return Path(self.suite.data).expanduser().absolute()
-
-    @property
-    def models_dir(self) -> Path:
-        """Where models live, absolute."""
-        return Path(self.suite.models).expanduser().absolute() if self.suite.models else self.data_dir / "models"
-
-    @property
-    def artifacts_dir(self) -> Path:
-        """Where job results live when they are in no bucket, absolute."""
-        return self.data_dir / "artifacts"
-
-    def service_url(self, service: Service) -> str:
-        """Where the gateway reaches one of our services, without a trailing slash."""
-        section = getattr(self, service)
-        return (section.url or f"http://{section.host}:{section.port}").rstrip("/")
-
-    @property
-    def redis_url(self) -> str:
-        """The configured Redis, or the socket that the embedded one listens on."""
-        return self.redis.url or f"unix://{self.data_dir / 'redis' / 'redis.sock'}"
-
+from tessera.settings.gateway import UpstreamSettings
+from tessera.settings.section import Section
+from tessera.settings.tree import Settings
 
 PREFIX = "TESSERA_"
 

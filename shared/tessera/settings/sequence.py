@@ -1,29 +1,13 @@
-"""What every section of the settings is made of, and the section that text and vision share: their engine's."""
+"""The settings of a sequence engine, a section inside those of the text and the vision service."""
 
 from __future__ import annotations
 
 from typing import Annotated, Literal
 
-import msgspec
-from msgspec import Meta
+from tessera.settings.section import NonNegative, Positive, PositiveFloat, Section, says
 
-Port = Annotated[int, Meta(ge=1, le=65535)]
-Positive = Annotated[int, Meta(ge=1)]
-NonNegative = Annotated[int, Meta(ge=0)]
-PositiveFloat = Annotated[float, Meta(gt=0)]
-NonNegativeFloat = Annotated[float, Meta(ge=0)]
-Service = Literal["text", "vision", "video", "speech"]
 ToolParser = Literal["auto", "hermes", "llama", "mistral", "mistral_list", "deepseek", "deepseek_fenced", "harmony"]
 ReasoningParser = Literal["auto", "none", "think", "mistral"]
-
-
-class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Base of every section."""
-
-
-def says(description: str) -> Meta:
-    """The sentence that the documented example shows above a key."""
-    return Meta(description=description)
 
 
 class SequenceEngineSettings(Section, frozen=True, kw_only=True):

@@ -18,7 +18,7 @@ from packaging.utils import canonicalize_name
 from tessera.errors import SettingsError, TesseraError
 from tessera.hub import store
 from tessera.jobs.artifacts.places import make_artifacts
-from tessera.settings.load import Settings
+from tessera.settings.tree import Settings
 from tessera.suite import embedded_redis, host, lock
 from tessera.suite.parts import GATEWAY, Selection
 

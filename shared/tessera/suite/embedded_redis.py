@@ -17,7 +17,7 @@ SOCKET_PATH_LIMIT = 107
 
 
 def socket_path(data_dir: Path) -> Path:
-    """Where it listens; `tessera.settings.load.Settings.redis_url` names the same path."""
+    """Where it listens; `tessera.settings.tree.Settings.redis_url` names the same path."""
     return data_dir / "redis" / "redis.sock"
 
 

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from tessera.errors import TesseraError
 from tessera.hub import store
 from tessera.processes import die_with_parent
-from tessera.settings.load import Settings
+from tessera.settings.tree import Settings
 from tessera.suite.child import Announce
 from tessera.suite.parts import Selection
 

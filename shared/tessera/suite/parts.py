@@ -13,8 +13,9 @@ from typing import Any, Literal, cast, get_args
 import msgspec
 
 from tessera.errors import SettingsError
-from tessera.settings.load import PREFIX, Settings
-from tessera.settings.sequence import Service
+from tessera.settings.load import PREFIX
+from tessera.settings.section import Service
+from tessera.settings.tree import Settings
 from tessera.suite import embedded_redis
 
 GATEWAY = "gateway"

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 import aiohttp
 
-from tessera.settings.load import Settings
+from tessera.settings.tree import Settings
 from tessera.suite import embedded_redis, readiness
 from tessera.suite.child import Child
 from tessera.suite.parts import Selection

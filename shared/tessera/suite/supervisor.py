@@ -17,8 +17,8 @@ from typing import Any
 import aiohttp
 
 from tessera.errors import StartError
-from tessera.settings.load import Settings
 from tessera.settings.load import environment as settings_environment
+from tessera.settings.tree import Settings
 from tessera.suite import doctor, embedded_redis, lock, summary
 from tessera.suite.child import Child
 from tessera.suite.fetch import fetch_missing

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import re
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from tokenizers import Tokenizer as FastTokenizer
-from tokenizers.decoders import DecodeStream
 
 from tessera.errors import ContextLengthError, ModelLoadError
-
-_BYTE_FALLBACK = re.compile(r"<0x(?P<byte>[0-9A-Fa-f]{2})>")
+from tessera.tokenizer.files import BYTE_FALLBACK, byte_alphabet, read_json, stop_ids_of
 
 
 @dataclass(frozen=True)
@@ -98,7 +93,7 @@ class Tokenizer:
         written = str(self.fast.id_to_token(token_id) or "")
         if "\ufffd" not in text:
             return text.encode()
-        if fallback := _BYTE_FALLBACK.fullmatch(written):
+        if fallback := BYTE_FALLBACK.fullmatch(written):
             return bytes([int(fallback["byte"], 16)])
         if all(character in self._bytes for character in written):
             return bytes(self._bytes[character] for character in written)
@@ -126,95 +121,10 @@ class Tokenizer:
         return str(self.fast.decode([token_id], skip_special_tokens=False))
 
 
-def byte_alphabet() -> dict[str, int]:
-    """The character by which byte-level BPE writes each byte (GPT-2's `bytes_to_unicode`, inverted)."""
-    printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
-    others = [byte for byte in range(256) if byte not in printable]
-    return {chr(byte): byte for byte in printable} | {chr(256 + place): byte for place, byte in enumerate(others)}
-
-
-class Detokenizer:
-    """Text of a growing list of tokens: whole characters only, as soon as they are complete.
-
-    Args:
-        tokenizer: of the model.
-        prompt_ids: what stands before.
-        shown: control tokens whose spelling is text, because somebody reads them; the others are left out.
-    """
-
-    def __init__(self, tokenizer: Tokenizer, prompt_ids: list[int], shown: tuple[str, ...] = ()) -> None:
-        self._tokenizer = tokenizer
-        ids = ((tokenizer.fast.token_to_id(spelling), spelling) for spelling in shown if spelling in tokenizer.control)
-        self._control = {token: spelling for token, spelling in ids if token is not None}
-        # The last prompt tokens give decoders that join words their left context.
-        self._stream = DecodeStream(ids=prompt_ids[-5:], skip_special_tokens=True)
-        self._tokens: list[int] = prompt_ids[-5:]
-        self._shown = len(self._tokens)
-
-    def push(self, token_id: int) -> str:
-        """The text that `token_id` completes; empty while a character is incomplete or for a token not shown."""
-        if token_id in self._control:
-            incomplete = self.flush()
-            # Begun again, because the library's stream would go on with the incomplete character.
-            self._tokens = self._tokens[: self._shown][-5:]
-            self._shown = len(self._tokens)
-            self._stream = DecodeStream(ids=self._tokens, skip_special_tokens=True)
-            return incomplete + self._control[token_id]
-        self._tokens.append(token_id)
-        text = self._stream.step(self._tokenizer.fast, token_id) or ""
-        if text:
-            self._shown = len(self._tokens)
-        return text
-
-    def flush(self) -> str:
-        """What was held back at the end: an incomplete character, shown as replacement characters."""
-        if self._shown == len(self._tokens):
-            return ""
-        # Both with the same left context, because decoders treat the beginning of a text in their own way.
-        before = self._tokenizer.decode(self._tokens[: self._shown])
-        return self._tokenizer.decode(self._tokens)[len(before) :]
-
-
 def _defaults(directory: Path) -> SamplingDefaults:
-    values = _read_json(directory / "generation_config.json")
+    values = read_json(directory / "generation_config.json")
     return SamplingDefaults(
         temperature=float(values.get("temperature") or 1.0),
         top_p=float(values.get("top_p") or 1.0),
         top_k=int(values.get("top_k") or 0),
     )
-
-
-def stop_ids_of(directory: Path) -> list[int]:
-    """The ids that end an answer, as a model directory names them."""
-    for name in ("generation_config.json", "config.json"):
-        values = _read_json(directory / name)
-        eos = values.get("eos_token_id")
-        if eos is None:
-            eos = (values.get("text_config") or {}).get("eos_token_id")
-        if eos is not None:
-            return eos if isinstance(eos, list) else [eos]
-    return []
-
-
-def vocabulary_of(directory: Path) -> dict[str, int]:
-    """All tokens of a model directory with their ids.
-
-    Raises:
-        ModelLoadError: its tokenizer cannot be read.
-    """
-    try:
-        found: dict[str, int] = FastTokenizer.from_file(str(directory / "tokenizer.json")).get_vocab()
-    except Exception as error:  # the library raises nothing narrower
-        raise ModelLoadError(f"cannot read {directory / 'tokenizer.json'}: {error}") from error
-    return found
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    """A configuration file's values; none when there is no such file."""
-    if not path.is_file():
-        return {}
-    try:
-        values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ModelLoadError(f"{path} is not valid JSON: {error}") from error
-    return values

@@ -18,7 +18,8 @@ import msgspec
 import pytest
 from aiohttp import web
 
-from tessera.settings.load import GatewaySettings, Settings, UpstreamSettings
+from tessera.settings.gateway import GatewaySettings, UpstreamSettings
+from tessera.settings.tree import Settings
 from tessera.web.serve import server
 from tessera.wire.models import Card, Model, ModelList
 from tessera_gateway.app import create_app

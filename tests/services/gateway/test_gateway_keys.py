@@ -11,7 +11,9 @@ import openai
 import pytest
 
 from tessera.errors import AuthenticationError, SettingsError
-from tessera.settings.load import GatewaySettings, Settings, TextSettings, UpstreamSettings
+from tessera.settings.gateway import GatewaySettings, UpstreamSettings
+from tessera.settings.text import TextSettings
+from tessera.settings.tree import Settings
 from tessera_gateway.keys import Keys
 
 HASHED = "sha256:" + hashlib.sha256(b"second-key").hexdigest()

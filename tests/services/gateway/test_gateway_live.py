@@ -11,7 +11,9 @@ import pytest
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from tessera.settings.load import GatewaySettings, Settings, SpeechSettings
+from tessera.settings.gateway import GatewaySettings
+from tessera.settings.load import SpeechSettings
+from tessera.settings.tree import Settings
 
 KEY = "a-key-for-the-test"
 

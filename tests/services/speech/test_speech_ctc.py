@@ -25,9 +25,10 @@ from transformers import (
 
 from tessera.errors import InvalidRequestError, ModelLoadError
 from tessera.hub.cards import read_card
+from tessera.speech.transcription.loading import load_transcriber
 from tessera.speech.transcription.parakeet_ctc import WINDOW_S, CTCTranscriber, Word, cut_at_pause
 from tessera.speech.transcription.queue import TranscriptionQueue
-from tessera.speech.transcription.transcriber import Piece, Window, load_transcriber
+from tessera.speech.transcription.transcriber import Piece, Window
 from tessera.wire.engine import Array, Transcribe, Transcript, TranscriptSegment
 from tessera_speech.recordings.decoding import decode
 from tessera_speech.starter.transcription.recipe import WEIGHTS

@@ -13,7 +13,7 @@ from tessera.errors import InvalidRequestError, OverloadedError
 from tessera.hub.store import ModelDirectory
 from tessera.speech.engine import SpeechEngine
 from tessera.speech.synthesis.vits import load_synthesizer
-from tessera.speech.transcription.transcriber import load_transcriber
+from tessera.speech.transcription.loading import load_transcriber
 from tessera.wire.engine import (
     Array,
     Audio,

@@ -17,8 +17,9 @@ import pytest
 import torch
 
 from tessera.hub.cards import read_card
+from tessera.speech.transcription.loading import load_transcriber
 from tessera.speech.transcription.queue import TranscriptionQueue
-from tessera.speech.transcription.transcriber import Transcriber, load_transcriber
+from tessera.speech.transcription.transcriber import Transcriber
 from tessera.wire.audio import ServerVAD
 from tessera.wire.engine import Array, Transcribe, Transcript, TranscriptSegment
 from tessera_speech.recordings import voice_activity, windows

@@ -25,7 +25,8 @@ from tessera.hub.store import ModelDirectory
 from tessera.settings.load import load
 from tessera.speech.synthesis.random_stream import RandomStream
 from tessera.speech.synthesis.vits import Synthesizer, load_synthesizer
-from tessera.speech.transcription.transcriber import Piece, Transcriber, Window, load_transcriber
+from tessera.speech.transcription.loading import load_transcriber
+from tessera.speech.transcription.transcriber import Piece, Transcriber, Window
 from tessera_speech import worker
 from tessera_speech.transcription.transcripts import Transcripts
 

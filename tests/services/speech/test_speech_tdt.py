@@ -13,8 +13,9 @@ from tokenizers.models import BPE
 from transformers import ParakeetEncoderConfig, ParakeetFeatureExtractor, ParakeetForTDT, ParakeetTDTConfig
 
 from tessera.hub.cards import read_card
+from tessera.speech.transcription.loading import load_transcriber
 from tessera.speech.transcription.parakeet_tdt import TDTTranscriber
-from tessera.speech.transcription.transcriber import Piece, load_transcriber
+from tessera.speech.transcription.transcriber import Piece
 from tessera_speech.transcription.transcripts import Transcripts
 
 LETTERS = [*"▁abcdefghijklmnopqrstuvwxyz", "▁a", "▁b", "▁c", "▁d"]

@@ -11,7 +11,8 @@ import pytest
 from tessera.errors import InvalidRequestError
 from tessera.wire.realtime import ServerVAD
 from tessera_speech.live.input_audio import INPUT_RATE, LONGEST_S, Hearing
-from tessera_speech.live.turns import FRAME, RATE, EnergyDetector, Turns
+from tessera_speech.live.turns import Turns
+from tessera_speech.recordings.detectors import FRAME, RATE, EnergyDetector
 
 
 class Told:

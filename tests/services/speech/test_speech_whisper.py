@@ -15,9 +15,10 @@ from transformers import WhisperForConditionalGeneration
 from transformers.models.whisper.generation_whisper import _dynamic_time_warping
 
 from tessera.hub.store import ModelDirectory
+from tessera.speech.transcription.loading import load_transcriber
 from tessera.speech.transcription.measures import compression_ratio
 from tessera.speech.transcription.queue import TranscriptionQueue
-from tessera.speech.transcription.transcriber import Piece, Window, load_transcriber
+from tessera.speech.transcription.transcriber import Piece, Window
 from tessera.speech.transcription.whisper.model import WhisperTranscriber
 from tessera.speech.transcription.whisper.segments import Limits
 from tessera.speech.transcription.whisper.word_times import cheapest_path, words_of

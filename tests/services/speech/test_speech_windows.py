@@ -18,7 +18,7 @@ from tessera.speech.engine import SpeechEngine
 from tessera.speech.synthesis.random_stream import RandomStream
 from tessera.speech.synthesis.vits import Synthesizer, load_synthesizer
 from tessera.speech.synthesis.vocoder_windows import Sounding
-from tessera.speech.transcription.transcriber import load_transcriber
+from tessera.speech.transcription.loading import load_transcriber
 from tessera.wire.engine import Audio, Failed, Ready, Synthesize, Utterance
 
 CPU = torch.device("cpu")

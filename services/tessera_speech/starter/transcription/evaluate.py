@@ -19,8 +19,8 @@ import numpy as np
 from tessera.device import hardware as devices
 from tessera.errors import InternalError
 from tessera.hub.cards import read_card
+from tessera.speech.transcription.loading import load_transcriber
 from tessera.speech.transcription.queue import TranscriptionQueue
-from tessera.speech.transcription.transcriber import load_transcriber
 from tessera.starters.recipe import Evaluation
 from tessera.wire.engine import Array, Failed, Transcribe, Transcript
 from tessera.wire.models import Measure

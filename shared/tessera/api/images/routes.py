@@ -19,7 +19,7 @@ from litestar import Request, Response, post
 from litestar.datastructures import State
 
 from tessera.api.images.request import cost_of_images, make_image_input, quality_of
-from tessera.api.job_resources import VideoJobs, owner_of, queue_of, remove_files, ring
+from tessera.api.job_resources import VideoJobs, owner_of, remove_files, ring
 from tessera.api.memory_check import check_memory
 from tessera.errors import (
     ConflictError,
@@ -32,6 +32,7 @@ from tessera.errors import (
     UnsupportedMediaError,
     all_errors,
 )
+from tessera.jobs.queues import queue_of
 from tessera.telemetry import request_id_var
 from tessera.web.app import json_response
 from tessera.web.disconnect import unless_client_leaves

@@ -31,7 +31,7 @@ from tessera.api.job_resources import (
 from tessera.api.transcriptions.view import job_of
 from tessera.errors import ConflictError, InvalidRequestError, NotFoundError
 from tessera.jobs.records import JobEvent
-from tessera.settings.load import Settings
+from tessera.settings.tree import Settings
 from tessera.web.app import json_response
 from tessera.web.sse import PING, event, stream_response
 from tessera.wire.jobs import Job, TranscriptionInput

@@ -22,6 +22,7 @@ from tessera.api.transcriptions.request import cost_of_recording, hash_of, input
 from tessera.api.transcriptions.view import job_of
 from tessera.errors import InvalidRequestError, PayloadTooLargeError, TesseraError, UnsupportedMediaError
 from tessera.jobs.artifacts.store import Pending
+from tessera.jobs.queues import queue_of_transcriptions
 from tessera.jobs.records import Created
 from tessera.jobs.webhooks import checked_webhook
 from tessera.telemetry import request_id_var
@@ -173,11 +174,6 @@ async def _create(
         deadline_s=body.deadline_s,
         webhook=checked_webhook(body.webhook_url, jobs.settings.webhooks),
     )
-
-
-def queue_of_transcriptions(model: str) -> str:
-    """The queue that the workers of a transcription model listen to."""
-    return f"transcription.{model}"
 
 
 def _new_id() -> str:

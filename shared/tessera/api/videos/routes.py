@@ -48,7 +48,7 @@ from tessera.api.videos.submission import Submission, submit
 from tessera.api.videos.view import accepted, checked_id, video_of
 from tessera.errors import ConflictError, InvalidRequestError
 from tessera.jobs.records import JobEvent
-from tessera.settings.load import Settings
+from tessera.settings.tree import Settings
 from tessera.telemetry import request_id_var
 from tessera.web.app import json_response
 from tessera.web.docs import documented

@@ -8,9 +8,10 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 
-from tessera.api.job_resources import VideoJobs, queue_of, remove_files, ring
+from tessera.api.job_resources import VideoJobs, remove_files, ring
 from tessera.api.videos.request import ImageUpload, cost_of
 from tessera.errors import TesseraError
+from tessera.jobs.queues import queue_of
 from tessera.jobs.records import Created
 from tessera.jobs.store import Idempotency
 from tessera.jobs.webhooks import checked_webhook

@@ -7,7 +7,7 @@ table, F pairs.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import nn
@@ -108,3 +108,9 @@ def attentions(block: nn.Module) -> Iterator[tuple[nn.Module, tuple[str, ...]]]:
         layer = getattr(block, name, None)
         if isinstance(layer, nn.Module):
             yield layer, names
+
+
+def out_of(attn: Any, found_BTC: torch.Tensor) -> torch.Tensor:
+    """Through an attention's last layer; dropout is for training."""
+    out: torch.Tensor = attn.to_out[0](found_BTC)
+    return out

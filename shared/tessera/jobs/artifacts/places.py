@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tessera.errors import SettingsError
 from tessera.jobs.artifacts.store import ArtifactStore, DirectoryArtifacts
-from tessera.settings.load import Settings
+from tessera.settings.tree import Settings
 
 
 def make_artifacts(settings: Settings) -> ArtifactStore:

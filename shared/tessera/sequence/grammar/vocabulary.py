@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
-from tessera.tokenizer.tokenizer import byte_alphabet, stop_ids_of
+from tessera.tokenizer.files import byte_alphabet, stop_ids_of
 
 _FALLBACK = re.compile(r"<0x(?P<byte>[0-9A-Fa-f]{2})>")
 

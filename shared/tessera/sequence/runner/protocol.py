@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from tessera.sequence.batch import Batch
+from tessera.sequence.batch import Batch, StepOutput
 from tessera.sequence.runner.image_encoder import Encoder
-from tessera.sequence.runner.sequence_runner import StepOutput
 
 
 class Runner(Protocol):

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -17,11 +16,11 @@ from tessera.cache.transfers import Copy, Offload, Transfer
 from tessera.device.hardware import Device, free_bytes
 from tessera.errors import ModelLoadError
 from tessera.models import attention
+from tessera.models.decoders import experts_stored_as, load_decoder, require_attention_only
 from tessera.models.experts import replace_experts
 from tessera.models.fusion import FusionReport, fuse
-from tessera.models.loading import experts_stored_as, load_decoder, require_attention_only
 from tessera.models.quantized import Scheme, quantize
-from tessera.sequence.batch import Batch, Chunk, Likeliest
+from tessera.sequence.batch import Batch, Chunk, Likeliest, StepOutput
 from tessera.sequence.request import SequenceRequest
 from tessera.sequence.runner.calibration import Calibration, calibrate, kept
 from tessera.sequence.runner.compiled.decoder import CompiledDecoder, Examined, compile_decoder, examine, spared_threads
@@ -40,24 +39,6 @@ LARGE = 50_000_000
 STORED = {"int8": torch.int8, "fp8": torch.float8_e4m3fn}
 """What keys and values are stored as, by the setting `kv_cache_dtype`; else as they are computed."""
 KeyValueType = Literal["auto", "computed", "int8", "fp8"]
-
-
-@dataclass(frozen=True)
-class StepOutput:
-    """What a step computed.
-
-    Attributes:
-        logits_RV: next-token logits of each chunk that completes a request to be sampled, in batch order; one row more
-            for each guessed token.
-        hidden_TD: last hidden states of all tokens when a chunk's request is an embedding, else None.
-        prompt_logits_SV: logits that score tokens of prompts, for `SequenceRequest.scored` of each chunk in turn.
-        likeliest: tokens of `logits_RV`, where they were found on the way.
-    """
-
-    logits_RV: torch.Tensor
-    hidden_TD: torch.Tensor | None
-    prompt_logits_SV: torch.Tensor | None = None
-    likeliest: Likeliest | None = None
 
 
 class SequenceRunner:

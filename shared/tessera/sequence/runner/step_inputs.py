@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from tessera.device.hardware import sent
+from tessera.device.copies import sent
 from tessera.models.attention import AttentionBatch
 from tessera.sequence.batch import Batch, Chunk
 from tessera.sequence.request import PENDING
@@ -52,11 +52,6 @@ def fresh_inputs(batch: Batch, page_size: int, device: torch.device) -> StepInpu
     chunks = batch.chunks
     ids = [token for chunk in chunks for token in chunk.token_ids]
     positions = [p for chunk in chunks for p in range(chunk.start, chunk.start + chunk.count)]
-    slots = [
-        chunk.request.pages[p // page_size] * page_size + p % page_size
-        for chunk in chunks
-        for p in range(chunk.start, chunk.start + chunk.count)
-    ]
     ends = list(itertools.accumulate(chunk.count for chunk in chunks))
     sampled = [
         row
@@ -82,10 +77,20 @@ def fresh_inputs(batch: Batch, page_size: int, device: torch.device) -> StepInpu
     return StepInputs(
         ids_T[None],
         sent(positions, device, torch.long)[None],
-        AttentionBatch(sent(slots, device, torch.long), _ragged(chunks, page_size, device)),
+        attention_batch(chunks, page_size, device),
         sent(sampled + scored, device, torch.long),
         len(sampled),
     )
+
+
+def attention_batch(chunks: Sequence[Chunk], page_size: int, device: torch.device) -> AttentionBatch:
+    """Which slots of the cache the chunks' keys and values are written to, and which positions each query sees."""
+    slots = [
+        chunk.request.pages[position // page_size] * page_size + position % page_size
+        for chunk in chunks
+        for position in range(chunk.start, chunk.start + chunk.count)
+    ]
+    return AttentionBatch(sent(slots, device, torch.long), _ragged(chunks, page_size, device))
 
 
 def _ragged(chunks: Sequence[Chunk], page_size: int, device: torch.device) -> Ragged:

@@ -10,7 +10,7 @@ import secrets
 
 import torch
 
-from tessera.device.hardware import sent
+from tessera.device.copies import sent
 from tessera.sequence.request import SequenceRequest
 
 _GAMMA = 0x9E3779B97F4A7C15

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
-from tessera.device.hardware import Readback, sent
+from tessera.device.copies import Readback, sent
 from tessera.sequence.batch import Likeliest
 from tessera.sequence.grammar.matcher import allowed, fill_alone
 from tessera.sequence.request import SequenceRequest

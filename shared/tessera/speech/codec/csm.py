@@ -26,9 +26,9 @@ from tessera.errors import ModelLoadError
 from tessera.models import attention
 from tessera.models.fusion import fuse
 from tessera.models.loading import load_pretrained
-from tessera.models.paged_step import attention_batch
 from tessera.sequence.batch import Batch, Chunk
 from tessera.sequence.request import SequenceRequest
+from tessera.sequence.runner.step_inputs import attention_batch
 from tessera.speech.codec.csm_depth import DepthDecoder
 from tessera.speech.codec.mimi import StreamingCodec
 from tessera.speech.codec.voices import Position, Voice, recorded_voices

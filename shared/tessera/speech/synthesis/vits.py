@@ -8,7 +8,6 @@ share a forward. Does not know text, requests or file formats.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +18,7 @@ import torch
 from transformers import VitsModel
 
 from tessera.errors import InvalidRequestError, ModelLoadError
-from tessera.models.loading import load_pretrained
+from tessera.models.loading import load_pretrained, require_kind
 from tessera.speech.synthesis.random_stream import RandomStream
 from tessera.speech.synthesis.vocoder_windows import Sounding, hifigan_reach
 from tessera.wire.models import Card
@@ -203,18 +202,3 @@ def load_synthesizer(directory: Path, card: Card, *, device: torch.device) -> Sy
     return Synthesizer(
         model, msgspec.structs.replace(card, voices=voices, sample_rate=model.config.sampling_rate, tasks=["speech"])
     )
-
-
-def require_kind(directory: Path, kinds: tuple[str, ...], purpose: str) -> str:
-    """The architecture of a directory; one that is not of `kinds` is refused before anything is loaded.
-
-    Raises:
-        ModelLoadError: names what it is and what would do.
-    """
-    try:
-        kind: str = json.loads((directory / "config.json").read_text(encoding="utf-8"))["model_type"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ModelLoadError(f"cannot read the configuration in {directory}: {error!r}") from error
-    if kind not in kinds:
-        raise ModelLoadError(f"{directory} is a {kind!r} model; {purpose} knows {', '.join(kinds)}")
-    return kind

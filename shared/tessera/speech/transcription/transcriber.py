@@ -9,13 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 import torch
 
-from tessera.speech.synthesis.vits import require_kind
 from tessera.wire.engine import TranscriptSegment
 from tessera.wire.models import Card
 
@@ -179,23 +177,3 @@ class PassBatch:
     def languages(self) -> dict[int, str]:
         """Known with the result alone."""
         return {}
-
-
-def load_transcriber(directory: Path, card: Card, *, device: torch.device) -> Transcriber:
-    """Load a transcriber in float32.
-
-    Raises:
-        ModelLoadError: another architecture, pickled, missing or damaged weights, no feature settings.
-    """
-    # Imported here: they name the types above.
-    from tessera.speech.transcription.parakeet_ctc import load_ctc  # noqa: PLC0415
-    from tessera.speech.transcription.parakeet_tdt import load_tdt  # noqa: PLC0415
-    from tessera.speech.transcription.whisper.model import load_whisper  # noqa: PLC0415
-
-    loaders: dict[str, Callable[..., Transcriber]] = {
-        "whisper": load_whisper,
-        "parakeet_ctc": load_ctc,
-        "parakeet_tdt": load_tdt,
-    }
-    kind = require_kind(directory, tuple(loaders), "transcription")
-    return loaders[kind](directory, card, device=device)

@@ -10,8 +10,7 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 
-from tessera.diffusion.families.block_attention import Precision, RotaryTables, attend, masked_first
-from tessera.diffusion.families.wan.blocks import out_of
+from tessera.diffusion.families.block_attention import Precision, RotaryTables, attend, masked_first, out_of
 from tessera_kernels.layer_norm import adaptive_norm, gated_residual
 
 

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 
-from tessera.diffusion.families.block_attention import Precision, RotaryTables, attend
+from tessera.diffusion.families.block_attention import Precision, RotaryTables, attend, out_of
 from tessera_kernels.layer_norm import adaptive_norm, gated_residual
 
 PROMPT_TOKENS = 512
@@ -121,9 +121,3 @@ class WanCrossAttention:
             key, value = attn.norm_added_k(attn.add_k_proj(image)), attn.add_v_proj(image)
             found = attend(query, key, value, attn.heads) + found
         return out_of(attn, found)
-
-
-def out_of(attn: Any, found_BTC: torch.Tensor) -> torch.Tensor:
-    """Through an attention's last layer; dropout is for training."""
-    out: torch.Tensor = attn.to_out[0](found_BTC)
-    return out

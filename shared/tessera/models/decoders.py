@@ -1,0 +1,98 @@
+"""Loads decoders: causal language models, and vision-language models with such a decoder, on our attention.
+
+Does not know services, engines or what is done to the weights afterwards.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForImageTextToText,
+    Mxfp4Config,
+    PreTrainedConfig,
+    PreTrainedModel,
+)
+
+from tessera.errors import ModelLoadError
+from tessera.models import attention
+from tessera.models.loading import load_pretrained, make_dummy
+
+
+def load_decoder(directory: Path, *, device: torch.device, dtype: torch.dtype, dummy: bool = False) -> PreTrainedModel:
+    """A causal language model, or the one inside a vision-language model, running on our attention.
+
+    Args:
+        directory: of the model.
+        device: where it runs.
+        dtype: of its weights.
+        dummy: whether its weights are random, made on the device; then only the configuration is read.
+
+    Raises:
+        ModelLoadError: see `load_pretrained`; or its decoder has layers that do not go through `AttentionInterface`.
+    """
+    attention.register()
+    try:
+        config = AutoConfig.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
+    except (OSError, ValueError) as error:
+        raise ModelLoadError(f"cannot read the configuration in {directory}: {error}") from error
+    if "vision_config" in config.sub_configs:
+        parts = {"": "sdpa", **dict.fromkeys(config.sub_configs, "sdpa"), "text_config": attention.NAME}
+        implementation: str | dict[str, str] = parts
+        auto_class: Any = AutoModelForImageTextToText
+    else:
+        implementation, auto_class = attention.NAME, AutoModelForCausalLM
+    # Transformers' own layers of four bits fetch their kernels from a hub; ours come after loading.
+    optional = {"quantization_config": Mxfp4Config(dequantize=True)} if _is_mxfp4(config) else {}
+    if dummy:
+        return make_dummy(auto_class, config, device=device, dtype=dtype, attn_implementation=implementation)
+    model: PreTrainedModel = load_pretrained(
+        auto_class, directory, device=device, dtype=dtype, attn_implementation=implementation, **optional
+    )
+    return model
+
+
+def experts_stored_as(directory: Path) -> Literal["stored", "mxfp4"]:
+    """The scheme that keeps the experts of a directory as they are there: gpt-oss' are MXFP4, which loading expands.
+
+    Raises:
+        ModelLoadError: its configuration cannot be read.
+    """
+    try:
+        config = AutoConfig.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
+    except (OSError, ValueError) as error:
+        raise ModelLoadError(f"cannot read the configuration in {directory}: {error}") from error
+    return "mxfp4" if _is_mxfp4(config) else "stored"
+
+
+def _is_mxfp4(config: PreTrainedConfig) -> bool:
+    stored = getattr(config, "quantization_config", None)
+    return isinstance(stored, dict) and stored.get("quant_method") == "mxfp4"
+
+
+def require_attention_only(model: PreTrainedModel, layers: attention.Probe, directory: Path) -> None:
+    """Refuse decoders with recurrent or linear-attention layers, which have no KV pages.
+
+    Raises:
+        ModelLoadError: names them.
+    """
+    expected = model.config.get_text_config().num_hidden_layers
+    if len(layers.found) == expected:
+        return
+    there = {getattr(module, "layer_idx", None) for module, *_ in layers.found}
+    others = sorted(
+        {
+            type(module).__name__
+            for module in model.modules()
+            if getattr(module, "layer_idx", None) not in {None, *there}
+        }
+    )
+    kinds = f" (the others are {', '.join(others)})" if others else ""
+    raise ModelLoadError(
+        f"{directory}: only {len(layers.found)} of {expected} layers attend through AttentionInterface{kinds}; models "
+        "with linear-attention or recurrent layers are not supported"
+    )

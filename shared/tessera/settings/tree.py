@@ -1,0 +1,54 @@
+"""All sections together: the type of `tessera.toml`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tessera.settings.gateway import GatewaySettings
+from tessera.settings.jobs import ArtifactSettings, JobSettings, WebhookSettings
+from tessera.settings.section import Section, Service
+from tessera.settings.speech import SpeechSettings
+from tessera.settings.suite import RedisSettings, SuiteSettings
+from tessera.settings.text import TextSettings
+from tessera.settings.video import VideoSettings
+from tessera.settings.vision import VisionSettings
+
+
+class Settings(Section, frozen=True, kw_only=True):
+    """The whole of `tessera.toml`."""
+
+    suite: SuiteSettings = SuiteSettings()
+    redis: RedisSettings = RedisSettings()
+    gateway: GatewaySettings = GatewaySettings()
+    text: TextSettings = TextSettings()
+    vision: VisionSettings = VisionSettings()
+    video: VideoSettings = VideoSettings()
+    speech: SpeechSettings = SpeechSettings()
+    jobs: JobSettings = JobSettings()
+    artifacts: ArtifactSettings = ArtifactSettings()
+    webhooks: WebhookSettings = WebhookSettings()
+
+    @property
+    def data_dir(self) -> Path:
+        """Where state lives, absolute."""
+        return Path(self.suite.data).expanduser().absolute()
+
+    @property
+    def models_dir(self) -> Path:
+        """Where models live, absolute."""
+        return Path(self.suite.models).expanduser().absolute() if self.suite.models else self.data_dir / "models"
+
+    @property
+    def artifacts_dir(self) -> Path:
+        """Where job results live when they are in no bucket, absolute."""
+        return self.data_dir / "artifacts"
+
+    def service_url(self, service: Service) -> str:
+        """Where the gateway reaches one of our services, without a trailing slash."""
+        section = getattr(self, service)
+        return (section.url or f"http://{section.host}:{section.port}").rstrip("/")
+
+    @property
+    def redis_url(self) -> str:
+        """The configured Redis, or the socket that the embedded one listens on."""
+        return self.redis.url or f"unix://{self.data_dir / 'redis' / 'redis.sock'}"
