@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from litestar.types import ControllerRouterHandler
 
-from tessera.api.videos.routes import Mounted
+from tessera.api.job_resources import Mounted
 from tessera.web.models import MODEL_ROUTES
 
 

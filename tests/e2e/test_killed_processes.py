@@ -17,7 +17,7 @@ import httpx
 import openai
 import pytest
 
-from tessera.settings.load import VideoSettings
+from tessera.settings.video import VideoSettings
 
 TEXT = "smollm2-135m-instruct"
 VIDEO = "shapes-video"

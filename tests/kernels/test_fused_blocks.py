@@ -12,7 +12,7 @@ import diffusers
 import pytest
 import torch
 from tests.kernels.support import BOUNDS, relative_rms
-from tests.services.video_models import FAMILY_KINDS, request, wan
+from tests.shared.diffusion.tiny_models import FAMILY_KINDS, request, wan
 from torch import nn
 
 from tessera.diffusion.families.block_attention import masked_first

@@ -10,7 +10,7 @@ from tessera.device.hardware import choose
 from tessera.hub.cards import read_card
 from tessera.sequence.engine import SequenceEngine
 from tessera.sequence.runner.sequence_runner import SequenceRunner
-from tessera.settings.load import SequenceEngineSettings
+from tessera.settings.sequence import SequenceEngineSettings
 from tessera.tokenizer.chat_template import ChatTemplate
 from tessera.tokenizer.tokenizer import Tokenizer
 from tessera.wire.engine import Generate, Ready, Sampling, Tokens

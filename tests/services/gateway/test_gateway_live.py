@@ -12,7 +12,7 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from tessera.settings.gateway import GatewaySettings
-from tessera.settings.load import SpeechSettings
+from tessera.settings.speech import SpeechSettings
 from tessera.settings.tree import Settings
 
 KEY = "a-key-for-the-test"

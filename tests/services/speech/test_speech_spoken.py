@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tessera_speech.text.characters import Characters
-from tessera_speech.text.normalization import cardinal, ordinal, spoken, year
+from tessera_speech.text.normalization import spoken
+from tessera_speech.text.numerals import cardinal, ordinal, year
 from tessera_speech.text.rewriting import Traced
 
 

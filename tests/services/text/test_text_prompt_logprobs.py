@@ -10,7 +10,7 @@ from tokenizers import Tokenizer
 from tessera.device.hardware import choose
 from tessera.sequence.engine import SequenceEngine
 from tessera.sequence.runner.sequence_runner import SequenceRunner
-from tessera.settings.load import SequenceEngineSettings
+from tessera.settings.sequence import SequenceEngineSettings
 from tessera.wire.engine import Generate, Ready, Sampling, Tokens
 
 MODEL = "tiny-text"
