@@ -27,7 +27,6 @@ TORCH_FREE = (
     "api",
     "hub",
     "suite",
-    "demo",
     "cli",
 )
 

@@ -11,12 +11,9 @@ import contextlib
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from tessera.errors import InvalidRequestError
-
-if TYPE_CHECKING:  # this module is torch-free: services estimate, too, before a job is accepted
-    from tessera.diffusion.request import DiffusionRequest
 
 WIDTHS_IN_A_BLOCK = 10
 """Tensors of the model's width that a block holds at once: stream, norm, queries, keys, values, copies, residuals."""
@@ -59,9 +56,24 @@ class Shapes:
     """Clips have k times this plus one frames; 0: as a latent frame has."""
 
 
+class ClipSize(Protocol):
+    """What the estimate reads of a request. `Clip` has it, and the engine's `DiffusionRequest`, which needs torch."""
+
+    @property
+    def width(self) -> int: ...
+    @property
+    def height(self) -> int: ...
+    @property
+    def frames(self) -> int: ...
+    @property
+    def guidance_scale(self) -> float: ...
+    @property
+    def step_cache(self) -> object | None: ...
+
+
 @dataclass(frozen=True)
 class Clip:
-    """What the estimate needs to know of a request: the same fields as a `DiffusionRequest` has."""
+    """The size of a clip that is only asked about."""
 
     width: int
     height: int
@@ -70,7 +82,7 @@ class Clip:
     step_cache: object | None = None
 
 
-def estimate(request: DiffusionRequest | Clip, shapes: Shapes, *, in_tiles: bool = False) -> int:
+def estimate(request: ClipSize, shapes: Shapes, *, in_tiles: bool = False) -> int:
     """Bytes beside the weights, at the worst moment of a clip, decoded whole or in tiles."""
     latent_frames = (request.frames - 1) // shapes.frames_multiple + 1
     cells = latent_frames * -(-request.height // shapes.spatial) * -(-request.width // shapes.spatial)
@@ -102,7 +114,7 @@ class MemoryRoom:
         self._line: list[object] = []
         self._changed = threading.Condition()
 
-    def check(self, request: DiffusionRequest | Clip, shapes: Shapes) -> int:
+    def check(self, request: ClipSize, shapes: Shapes) -> int:
         """Refuse what would never fit. Returns the bytes of what does.
 
         Raises:
@@ -113,19 +125,19 @@ class MemoryRoom:
             raise InvalidRequestError(self._too_large(request, shapes, need), param="size", code="too_large")
         return need
 
-    def in_tiles(self, request: DiffusionRequest | Clip, shapes: Shapes) -> bool:
+    def in_tiles(self, request: ClipSize, shapes: Shapes) -> bool:
         """Whether a clip is decoded in tiles. Says the same of a request whatever else is under way."""
         pixels = request.width * request.height
         if pixels <= shapes.tile_pixels or not shapes.tile_pixels:
             return False
         return 0 < self.tile_above < pixels or estimate(request, shapes) > self.capacity
 
-    def need(self, request: DiffusionRequest | Clip, shapes: Shapes) -> int:
+    def need(self, request: ClipSize, shapes: Shapes) -> int:
         """Bytes of a clip, decoded as `in_tiles` says."""
         return estimate(request, shapes, in_tiles=self.in_tiles(request, shapes))
 
     @contextlib.contextmanager
-    def of(self, request: DiffusionRequest, shapes: Shapes, look: Callable[[], None]) -> Iterator[None]:
+    def of(self, request: ClipSize, shapes: Shapes, look: Callable[[], None]) -> Iterator[None]:
         """Hold the bytes of a request; waits until others have left enough.
 
         Args:
@@ -156,22 +168,23 @@ class MemoryRoom:
                 self._taken -= need
                 self._changed.notify_all()
 
-    def nearest(self, request: DiffusionRequest | Clip, shapes: Shapes) -> tuple[int | None, tuple[int, int] | None]:
+    def nearest(self, request: ClipSize, shapes: Shapes) -> tuple[int | None, tuple[int, int] | None]:
         """The most frames that fit at the request's size, and the largest size of its proportions at its frames."""
+        clip = Clip(request.width, request.height, request.frames, request.guidance_scale, request.step_cache)
         lengths = shapes.lengths or shapes.frames_multiple
         counts = range((request.frames - 1) // lengths * lengths + 1, 0, -lengths)
-        frames = next((n for n in counts if self._fits(replace(request, frames=n), shapes)), None)
+        frames = next((n for n in counts if self._fits(replace(clip, frames=n), shapes)), None)
         step = shapes.size_multiple
         for width in range(request.width // step * step, 0, -step):
             height = max(step, round(request.height * width / request.width / step) * step)
-            if self._fits(replace(request, width=width, height=height), shapes):
+            if self._fits(replace(clip, width=width, height=height), shapes):
                 return frames, (width, height)
         return frames, None
 
-    def _fits(self, request: DiffusionRequest | Clip, shapes: Shapes) -> bool:
+    def _fits(self, request: ClipSize, shapes: Shapes) -> bool:
         return self.need(request, shapes) <= self.capacity
 
-    def _too_large(self, request: DiffusionRequest | Clip, shapes: Shapes, need: int) -> str:
+    def _too_large(self, request: ClipSize, shapes: Shapes, need: int) -> str:
         frames, size = self.nearest(request, shapes)
         said = (
             f"{request.frames} frames of {request.width}x{request.height} need about {need / GIB:.2f} GiB of memory "
