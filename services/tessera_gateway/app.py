@@ -17,7 +17,7 @@ from prometheus_client import CollectorRegistry
 
 from tessera.api.transcriptions.routes import mount_transcriptions
 from tessera.api.transcriptions.submission import FORM_BYTES
-from tessera.api.videos.routes import mount
+from tessera.api.videos.routes import mount_videos
 from tessera.settings.tree import Settings
 from tessera.web.app import build_app
 from tessera.wire.models import Card
@@ -73,7 +73,7 @@ def create_app(settings: Settings) -> Litestar:
     async def video_card(name: str | None) -> Card:
         return await upstreams.card(name, "video")
 
-    videos = mount(settings, video_card) if "video" in settings.gateway.services else None
+    videos = mount_videos(settings, video_card) if "video" in settings.gateway.services else None
 
     async def transcription_card(name: str | None) -> Card:
         return await upstreams.card(name, "transcription")

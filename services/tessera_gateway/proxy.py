@@ -60,15 +60,15 @@ RETURNED_HEADERS = (
 )
 
 
-class _UnreachableError(Exception):
+class _UpstreamUnreachableError(Exception):
     """The request did not get to the upstream."""
 
 
-class _CutError(Exception):
+class _UpstreamCutError(Exception):
     """The request was sent; the connection ended before the first byte of the answer's body."""
 
 
-class Answer(msgspec.Struct, frozen=True):
+class UpstreamResponse(msgspec.Struct, frozen=True):
     """An upstream's answer that has begun."""
 
     upstream: Upstream
@@ -127,14 +127,14 @@ class Proxy:
             raise
         return Relay(answer, gone, self)
 
-    def finish(self, answer: Answer) -> None:
+    def finish(self, answer: UpstreamResponse) -> None:
         """Give the connection back, or close it when the answer has not ended."""
         answer.response.close()
         self._count_in_flight(answer.upstream, -1)
 
     async def _first_answer(
         self, path: str, task: Task, body: Body, headers: dict[str, str], ours: dict[str, str]
-    ) -> Answer:
+    ) -> UpstreamResponse:
         waiting = deque(await self.upstreams.candidates(body.model, task))
         resends = 0
         reason = ""
@@ -142,11 +142,11 @@ class Proxy:
             upstream = waiting.popleft()
             try:
                 return await self._ask(upstream, path, body, {**headers, **(ours if upstream.ours else {})})
-            except _UnreachableError as error:
+            except _UpstreamUnreachableError as error:
                 reason = f"{upstream.name}: {error}"
                 upstream.lost(str(error))
                 self.metrics.errors.labels(upstream.name, "unreachable").inc()
-            except _CutError as error:
+            except _UpstreamCutError as error:
                 reason = f"{upstream.name}: {error}"
                 self.metrics.errors.labels(upstream.name, "cut").inc()
                 if resends == MAX_RESENDS:
@@ -160,7 +160,7 @@ class Proxy:
             f"no upstream of the model {body.model!r} can be reached now; try again", retry_after=2.0
         )
 
-    async def _ask(self, upstream: Upstream, path: str, body: Body, headers: dict[str, str]) -> Answer:
+    async def _ask(self, upstream: Upstream, path: str, body: Body, headers: dict[str, str]) -> UpstreamResponse:
         self._count_in_flight(upstream, 1)
         upstream.sent += 1
         response: aiohttp.ClientResponse | None = None
@@ -185,12 +185,12 @@ class Proxy:
             raise explained from error
         self.metrics.first_byte.labels(upstream.name).observe(time.perf_counter() - started)
         self.metrics.requests.labels(upstream.name, str(response.status)).inc()
-        return Answer(upstream, response, first)
+        return UpstreamResponse(upstream, response, first)
 
     def _explain(self, error: BaseException, upstream: Upstream) -> BaseException:
         """What an exception before the first piece means; one that is not the upstream's fault stays as it is."""
         if isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError | aiohttp.InvalidURL):
-            return _UnreachableError(str(error))
+            return _UpstreamUnreachableError(str(error))
         if isinstance(error, TimeoutError):
             self.metrics.errors.labels(upstream.name, "timeout").inc()
             return self.silent(upstream)
@@ -199,7 +199,7 @@ class Proxy:
             logger.warning("upstream %s answered what is not HTTP: %s", upstream.name, error.message)
             return BadGatewayError(f"the upstream {upstream.name} answered with something that is not HTTP")
         if isinstance(error, aiohttp.ClientError | OSError):
-            return _CutError(str(error) or type(error).__name__)
+            return _UpstreamCutError(str(error) or type(error).__name__)
         if isinstance(error, BadGatewayError):
             self.metrics.errors.labels(upstream.name, "invalid").inc()
         return error
@@ -216,7 +216,7 @@ class Proxy:
 class Relay:
     """An answer on its way to the client, as an ASGI app. Owns the answer and the watch over the client."""
 
-    def __init__(self, answer: Answer, gone: asyncio.Task[None], proxy: Proxy) -> None:
+    def __init__(self, answer: UpstreamResponse, gone: asyncio.Task[None], proxy: Proxy) -> None:
         self.answer = answer
         self.gone = gone
         self.proxy = proxy

@@ -9,7 +9,7 @@ import aiohttp
 from litestar import Litestar, Router
 from prometheus_client import CollectorRegistry, Histogram
 
-from tessera.api.housekeeping import keeping
+from tessera.api.job_maintenance import maintain_jobs
 from tessera.api.transcriptions.routes import mount_transcriptions
 from tessera.api.transcriptions.submission import FORM_BYTES as JOB_FORM_BYTES
 from tessera.engine.host import EngineHost
@@ -74,7 +74,7 @@ def create_app(settings: Settings) -> Litestar:
         ready=host.states,
         registry=registry,
         description="Speech synthesis and transcription with OpenAI's shapes.",
-        lifespan=[host.lifespan, thinking, *heard.lifespan, keeping(settings)],
+        lifespan=[host.lifespan, thinking, *heard.lifespan, maintain_jobs(settings)],
         state={
             "host": host,
             "models": host.models,

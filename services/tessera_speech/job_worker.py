@@ -21,12 +21,12 @@ import msgspec
 
 from tessera.errors import SettingsError, TesseraError
 from tessera.hub.store import ensure
-from tessera.jobs.artifacts.places import make_artifacts
+from tessera.jobs.artifacts.selection import make_artifact_store
 from tessera.jobs.bell import CeleryBell, make_app
 from tessera.jobs.queues import queue_of_transcriptions
 from tessera.jobs.records import WorkerInfo
 from tessera.jobs.worker.process import serve_jobs
-from tessera.jobs.worker.runner import Runner
+from tessera.jobs.worker.runner import JobRunner
 from tessera.jobs.worker_store import WorkerStore
 from tessera.settings.load import load
 from tessera.settings.tree import Settings
@@ -79,13 +79,13 @@ def work(settings: Settings) -> int:
             return await PieceClient(session, url, card.id).hear(message)
 
     store = WorkerStore(settings.redis_url, timeout_s=settings.redis.timeout_s, settings=settings.jobs)
-    artifacts = make_artifacts(settings)
+    artifacts = make_artifact_store(settings)
     app = make_app(settings)
     bell = CeleryBell(app)
     worker_id, queue = f"speech-{uuid.uuid4().hex[:12]}", queue_of_transcriptions(card.id)
     pipeline = TranscriptionJobs(card, directory, artifacts, settings.speech, settings.data_dir / "hearing", hear)
     slots = settings.speech.concurrent_jobs
-    runner = Runner(store, artifacts, bell, {"transcription": pipeline}, worker=worker_id, queue=queue, slots=slots)
+    runner = JobRunner(store, artifacts, bell, {"transcription": pipeline}, worker=worker_id, queue=queue, slots=slots)
     info = WorkerInfo(
         id=worker_id,
         kind="transcription",

@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from litestar import Litestar
 from prometheus_client import CollectorRegistry
 
-from tessera.api.housekeeping import keeping
+from tessera.api.job_maintenance import maintain_jobs
 from tessera.api.videos import routes as video_routes
 from tessera.errors import UnavailableError
 from tessera.jobs.records import Counts
@@ -48,7 +48,7 @@ def create_app(settings: Settings) -> Litestar:
             }
         )
 
-    videos = video_routes.mount(settings, card_of)
+    videos = video_routes.mount_videos(settings, card_of)
 
     async def ready() -> Mapping[str, str]:
         parts = dict(await videos.ready())
@@ -71,6 +71,6 @@ def create_app(settings: Settings) -> Litestar:
         ready=ready,
         registry=registry,
         description=DESCRIPTION,
-        lifespan=[*videos.lifespan, keeping(settings, on_counts=on_counts), looking_ends, catalog.lifespan],
+        lifespan=[*videos.lifespan, maintain_jobs(settings, on_counts=on_counts), looking_ends, catalog.lifespan],
         state={**videos.state, "models": catalog.models},
     )

@@ -31,12 +31,12 @@ from tessera.errors import ModelLoadError, TesseraError
 from tessera.hub.adapters import adapter_files
 from tessera.hub.clip_memory import MemoryRoom
 from tessera.hub.store import check, ensure
-from tessera.jobs.artifacts.places import make_artifacts
+from tessera.jobs.artifacts.selection import make_artifact_store
 from tessera.jobs.bell import CeleryBell, make_app
 from tessera.jobs.queues import queue_of
 from tessera.jobs.records import WorkerInfo
 from tessera.jobs.worker.process import serve_jobs
-from tessera.jobs.worker.runner import Runner
+from tessera.jobs.worker.runner import JobRunner
 from tessera.jobs.worker_store import WorkerStore
 from tessera.settings.load import load
 from tessera.settings.tree import Settings
@@ -117,7 +117,7 @@ def _work(settings: Settings, device: Device, meeting: Path | None) -> int:
     logger.info("%s is loaded on %s in %.1f s", found.card.id, device.name, time.perf_counter() - started)
 
     store = WorkerStore(settings.redis_url, timeout_s=settings.redis.timeout_s, settings=settings.jobs)
-    artifacts = make_artifacts(settings)
+    artifacts = make_artifact_store(settings)
     app = make_app(settings)
     bell = CeleryBell(app)
     worker_id = f"video-{uuid.uuid4().hex[:12]}"
@@ -141,7 +141,7 @@ def _work(settings: Settings, device: Device, meeting: Path | None) -> int:
     )
     images = ImagePipeline(model, found.card.id, artifacts, on_broken_device=end)
     handlers = {"video": pipeline, "image": images}
-    runner = Runner(store, artifacts, bell, handlers, worker=worker_id, queue=queue, slots=model.together)
+    runner = JobRunner(store, artifacts, bell, handlers, worker=worker_id, queue=queue, slots=model.together)
     info = WorkerInfo(
         id=worker_id,
         kind="video",

@@ -8,7 +8,7 @@ from litestar import Request, Response, post
 from litestar.datastructures import State
 from litestar.types import ASGIApp
 
-from tessera.api.job_resources import VideoJobs
+from tessera.api.job_resources import JobResources
 from tessera.api.transcriptions.request import is_background
 from tessera.api.transcriptions.submission import accept_form, accept_stream, announced_bytes
 from tessera.web.docs import documented
@@ -41,7 +41,7 @@ async def transcriptions(request: Request[Any, Any, Any], state: State) -> ASGIA
     """Takes any audio that PyAV reads, as a form with `file` and `model`. With `background=true` it is a job: answered
     202, looked at under its id."""
     proxy: Proxy = state.proxy
-    jobs: VideoJobs | None = state.get("transcriptions")
+    jobs: JobResources | None = state.get("transcriptions")
     most: int = state.max_body_bytes
     if jobs is not None and announced_bytes(request) > most:
         return _as_app(request, await accept_stream(request, jobs))

@@ -17,12 +17,12 @@ from typing import Any, TypeVar
 import numpy as np
 
 from tessera.errors import InvalidRequestError, TesseraError
-from tessera.wire.audio import ServerVAD, TranscriptionRequest
+from tessera.wire.audio import TranscriptionRequest, VADConfig
 from tessera_speech.recordings import decoding as recordings
 from tessera_speech.recordings.speakers import Diarizer
 from tessera_speech.recordings.voice_activity import RATE, spans
 
-BETWEEN_TURNS = ServerVAD(prefix_padding_ms=0, silence_duration_ms=300)
+BETWEEN_TURNS = VADConfig(prefix_padding_ms=0, silence_duration_ms=300)
 """A shorter silence than where a recording is cut: people take turns quickly."""
 REFERENCE_S = (2.0, 10.0)
 MOST_KNOWN = 4

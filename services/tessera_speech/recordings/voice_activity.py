@@ -16,7 +16,7 @@ import numpy as np
 import onnxruntime
 
 from tessera.errors import StartError
-from tessera.wire.audio import ServerVAD
+from tessera.wire.audio import VADConfig
 
 RATE = 16_000
 FRAME = 512
@@ -119,7 +119,7 @@ def model_file() -> Path:
     )
 
 
-def spans(probabilities: np.ndarray[Any, Any], samples: int, detection: ServerVAD) -> list[tuple[int, int]]:
+def spans(probabilities: np.ndarray[Any, Any], samples: int, detection: VADConfig) -> list[tuple[int, int]]:
     """Where speech is.
 
     Args:

@@ -13,7 +13,7 @@ from litestar import Request, Response, post
 from litestar.datastructures import State
 from litestar.response import Stream
 
-from tessera.api.job_resources import VideoJobs
+from tessera.api.job_resources import JobResources
 from tessera.api.transcriptions.request import is_background, read_transcription, with_objects
 from tessera.api.transcriptions.submission import accept_form, accept_stream, announced_bytes
 from tessera.engine.host import EngineHost
@@ -50,7 +50,7 @@ SpeechHTTPRequest = Request[Any, Any, State]
 async def transcribe(request: SpeechHTTPRequest, state: State) -> Response[bytes] | Stream:
     """Takes any common audio or video file. Streams `transcript.text.*` events when `stream` is true; with `background`
     it is a job, answered 202 and looked at under its id."""
-    jobs: VideoJobs = state.transcriptions
+    jobs: JobResources = state.transcriptions
     most: int = state.max_body_bytes
     if announced_bytes(request) > most:
         return await accept_stream(request, jobs)

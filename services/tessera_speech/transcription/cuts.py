@@ -14,7 +14,7 @@ import numpy as np
 
 from tessera.errors import InvalidRequestError
 from tessera.settings.speech import SpeechSettings
-from tessera.wire.audio import ServerVAD, TranscriptionRequest
+from tessera.wire.audio import TranscriptionRequest, VADConfig
 from tessera.wire.models import Card
 from tessera_speech.recordings import windows
 from tessera_speech.recordings.detectors import Detector, EnergyDetector
@@ -28,7 +28,7 @@ from tessera_speech.transcription.transcripts import Transcripts
 class Wanted:
     """How to cut a recording."""
 
-    detection: ServerVAD | None
+    detection: VADConfig | None
     """How to look for speech; None leaves the cuts to the model."""
     diarized: bool
 
@@ -107,7 +107,7 @@ class Cutter:
     def _activity(self) -> VoiceActivity:
         return VoiceActivity()
 
-    def _detection(self, body: TranscriptionRequest) -> ServerVAD | None:
+    def _detection(self, body: TranscriptionRequest) -> VADConfig | None:
         asked = body.chunking_strategy
         if asked == "none" or (asked is None and not self._settings.voice_detection):
             return None
@@ -117,13 +117,13 @@ class Cutter:
                 "`chunking_strategy=none` does without",
                 param="chunking_strategy",
             )
-        return asked if isinstance(asked, ServerVAD) else ServerVAD()
+        return asked if isinstance(asked, VADConfig) else VADConfig()
 
     def _windows(
         self,
         samples: np.ndarray[Any, Any],
         probabilities: np.ndarray[Any, Any] | None,
-        detection: ServerVAD | None,
+        detection: VADConfig | None,
         *,
         always: bool,
     ) -> list[tuple[int, int]] | None:

@@ -13,7 +13,7 @@ from tessera.sequence.runner.sequence_runner import SequenceRunner
 from tessera.settings.sequence import SequenceEngineSettings
 from tessera.tokenizer.chat_template import ChatTemplate
 from tessera.tokenizer.tokenizer import Tokenizer
-from tessera.wire.engine import Generate, Ready, Sampling, Tokens
+from tessera.wire.engine import Generate, GeneratedTokens, Ready, Sampling
 
 
 class Asked:
@@ -57,6 +57,6 @@ class Asked:
         tokens: list[list[int]] = [[] for _ in texts]
         while engine.has_work():
             for event in engine.step():
-                assert isinstance(event, Tokens), event
+                assert isinstance(event, GeneratedTokens), event
                 tokens[int(event.request_id)].extend(event.token_ids)
         return [tokenizer.decode(ids) for ids in tokens]

@@ -27,7 +27,7 @@ from tessera.settings.vision import VisionSettings
 from tessera.starters.recipe import Evaluation
 from tessera.tokenizer.tokenizer import Tokenizer
 from tessera.wire.chat import ChatCompletionRequest, ImagePart, ImageURL, Message, TextPart
-from tessera.wire.engine import Failed, Generate, Sampling, Tokens
+from tessera.wire.engine import Failed, Generate, GeneratedTokens, Sampling
 from tessera.wire.models import Measure
 from tessera_vision.pipeline import Preprocessor
 from tessera_vision.starter.comparisons import compare
@@ -78,7 +78,7 @@ class Reader:
                 for message in self._engine.step():
                     if isinstance(message, Failed):
                         raise RuntimeError(message.error.message)
-                    if isinstance(message, Tokens):
+                    if isinstance(message, GeneratedTokens):
                         tokens[message.request_id] += message.token_ids
         return [self._tokenizer.decode(tokens[str(index)]).strip() for index in range(len(samples))]
 

@@ -18,7 +18,7 @@ from tessera.web.ranges import ByteRange, chunks, parse_range
 from tessera.wire.jobs import Artifact
 
 
-async def answer(
+async def artifact_response(
     request: Request[Any, Any, Any], artifacts: ArtifactStore, artifact: Artifact, *, filename: str
 ) -> Response[Any]:
     """200 with the file, 206 with a part of it, 304 when the client has it, or 416.

@@ -1,6 +1,6 @@
 """What the routes of videos, images and long recordings share: the store, the files, the bell, and whose request it is.
 
-Does not know routes: see `video_routes`, `image_routes` and `transcription_routes`.
+Does not know routes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from litestar import Litestar, Request
 from litestar.types import ControllerRouterHandler
 
 from tessera.errors import InvalidRequestError, TesseraError, UnavailableError
-from tessera.jobs.artifacts.places import make_artifacts
+from tessera.jobs.artifacts.selection import make_artifact_store
 from tessera.jobs.artifacts.store import ArtifactStore
 from tessera.jobs.bell import Bell, make_bell
 from tessera.jobs.store import AsyncJobStore, Idempotency
@@ -37,7 +37,7 @@ _EVENT_ID = re.compile(r"^[0-9]{1,20}-[0-9]{1,20}$")
 
 
 @dataclass(frozen=True)
-class VideoJobs:
+class JobResources:
     """What the routes work with: `state.videos` of the app, or `state.transcriptions`."""
 
     store: AsyncJobStore
@@ -57,11 +57,11 @@ class Mounted:
     ready: ReadyCheck
 
 
-def mounted(name: str, route_handlers: list[ControllerRouterHandler], settings: Settings, cards: Cards) -> Mounted:
+def mount_routes(name: str, route_handlers: list[ControllerRouterHandler], settings: Settings, cards: Cards) -> Mounted:
     """Routes and what they work with, which handlers find as `state.<name>`. Connects to nothing yet."""
     store = AsyncJobStore(settings.redis_url, timeout_s=settings.redis.timeout_s, settings=settings.jobs)
     bell = make_bell(settings)
-    jobs = VideoJobs(store, make_artifacts(settings), bell, cards, settings)
+    jobs = JobResources(store, make_artifact_store(settings), bell, cards, settings)
 
     @asynccontextmanager
     async def lifespan(_: Litestar) -> AsyncIterator[None]:
@@ -86,7 +86,7 @@ def owner_of(request: Request[Any, Any, Any]) -> str:
     return str(request.scope.get("tessera.owner", "anonymous"))
 
 
-async def remove_files(jobs: VideoJobs, job_id: str) -> None:
+async def remove_files(jobs: JobResources, job_id: str) -> None:
     """Remove what belongs to a job that is not there any more. A store that is down does so when they are stale."""
     try:
         await asyncio.to_thread(jobs.artifacts.remove, job_id)
@@ -133,6 +133,6 @@ def event_before(request: Request[Any, Any, Any]) -> str:
     return after
 
 
-def rounded(seconds: float | None) -> int | None:
+def rounded_seconds(seconds: float | None) -> int | None:
     """A time as the wire has it."""
     return None if seconds is None else round(seconds)

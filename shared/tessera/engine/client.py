@@ -27,12 +27,12 @@ from tessera.wire.engine import (
     Failed,
     FromEngine,
     Generate,
+    GeneratedTokens,
     Metrics,
     Ready,
     Shutdown,
     Stopped,
     Synthesize,
-    Tokens,
     Transcribe,
     Transcript,
     from_engine_decoder,
@@ -271,7 +271,7 @@ class EngineClient:
 
 def is_last(answer: FromEngine | TesseraError) -> bool:
     """Whether a request has no further answers after this one."""
-    if isinstance(answer, Tokens):
+    if isinstance(answer, GeneratedTokens):
         return answer.finish_reason is not None
     if isinstance(answer, Audio | Transcript):
         return answer.last

@@ -11,7 +11,7 @@ import msgspec
 
 from tessera.errors import TesseraError
 from tessera.jobs.admin import JobsAdmin
-from tessera.jobs.artifacts.places import make_artifacts
+from tessera.jobs.artifacts.selection import make_artifact_store
 from tessera.jobs.bell import make_bell
 from tessera.settings.tree import Settings
 from tessera.wire.jobs import Job, JobStatus
@@ -28,7 +28,7 @@ def admin_of(settings: Settings) -> Iterator[JobsAdmin]:
         settings.redis_url,
         timeout_s=settings.redis.timeout_s,
         settings=settings.jobs,
-        artifacts=make_artifacts(settings),
+        artifacts=make_artifact_store(settings),
         bell=bell,
     )
     try:

@@ -21,8 +21,8 @@ from tessera.errors import (
 )
 from tessera.jobs import records
 from tessera.jobs.connection import answering, connect_async, microseconds, sources
+from tessera.jobs.event_subscription import EventSubscription, wait_for_event
 from tessera.jobs.records import Created, JobEvent, Page, WorkerInfo
-from tessera.jobs.watching import Watchers, wait
 from tessera.settings.jobs import JobSettings
 from tessera.wire.jobs import Job, JobKind
 
@@ -50,7 +50,7 @@ class AsyncJobStore:
         self.settings = settings
         self._redis = connect_async(url, timeout_s)
         self._scripts = {name: self._redis.register_script(text) for name, text in sources().items()}
-        self._watchers = Watchers(self._redis)
+        self._subscription = EventSubscription(self._redis)
 
     async def create(
         self,
@@ -143,7 +143,7 @@ class AsyncJobStore:
             NotFoundError: there is none, or it is another owner's; only before the first event.
         """
         known = False
-        with self._watchers.watching(job_id) as woken:
+        with self._subscription.subscribe(job_id) as woken:
             while True:
                 woken.clear()
                 reply = await self._run("EVENTS", job_id, kind, owner, after, EVENTS_AT_ONCE)
@@ -160,7 +160,7 @@ class AsyncJobStore:
                 if job.ended_at is not None and (not found or found[-1].last):
                     return
                 if not found:
-                    await wait(woken)
+                    await wait_for_event(woken)
 
     async def list(
         self, *, kind: JobKind, owner: str, after: str | None, limit: int, order: Literal["asc", "desc"]
@@ -221,7 +221,7 @@ class AsyncJobStore:
 
     async def close(self) -> None:
         """Close all connections."""
-        await self._watchers.close()
+        await self._subscription.close()
         await self._redis.aclose()
 
     async def _run(self, name: str, *arguments: str | bytes | int) -> Any:

@@ -24,7 +24,7 @@ from tessera.tokenizer.detokenizer import Detokenizer
 from tessera.tokenizer.tokenizer import Tokenizer
 from tessera.web.tenant import tenant_var
 from tessera.wire.chat import SamplingRequest
-from tessera.wire.engine import Array, Generate, Grammar, Sampling, Tokens, TokenScore
+from tessera.wire.engine import Array, Generate, GeneratedTokens, Grammar, Sampling, TokenScore
 
 Finish = Literal["stop", "length"]
 _TOKEN_ID = re.compile(r"[0-9]{1,9}")
@@ -244,7 +244,7 @@ class Generator:
         async with contextlib.aclosing(self.engine.request(message)) as answers:
             with Watch(self.metrics, self.model, len(prompt.token_ids)) as watch:
                 async for answer in answers:
-                    assert isinstance(answer, Tokens)
+                    assert isinstance(answer, GeneratedTokens)
                     watch.took(len(answer.token_ids))
                     ended = answer.finish_reason
                     # The token that ends an answer is no part of it.

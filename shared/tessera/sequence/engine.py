@@ -39,9 +39,9 @@ from tessera.wire.engine import (
     Embed,
     FromEngine,
     Generate,
+    GeneratedTokens,
     Ready,
     ToEngine,
-    Tokens,
 )
 
 logger = logging.getLogger(__name__)
@@ -319,7 +319,7 @@ class SequenceEngine:
         self.forced_tokens += len(tokens) - 1
         if reason is not None:
             self._end(request)
-        return Tokens(
+        return GeneratedTokens(
             request_id=request.request_id,
             token_ids=tokens,
             scores=[sampled.score] if sampled.score is not None else [],

@@ -17,7 +17,7 @@ from packaging.utils import canonicalize_name
 
 from tessera.errors import SettingsError, TesseraError
 from tessera.hub import store
-from tessera.jobs.artifacts.places import make_artifacts
+from tessera.jobs.artifacts.selection import make_artifact_store
 from tessera.settings.tree import Settings
 from tessera.suite import embedded_redis, host, lock
 from tessera.suite.parts import GATEWAY, Selection
@@ -237,7 +237,7 @@ def _bucket(settings: Settings, selection: Selection) -> Iterator[Finding]:
     if not place.url or not selection.needs_redis:
         return
     try:
-        artifacts = make_artifacts(settings)
+        artifacts = make_artifact_store(settings)
         artifacts.put("doctor/probe", b"tessera", "text/plain")
         with artifacts.open("doctor/probe") as file:
             file.read()

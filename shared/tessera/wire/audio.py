@@ -36,7 +36,7 @@ class SpeechRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """With `stream_format=sse`: when each word of `input` is said."""
 
 
-class ServerVAD(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class VADConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How speech is told from silence: a probability, the padding around it and the silence that ends it."""
 
     type: Literal["server_vad"] = "server_vad"
@@ -55,7 +55,7 @@ class TranscriptionRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unk
     temperature: Annotated[float, Meta(ge=0, le=1)] = 0.0
     timestamp_granularities: Annotated[list[Literal["word", "segment"]], Meta(max_length=2)] = []
     stream: bool = False
-    chunking_strategy: Literal["auto", "none"] | ServerVAD | None = None
+    chunking_strategy: Literal["auto", "none"] | VADConfig | None = None
     """`none` is beyond OpenAI: the model cuts by itself, and hears silence and noise too."""
     known_speaker_names: Annotated[list[Annotated[str, Meta(min_length=1, max_length=64)]], Meta(max_length=4)] = []
     known_speaker_references: Annotated[list[str], Meta(max_length=4)] = []
@@ -113,7 +113,7 @@ class TranslationRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     prompt: Annotated[str, Meta(max_length=4096)] | None = None
     response_format: TranscriptFormat = "json"
     temperature: Annotated[float, Meta(ge=0, le=1)] = 0.0
-    chunking_strategy: Literal["auto", "none"] | ServerVAD | None = None
+    chunking_strategy: Literal["auto", "none"] | VADConfig | None = None
     """Beyond OpenAI, as for transcriptions."""
 
 

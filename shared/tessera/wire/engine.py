@@ -15,7 +15,7 @@ from tessera.wire.models import Card
 MAX_MESSAGE_BYTES = 1 << 30
 
 
-class Message(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+class EngineMessage(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Base of all messages: tagged by class name."""
 
 
@@ -77,7 +77,7 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True):
     grammar: Grammar | None = None
 
 
-class Generate(Message, frozen=True, kw_only=True):
+class Generate(EngineMessage, frozen=True, kw_only=True):
     """Service → sequence engine: continue `token_ids`. `media` feeds a vision-language model's processor outputs."""
 
     request_id: str
@@ -96,7 +96,7 @@ class Generate(Message, frozen=True, kw_only=True):
     """Whether the pages of its prompt stay in the prefix cache for good. Only services ask for it."""
 
 
-class Embed(Message, frozen=True, kw_only=True):
+class Embed(EngineMessage, frozen=True, kw_only=True):
     """Service → sequence engine: the mean of the last hidden states over `token_ids`, normalised to length one."""
 
     request_id: str
@@ -118,7 +118,7 @@ class Utterance(msgspec.Struct, frozen=True, kw_only=True):
     pause_s: float = 0.0
 
 
-class Synthesize(Message, frozen=True, kw_only=True):
+class Synthesize(EngineMessage, frozen=True, kw_only=True):
     """Service → speech engine: speak `sentences` one after another; answered by `Audio`, several for each sentence.
 
     `voices` has weights of the model's voices, by index: several are mixed.
@@ -131,7 +131,7 @@ class Synthesize(Message, frozen=True, kw_only=True):
     seed: int = 0
 
 
-class Transcribe(Message, frozen=True, kw_only=True):
+class Transcribe(EngineMessage, frozen=True, kw_only=True):
     """Service → speech engine: transcribe `audio` (float32 mono at the model's rate); answered by `Transcript`.
 
     `timestamps` asks for segments inside a window of the model; without it a recording that fits one window is one
@@ -156,20 +156,20 @@ class Transcribe(Message, frozen=True, kw_only=True):
     """Samples of the recording that come before `audio`, where that is a part of it: times count them."""
 
 
-class Cancel(Message, frozen=True, kw_only=True):
+class Cancel(EngineMessage, frozen=True, kw_only=True):
     """Service → engine: forget this request at the next step. Unknown ids are ignored: it may just have ended."""
 
     request_id: str
 
 
-class Shutdown(Message, frozen=True, kw_only=True):
+class Shutdown(EngineMessage, frozen=True, kw_only=True):
     """Service → engine: end now."""
 
 
 ToEngine = Generate | Embed | Synthesize | Transcribe | Cancel | Shutdown
 
 
-class Ready(Message, frozen=True, kw_only=True):
+class Ready(EngineMessage, frozen=True, kw_only=True):
     """Engine → service, once: the models in `directories` are loaded. `report`: seconds of each part of the start."""
 
     device: str
@@ -189,7 +189,7 @@ class TokenScore(msgspec.Struct, frozen=True, array_like=True):
     rank: int = 0
 
 
-class Tokens(Message, frozen=True, kw_only=True):
+class GeneratedTokens(EngineMessage, frozen=True, kw_only=True, tag="Tokens"):
     """Engine → service: the next tokens of a request; the last message has a `finish_reason`."""
 
     request_id: str
@@ -202,14 +202,14 @@ class Tokens(Message, frozen=True, kw_only=True):
     """Of the prompt's second token and those behind it, when they were asked for; said once, with the first tokens."""
 
 
-class Embedded(Message, frozen=True, kw_only=True):
+class Embedded(EngineMessage, frozen=True, kw_only=True):
     """Engine → service: the vector asked for by `Embed`, float32 of shape [hidden]."""
 
     request_id: str
     vector: Array
 
 
-class Audio(Message, frozen=True, kw_only=True):
+class Audio(EngineMessage, frozen=True, kw_only=True):
     """Engine → service: the next samples, float32 mono; the last message has `last`.
 
     `token_samples`: how many samples each token of a sentence lasts, said once, with the sentence's first samples; its
@@ -251,7 +251,7 @@ class TranscriptSegment(msgspec.Struct, frozen=True, kw_only=True):
     no_speech_prob: float = 0.0
 
 
-class Transcript(Message, frozen=True, kw_only=True):
+class Transcript(EngineMessage, frozen=True, kw_only=True):
     """Engine → service: the next segments; the last message has `last`."""
 
     request_id: str
@@ -260,7 +260,7 @@ class Transcript(Message, frozen=True, kw_only=True):
     last: bool
 
 
-class Failed(Message, frozen=True, kw_only=True):
+class Failed(EngineMessage, frozen=True, kw_only=True):
     """Engine → service: this request ended with an error; the engine goes on."""
 
     request_id: str
@@ -268,19 +268,19 @@ class Failed(Message, frozen=True, kw_only=True):
     retry_after: float | None = None
 
 
-class Metrics(Message, frozen=True, kw_only=True):
+class Metrics(EngineMessage, frozen=True, kw_only=True):
     """Engine → service, about once a second while it works: values for `/metrics`, by metric name."""
 
     values: dict[str, float]
 
 
-class Stopped(Message, frozen=True, kw_only=True):
+class Stopped(EngineMessage, frozen=True, kw_only=True):
     """Engine → service: it cannot go on (the model did not load); `error` says why."""
 
     error: ErrorBody
 
 
-FromEngine = Ready | Tokens | Embedded | Audio | Transcript | Failed | Metrics | Stopped
+FromEngine = Ready | GeneratedTokens | Embedded | Audio | Transcript | Failed | Metrics | Stopped
 
 to_engine_decoder = msgspec.msgpack.Decoder(ToEngine)
 from_engine_decoder = msgspec.msgpack.Decoder(FromEngine)

@@ -9,7 +9,7 @@ from typing import Literal
 
 import msgspec
 
-from tessera.wire.audio import DiarizedFormat, ServerVAD
+from tessera.wire.audio import DiarizedFormat, VADConfig
 from tessera.wire.images import ImageFormat
 from tessera.wire.videos import VideoFormat
 
@@ -132,7 +132,7 @@ class TranscriptionInput(msgspec.Struct, frozen=True, kw_only=True):
     response_format: DiarizedFormat = "json"
     temperature: float = 0.0
     timestamp_granularities: list[Literal["word", "segment"]] = []
-    chunking_strategy: Literal["auto", "none"] | ServerVAD | None = None
+    chunking_strategy: Literal["auto", "none"] | VADConfig | None = None
     known_speaker_names: list[str] = []
     speakers: str | None = None
     """Key of a JSON list of data URLs: how those sound."""

@@ -18,18 +18,18 @@ Identity = Annotated[str, Meta(min_length=1, max_length=64)]
 Text = Annotated[str, Meta(max_length=65_536)]
 
 
-class _Strict(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class _StrictStruct(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Base: an unknown field is an error."""
 
 
-class AudioFormat(_Strict, frozen=True, kw_only=True):
+class PCMFormat(_StrictStruct, frozen=True, kw_only=True):
     """Sixteen bits, mono, little-endian, 24,000 a second."""
 
     type: Literal["audio/pcm"] = "audio/pcm"
     rate: Literal[24000] = 24000
 
 
-class ServerVAD(_Strict, frozen=True, kw_only=True):
+class ServerVAD(_StrictStruct, frozen=True, kw_only=True):
     """The server hears when somebody begins and ends to speak."""
 
     type: Literal["server_vad"] = "server_vad"
@@ -40,7 +40,7 @@ class ServerVAD(_Strict, frozen=True, kw_only=True):
     interrupt_response: bool = True
 
 
-class InputTranscription(_Strict, frozen=True, kw_only=True):
+class InputTranscription(_StrictStruct, frozen=True, kw_only=True):
     """How what is heard is written down. Without a model: this service's."""
 
     model: str | None = None
@@ -48,37 +48,37 @@ class InputTranscription(_Strict, frozen=True, kw_only=True):
     prompt: Annotated[str, Meta(max_length=4096)] | None = None
 
 
-class AudioInput(_Strict, frozen=True, kw_only=True):
+class AudioInput(_StrictStruct, frozen=True, kw_only=True):
     """What comes from the client."""
 
-    format: AudioFormat = AudioFormat()
+    format: PCMFormat = PCMFormat()
     transcription: InputTranscription | None = InputTranscription()
     turn_detection: ServerVAD | None = ServerVAD()
     noise_reduction: None = None
 
 
-class AudioOutput(_Strict, frozen=True, kw_only=True):
+class AudioOutput(_StrictStruct, frozen=True, kw_only=True):
     """What goes to the client."""
 
-    format: AudioFormat = AudioFormat()
+    format: PCMFormat = PCMFormat()
     voice: str | VoiceReference | None = None
     speed: Annotated[float, Meta(ge=0.25, le=4.0)] = 1.0
 
 
-class TranscriptionAudio(_Strict, frozen=True, kw_only=True):
+class TranscriptionAudio(_StrictStruct, frozen=True, kw_only=True):
     """Only the way in."""
 
     input: AudioInput = AudioInput()
 
 
-class ConversationAudio(_Strict, frozen=True, kw_only=True):
+class ConversationAudio(_StrictStruct, frozen=True, kw_only=True):
     """Both ways."""
 
     input: AudioInput = AudioInput()
     output: AudioOutput = AudioOutput()
 
 
-class TranscriptionSession(_Strict, frozen=True, kw_only=True, tag_field="type", tag="transcription"):
+class TranscriptionSession(_StrictStruct, frozen=True, kw_only=True, tag_field="type", tag="transcription"):
     """A session that writes down what it hears."""
 
     audio: TranscriptionAudio = TranscriptionAudio()
@@ -88,7 +88,7 @@ Modalities = Annotated[list[Literal["text", "audio"]], Meta(min_length=1, max_le
 MaxTokens = Annotated[int, Meta(ge=1)] | Literal["inf"]
 
 
-class ConversationSession(_Strict, frozen=True, kw_only=True, tag_field="type", tag="realtime"):
+class ConversationSession(_StrictStruct, frozen=True, kw_only=True, tag_field="type", tag="realtime"):
     """A session that answers. `model` is the language model that thinks; without one the first there is."""
 
     audio: ConversationAudio = ConversationAudio()
@@ -101,13 +101,13 @@ class ConversationSession(_Strict, frozen=True, kw_only=True, tag_field="type", 
 Session = TranscriptionSession | ConversationSession
 
 
-class ResponseAudio(_Strict, frozen=True, kw_only=True):
+class ResponseAudio(_StrictStruct, frozen=True, kw_only=True):
     """As `ConversationAudio`, for one response."""
 
     output: AudioOutput = AudioOutput()
 
 
-class ResponseParameters(_Strict, frozen=True, kw_only=True):
+class ResponseParameters(_StrictStruct, frozen=True, kw_only=True):
     """What is otherwise for one response than for the session."""
 
     instructions: Text | None = None
@@ -118,70 +118,70 @@ class ResponseParameters(_Strict, frozen=True, kw_only=True):
     metadata: Annotated[dict[str, str], Meta(max_length=16)] | None = None
 
 
-class Content(_Strict, frozen=True, kw_only=True):
+class MessageContent(_StrictStruct, frozen=True, kw_only=True):
     """A part of a message."""
 
     type: Literal["input_text", "output_text"]
     text: Text
 
 
-class Message(_Strict, frozen=True, kw_only=True):
+class RealtimeMessage(_StrictStruct, frozen=True, kw_only=True):
     """A message that a client adds to the conversation."""
 
     type: Literal["message"]
     role: Literal["user", "assistant", "system"]
-    content: Annotated[list[Content], Meta(min_length=1, max_length=16)]
+    content: Annotated[list[MessageContent], Meta(min_length=1, max_length=16)]
     id: Identity | None = None
     object: Literal["realtime.item"] = "realtime.item"
     status: Literal["completed", "incomplete", "in_progress"] = "completed"
 
 
-class _Event(_Strict, frozen=True, kw_only=True, tag_field="type"):
+class _ClientEventBase(_StrictStruct, frozen=True, kw_only=True, tag_field="type"):
     """Base of client events; `event_id` comes back in errors about it."""
 
     event_id: str | None = None
 
 
-class SessionUpdate(_Event, frozen=True, kw_only=True, tag="session.update"):
+class SessionUpdate(_ClientEventBase, frozen=True, kw_only=True, tag="session.update"):
     """Change settings: those that are named."""
 
     session: dict[str, Any]
 
 
-class BufferAppend(_Event, frozen=True, kw_only=True, tag="input_audio_buffer.append"):
+class BufferAppend(_ClientEventBase, frozen=True, kw_only=True, tag="input_audio_buffer.append"):
     """More sound, in base64."""
 
     audio: str
 
 
-class BufferCommit(_Event, frozen=True, kw_only=True, tag="input_audio_buffer.commit"):
+class BufferCommit(_ClientEventBase, frozen=True, kw_only=True, tag="input_audio_buffer.commit"):
     """What was appended is a message."""
 
 
-class BufferClear(_Event, frozen=True, kw_only=True, tag="input_audio_buffer.clear"):
+class BufferClear(_ClientEventBase, frozen=True, kw_only=True, tag="input_audio_buffer.clear"):
     """Forget what was appended."""
 
 
-class ItemCreate(_Event, frozen=True, kw_only=True, tag="conversation.item.create"):
+class ItemCreate(_ClientEventBase, frozen=True, kw_only=True, tag="conversation.item.create"):
     """Add a message."""
 
-    item: Message
+    item: RealtimeMessage
     previous_item_id: Identity | None = None
 
 
-class ItemDelete(_Event, frozen=True, kw_only=True, tag="conversation.item.delete"):
+class ItemDelete(_ClientEventBase, frozen=True, kw_only=True, tag="conversation.item.delete"):
     """Take a message out."""
 
     item_id: Identity
 
 
-class ItemRetrieve(_Event, frozen=True, kw_only=True, tag="conversation.item.retrieve"):
+class ItemRetrieve(_ClientEventBase, frozen=True, kw_only=True, tag="conversation.item.retrieve"):
     """Tell a message again."""
 
     item_id: Identity
 
 
-class ItemTruncate(_Event, frozen=True, kw_only=True, tag="conversation.item.truncate"):
+class ItemTruncate(_ClientEventBase, frozen=True, kw_only=True, tag="conversation.item.truncate"):
     """Of an answer only so much was heard."""
 
     item_id: Identity
@@ -189,13 +189,13 @@ class ItemTruncate(_Event, frozen=True, kw_only=True, tag="conversation.item.tru
     audio_end_ms: Annotated[int, Meta(ge=0)]
 
 
-class ResponseCreate(_Event, frozen=True, kw_only=True, tag="response.create"):
+class ResponseCreate(_ClientEventBase, frozen=True, kw_only=True, tag="response.create"):
     """Answer now."""
 
     response: ResponseParameters = ResponseParameters()
 
 
-class ResponseCancel(_Event, frozen=True, kw_only=True, tag="response.cancel"):
+class ResponseCancel(_ClientEventBase, frozen=True, kw_only=True, tag="response.cancel"):
     """Stop answering."""
 
     response_id: Identity | None = None

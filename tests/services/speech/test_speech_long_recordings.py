@@ -20,7 +20,7 @@ from tessera.hub.cards import read_card
 from tessera.speech.transcription.loading import load_transcriber
 from tessera.speech.transcription.queue import TranscriptionQueue
 from tessera.speech.transcription.transcriber import Transcriber
-from tessera.wire.audio import ServerVAD
+from tessera.wire.audio import VADConfig
 from tessera.wire.engine import Array, Transcribe, Transcript, TranscriptSegment
 from tessera_speech.recordings import voice_activity, windows
 from tessera_speech.starter.espeak import Teacher
@@ -64,7 +64,7 @@ def recording(said: list[tuple[str, np.ndarray[Any, Any], float]]) -> np.ndarray
 def found(samples: np.ndarray[Any, Any]) -> list[tuple[int, int]]:
     """Where speech was found."""
     speech = voice_activity.VoiceActivity().probabilities(samples)
-    return windows.pack(voice_activity.spans(speech, samples.size, ServerVAD()), samples, window_s=WINDOW_S)
+    return windows.pack(voice_activity.spans(speech, samples.size, VADConfig()), samples, window_s=WINDOW_S)
 
 
 def not_looked_for(samples: np.ndarray[Any, Any]) -> list[tuple[int, int]]:

@@ -11,7 +11,7 @@ import numpy as np
 import openai
 import pytest
 
-from tessera.wire.audio import ServerVAD
+from tessera.wire.audio import VADConfig
 from tessera_speech.recordings.diarization import Known, Turns, turns_of
 from tessera_speech.recordings.speakers import ClusteringDiarizer, cepstra
 from tessera_speech.recordings.voice_activity import RATE, VoiceActivity, spans
@@ -94,7 +94,7 @@ def test_turns_found_in_a_recording_have_names() -> None:
     turns = turns_of(talk.samples, speech, ClusteringDiarizer(), Known([], []))
     assert [turns.at((first + end) / 2 / RATE) for first, end in talk.turns] == ["A", "B", "B", "A"]
     assert len(turns.names) == len(
-        spans(speech, talk.samples.size, ServerVAD(silence_duration_ms=300, prefix_padding_ms=0))
+        spans(speech, talk.samples.size, VADConfig(silence_duration_ms=300, prefix_padding_ms=0))
     )
 
 

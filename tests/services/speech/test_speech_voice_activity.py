@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tessera.errors import StartError
-from tessera.wire.audio import ServerVAD
+from tessera.wire.audio import VADConfig
 from tessera_speech.recordings import voice_activity, windows
 from tessera_speech.recordings.decoding import decode
 from tessera_speech.recordings.voice_activity import FRAME, RATE, VoiceActivity, model_file, spans
@@ -66,7 +66,7 @@ def activity() -> VoiceActivity:
 
 
 def found(activity: VoiceActivity, samples: np.ndarray[Any, Any], **options: Any) -> list[tuple[int, int]]:
-    return spans(activity.probabilities(samples), samples.size, ServerVAD(**options))
+    return spans(activity.probabilities(samples), samples.size, VADConfig(**options))
 
 
 @pytest.mark.parametrize("name", NO_SPEECH)
@@ -118,7 +118,7 @@ def test_spans_are_in_order_apart_and_hold_all_that_is_surely_speech(
     probabilities: list[float], padding: int, quiet: int
 ) -> None:
     samples = len(probabilities) * FRAME
-    detection = ServerVAD(prefix_padding_ms=padding, silence_duration_ms=quiet)
+    detection = VADConfig(prefix_padding_ms=padding, silence_duration_ms=quiet)
     made = spans(np.array(probabilities, dtype=np.float32), samples, detection)
     assert all(0 <= first < end <= samples for first, end in made)
     assert all(end < first for (_, end), (first, _) in pairwise(made))

@@ -11,7 +11,7 @@ from tessera.device.hardware import choose
 from tessera.sequence.engine import SequenceEngine
 from tessera.sequence.runner.sequence_runner import SequenceRunner
 from tessera.settings.sequence import SequenceEngineSettings
-from tessera.wire.engine import Generate, Ready, Sampling, Tokens
+from tessera.wire.engine import Generate, GeneratedTokens, Ready, Sampling
 
 MODEL = "tiny-text"
 PROMPT = "It is a story of 12 cats, caf\u00e9s and a dog."
@@ -85,7 +85,7 @@ def test_pieces_of_a_prompt_and_preemption_change_no_score(tiny_text_model, refe
     scores = {}
     while engine.has_work():
         for answer in engine.step():
-            assert isinstance(answer, Tokens), answer
+            assert isinstance(answer, GeneratedTokens), answer
             if answer.prompt_scores:
                 assert answer.request_id not in scores, "they are said once"
                 scores[answer.request_id] = answer.prompt_scores

@@ -18,7 +18,7 @@ from PIL import Image
 
 from tessera.diffusion.request import DiffusionRequest, Frames, OnStep, Resume, ResumeError
 from tessera.errors import EngineDiedError, InvalidRequestError, StorageFullError, UnavailableError
-from tessera.jobs.artifacts.store import DirectoryArtifacts, Pending
+from tessera.jobs.artifacts.store import DirectoryArtifacts, UnfinishedArtifact
 from tessera.jobs.records import Lease
 from tessera.jobs.worker.runner import JobContext, JobStoppedError
 from tessera.settings.video import VideoSettings
@@ -84,7 +84,7 @@ class FullDisk(DirectoryArtifacts):
     """Every file it hands out for writing is one to which the kernel says ENOSPC."""
 
     @contextmanager
-    def create(self, key: str, content_type: str) -> Iterator[Pending]:
+    def create(self, key: str, content_type: str) -> Iterator[UnfinishedArtifact]:
         with super().create(key, content_type) as pending:
             pending.path.unlink()
             pending.path.symlink_to("/dev/full")

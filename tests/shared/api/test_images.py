@@ -17,7 +17,7 @@ from prometheus_client import CollectorRegistry
 from tessera.api.videos import routes as video_routes
 from tessera.errors import InvalidRequestError, ModelNotFoundError, StorageFullError, UnavailableError
 from tessera.jobs.artifacts.store import DirectoryArtifacts
-from tessera.jobs.worker.runner import JobContext, Runner
+from tessera.jobs.worker.runner import JobContext, JobRunner
 from tessera.jobs.worker_store import WorkerStore
 from tessera.settings.jobs import JobSettings
 from tessera.settings.suite import SuiteSettings
@@ -73,7 +73,7 @@ class House:
         raise ModelNotFoundError(f"there is no video model {name!r}", param="model")
 
     def app(self) -> Litestar:
-        videos = video_routes.mount(self.settings, self.cards)
+        videos = video_routes.mount_videos(self.settings, self.cards)
         return build_app(
             "video",
             videos.route_handlers,
@@ -100,7 +100,7 @@ class House:
             return self.handler(job, context)
 
         handlers = {"image": do, "video": do}
-        self.runner = Runner(self.store, self.artifacts, SilentBell(), handlers, worker="w", queue="video.tiny")
+        self.runner = JobRunner(self.store, self.artifacts, SilentBell(), handlers, worker="w", queue="video.tiny")
         while not self._closing.wait(0.01):
             self.runner.run()
 

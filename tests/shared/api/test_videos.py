@@ -114,7 +114,7 @@ class House:
         raise ModelNotFoundError(f"there is no video model {name!r}", param="model")
 
     def app(self) -> Litestar:
-        videos = video_routes.mount(self.settings, self.cards)
+        videos = video_routes.mount_videos(self.settings, self.cards)
         app = build_app(
             "video",
             videos.route_handlers,

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from tessera.engine.process import run
 from tessera.errors import InvalidRequestError, ModelLoadError
-from tessera.wire.engine import Generate, Ready, Tokens
+from tessera.wire.engine import Generate, GeneratedTokens, Ready
 
 CRASH, WAIT, REFUSE, STUMBLE = 66, 77, 88, 99
 
@@ -48,7 +48,7 @@ class EchoEngine:
     def has_work(self) -> bool:
         return bool(self.queue)
 
-    def step(self) -> list[Tokens]:
+    def step(self) -> list[GeneratedTokens]:
         request_id, tokens = self.queue.popleft()
         token = tokens.popleft()
         if token == CRASH:
@@ -62,7 +62,7 @@ class EchoEngine:
                 time.sleep(0.01)
         if tokens:
             self.queue.append((request_id, tokens))
-        return [Tokens(request_id=request_id, token_ids=[token], finish_reason=None if tokens else "stop")]
+        return [GeneratedTokens(request_id=request_id, token_ids=[token], finish_reason=None if tokens else "stop")]
 
     def metrics(self) -> dict[str, float]:
         return {"cancelled": self.cancelled, "queued": len(self.queue)}

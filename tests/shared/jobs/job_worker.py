@@ -35,13 +35,13 @@ import msgspec  # noqa: E402
 from celery import signals  # noqa: E402
 
 from tessera.errors import TesseraError  # noqa: E402
-from tessera.jobs.artifacts.places import make_artifacts  # noqa: E402
+from tessera.jobs.artifacts.selection import make_artifact_store  # noqa: E402
 from tessera.jobs.bell import CeleryBell, listen, make_app  # noqa: E402
 from tessera.jobs.queues import queue_of  # noqa: E402
 from tessera.jobs.reaper import Reaper  # noqa: E402
 from tessera.jobs.records import WorkerInfo  # noqa: E402
-from tessera.jobs.worker.presence import Presence  # noqa: E402
-from tessera.jobs.worker.runner import JobContext, JobStoppedError, Runner  # noqa: E402
+from tessera.jobs.worker.registration import WorkerRegistration  # noqa: E402
+from tessera.jobs.worker.runner import JobContext, JobRunner, JobStoppedError  # noqa: E402
 from tessera.jobs.worker_store import WorkerStore  # noqa: E402
 from tessera.settings.load import load  # noqa: E402
 from tessera.wire.jobs import Artifact, Job, VideoInput  # noqa: E402
@@ -95,16 +95,16 @@ def main() -> int:
     """As `tessera_video.worker.work`."""
     settings = load()
     store = WorkerStore(settings.redis_url, timeout_s=settings.redis.timeout_s, settings=settings.jobs)
-    artifacts = make_artifacts(settings)
+    artifacts = make_artifact_store(settings)
     app = make_app(settings)
     bell = CeleryBell(app)
     worker, queue = f"nap-{uuid.uuid4().hex[:12]}", queue_of(MODEL)
     napper = Napper(artifacts)
     slots = settings.video.concurrent_jobs
-    runner = Runner(store, artifacts, bell, {"video": napper}, worker=worker, queue=queue, slots=slots)
+    runner = JobRunner(store, artifacts, bell, {"video": napper}, worker=worker, queue=queue, slots=slots)
     card = Card(id=MODEL, family="x", tasks=["video"], source="test", parameters=1, licence="none", sizes=["64x64"])
     info = WorkerInfo(id=worker, kind="video", queue=queue, card=card, device="cpu", pid=os.getpid(), slots=slots)
-    threads = (Presence(store, info), Reaper(store, artifacts, bell))
+    threads = (WorkerRegistration(store, info), Reaper(store, artifacts, bell))
     listen(app, runner.run)
 
     def drain(**_: Any) -> None:

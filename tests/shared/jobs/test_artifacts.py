@@ -22,11 +22,11 @@ from tests.shared.jobs.s3_server import S3Server
 
 from tessera.api.videos import routes as video_routes
 from tessera.errors import NotFoundError, SettingsError, StorageFullError, UnavailableError
-from tessera.jobs.artifacts.places import make_artifacts
 from tessera.jobs.artifacts.s3 import S3Artifacts
+from tessera.jobs.artifacts.selection import make_artifact_store
 from tessera.jobs.artifacts.store import ArtifactStore, DirectoryArtifacts
 from tessera.jobs.records import Lease
-from tessera.jobs.worker.runner import JobContext, Runner
+from tessera.jobs.worker.runner import JobContext, JobRunner
 from tessera.jobs.worker_store import WorkerStore
 from tessera.settings.jobs import ArtifactSettings, JobSettings
 from tessera.settings.load import load
@@ -267,7 +267,7 @@ def test_a_job_whose_bucket_is_dead_is_tried_again_and_completed_when_it_is_back
 
     with _client(redis_server, s3.settings(bucket), settings) as client:
         video_id = client.post("/v1/videos", json={"prompt": "a"}).json()["id"]
-        outcomes = Runner(store, artifacts, Bell(), {"video": handle}, worker="w", queue="video.tiny").run()
+        outcomes = JobRunner(store, artifacts, Bell(), {"video": handle}, worker="w", queue="video.tiny").run()
         assert outcomes == ["queued", "completed", "gone"]
         assert client.get(f"/v1/videos/{video_id}").json()["status"] == "completed"
         assert len(client.get(f"/v1/videos/{video_id}/content").content) == 1 << 20
@@ -285,7 +285,7 @@ def _client(redis_server: Any, place: ArtifactSettings, jobs: JobSettings) -> Te
     async def card(_: str | None) -> Card:
         return CARD
 
-    videos = video_routes.mount(settings, card)
+    videos = video_routes.mount_videos(settings, card)
     return TestClient(
         build_app(
             "video",
@@ -333,9 +333,9 @@ def test_content_of_a_bucket_comes_whole_in_parts_or_not_at_all(
 
 def test_the_settings_say_where_files_are(tmp_path: Path) -> None:
     suite = SuiteSettings(data=str(tmp_path))
-    assert isinstance(make_artifacts(Settings(suite=suite)), DirectoryArtifacts)
+    assert isinstance(make_artifact_store(Settings(suite=suite)), DirectoryArtifacts)
     place = ArtifactSettings(url="s3://bucket", endpoint_url="http://127.0.0.1:1")
-    assert isinstance(make_artifacts(Settings(suite=suite, artifacts=place)), S3Artifacts)
+    assert isinstance(make_artifact_store(Settings(suite=suite, artifacts=place)), S3Artifacts)
 
 
 def test_a_bucket_without_its_extra_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -343,7 +343,7 @@ def test_a_bucket_without_its_extra_says_what_to_install(tmp_path: Path, monkeyp
     monkeypatch.delitem(sys.modules, "s3fs", raising=False)
     settings = Settings(suite=SuiteSettings(data=str(tmp_path)), artifacts=ArtifactSettings(url="s3://bucket"))
     with pytest.raises(SettingsError, match=r"pip install 'tessera\[s3\]'"):
-        make_artifacts(settings)
+        make_artifact_store(settings)
 
 
 def test_the_doctor_tries_the_bucket(s3: S3Server, bucket: str, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The bell over a real Redis and a real Celery worker; and a worker that has gone deaf."""
+"""The bell over a real Redis and a real Celery worker; and a worker whose consumer has stalled."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from tessera.jobs.artifacts.store import DirectoryArtifacts
 from tessera.jobs.bell import broker_url, make_app, make_bell
 from tessera.jobs.connection import RING_PREFIX
 from tessera.jobs.store import AsyncJobStore
-from tessera.jobs.worker.consumer_watchdog import Hearing
-from tessera.jobs.worker.runner import Runner
+from tessera.jobs.worker.consumer_watchdog import ConsumerWatchdog
+from tessera.jobs.worker.runner import JobRunner
 from tessera.jobs.worker_store import WorkerStore
 from tessera.settings.jobs import JobSettings
 from tessera.settings.suite import RedisSettings, SuiteSettings
@@ -148,19 +148,19 @@ def test_a_celery_worker_hears_rings_and_passes_on_what_a_draining_one_did_not_l
 def test_an_idle_worker_that_hears_none_of_the_rings_that_wait_is_noticed(redis_server: Any) -> None:
     store = WorkerStore(redis_server.url, timeout_s=2, settings=JobSettings())
     bell = make_bell(_settings(redis_server))
-    runner = Runner(store, DirectoryArtifacts(redis_server.data / "artifacts"), bell, {}, worker="w", queue="q")
-    deaf = threading.Event()
-    hearing = Hearing(store, "q", runner, deaf_after_s=0.3, on_deaf=deaf.set)
-    hearing.start()
-    assert not deaf.wait(0.6)
+    runner = JobRunner(store, DirectoryArtifacts(redis_server.data / "artifacts"), bell, {}, worker="w", queue="q")
+    stalled = threading.Event()
+    watchdog = ConsumerWatchdog(store, "q", runner, stalled_after_s=0.3, on_stalled=stalled.set)
+    watchdog.start()
+    assert not stalled.wait(0.6)
     bell.ring("a", "q")
     deadline = time.monotonic() + 0.6
     while time.monotonic() < deadline:
         assert runner.run("a") == ["gone"]
         time.sleep(0.02)
-    assert not deaf.is_set()
-    assert deaf.wait(5)
-    hearing.close()
+    assert not stalled.is_set()
+    assert stalled.wait(5)
+    watchdog.close()
     bell.close()
     store.close()
 

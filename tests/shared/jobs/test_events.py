@@ -16,7 +16,7 @@ from prometheus_client import CollectorRegistry
 
 from tessera.api.videos import routes as video_routes
 from tessera.errors import NotFoundError
-from tessera.jobs import watching
+from tessera.jobs import event_subscription
 from tessera.jobs.records import JobEvent, Lease
 from tessera.jobs.store import AsyncJobStore
 from tessera.jobs.worker_store import WorkerStore
@@ -85,18 +85,18 @@ def work(worker: WorkerStore) -> None:
 
 
 async def test_a_watcher_sees_what_was_and_what_comes(redis_server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watching, "LOOK_EVERY_S", 20.0)  # so that only the wake-up can be what shows it
+    monkeypatch.setattr(event_subscription, "LOOK_EVERY_S", 20.0)  # so that only the wake-up can be what shows it
     async with stores(redis_server) as (store, worker):
         early = asyncio.create_task(watched(store))
 
         async def listening() -> bool:
-            return bool((await store._redis.pubsub_numsub(watching.CHANNEL))[0][1])
+            return bool((await store._redis.pubsub_numsub(event_subscription.CHANNEL))[0][1])
 
         await until(listening)
         await asyncio.to_thread(work, worker)
         async with asyncio.timeout(10):
             assert told(await early) == told(await watched(store)) == WHOLE
-        assert store._watchers._woken == {}
+        assert store._subscription._woken == {}
 
 
 async def test_it_goes_on_behind_the_last_event_that_was_seen(redis_server: Any) -> None:
@@ -140,7 +140,7 @@ async def test_a_deleted_job_ends_its_watchers_and_others_see_nothing(redis_serv
 
 async def test_a_redis_that_was_killed_loses_no_event(redis_server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The watcher's own connection ends with an error that says so; coming again with the last id shows the rest."""
-    monkeypatch.setattr(watching, "LOOK_EVERY_S", 0.1)
+    monkeypatch.setattr(event_subscription, "LOOK_EVERY_S", 0.1)
     async with stores(redis_server) as (store, worker):
         seen: list[JobEvent] = []
 
@@ -174,7 +174,7 @@ def client(redis_server: Any) -> Any:
     async def cards(_: str | None) -> Card:
         return CARD
 
-    videos = video_routes.mount(settings, cards)
+    videos = video_routes.mount_videos(settings, cards)
     app = build_app(
         "video",
         videos.route_handlers,

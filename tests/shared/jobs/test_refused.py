@@ -9,7 +9,7 @@ import redis
 
 from tessera.errors import UnavailableError
 from tessera.jobs.records import WorkerInfo
-from tessera.jobs.worker.presence import EVERY_S, Presence
+from tessera.jobs.worker.registration import REGISTER_EVERY_S, WorkerRegistration
 from tessera.jobs.worker_store import WorkerStore
 from tessera.settings.jobs import JobSettings
 from tessera.wire.models import Card
@@ -36,14 +36,14 @@ def test_a_worker_that_was_refused_for_a_while_is_seen_again(redis_server, opera
     store = WorkerStore(redis_server.url, timeout_s=2, settings=JobSettings())
     with pytest.raises(UnavailableError):
         store.register_worker(INFO, seconds=10)
-    presence = Presence(store, INFO)
-    presence.start()
-    time.sleep(EVERY_S * 0.5)  # its first try is over: it was refused
+    registration = WorkerRegistration(store, INFO)
+    registration.start()
+    time.sleep(REGISTER_EVERY_S * 0.5)  # its first try is over: it was refused
     assert not registered(operator)
     operator.config_set("min-replicas-to-write", 0)
-    deadline = time.monotonic() + 10 * EVERY_S
+    deadline = time.monotonic() + 10 * REGISTER_EVERY_S
     while not registered(operator):
         assert time.monotonic() < deadline, "the worker is not seen"
         time.sleep(0.05)
-    presence.close()
+    registration.close()
     store.close()

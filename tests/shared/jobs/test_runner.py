@@ -17,7 +17,7 @@ from tessera.errors import InvalidRequestError, NotFoundError, UnavailableError
 from tessera.jobs.artifacts.store import DirectoryArtifacts
 from tessera.jobs.reaper import Reaper
 from tessera.jobs.store import AsyncJobStore
-from tessera.jobs.worker.runner import JobContext, Runner
+from tessera.jobs.worker.runner import JobContext, JobRunner
 from tessera.jobs.worker_store import WorkerStore
 from tessera.settings.jobs import JobSettings
 from tessera.wire.jobs import Artifact, Job
@@ -69,8 +69,8 @@ class House:
     def get(self, job_id: str = "a") -> Job:
         return self.http("get", job_id)
 
-    def runner(self, handler: Callable[[Job, JobContext], Mapping[str, Artifact]]) -> Runner:
-        return Runner(self.store, self.artifacts, self.bell, {"video": handler}, worker="w", queue="q")
+    def runner(self, handler: Callable[[Job, JobContext], Mapping[str, Artifact]]) -> JobRunner:
+        return JobRunner(self.store, self.artifacts, self.bell, {"video": handler}, worker="w", queue="q")
 
     def writes(self, job: Job, context: JobContext) -> Mapping[str, Artifact]:
         """A handler that steps and stores a file."""
@@ -295,7 +295,7 @@ def test_a_slot_is_kept_for_short_jobs(house: House) -> None:
             assert go_on.wait(DEADLINE_S)
         return {}
 
-    runner = Runner(house.store, house.artifacts, house.bell, {"video": waits}, worker="w", queue="q", slots=3)
+    runner = JobRunner(house.store, house.artifacts, house.bell, {"video": waits}, worker="w", queue="q", slots=3)
     threads = [in_thread(runner.run)[0] for _ in range(2)]
     until(lambda: len(began) == 2)
     assert runner.run() == ["gone"], "the third slot is not for a third long one"

@@ -31,7 +31,7 @@ from tessera.sequence.runner import sequence_runner
 from tessera.sequence.runner.sequence_runner import SequenceRunner
 from tessera.sequence.runner.step_inputs import StaticInputs, padded_sizes
 from tessera.settings.sequence import SequenceEngineSettings
-from tessera.wire.engine import Embed, Embedded, Generate, Ready, Sampling, Tokens
+from tessera.wire.engine import Embed, Embedded, Generate, GeneratedTokens, Ready, Sampling
 from tessera_kernels.paged_attention import reference
 from tessera_kernels.rms_norm import cpu
 
@@ -153,7 +153,7 @@ def texts(engine: SequenceEngine, asked: list[Generate]) -> dict[str, list[int]]
     found: dict[str, list[int]] = {}
     while engine.has_work():
         for answer in engine.step():
-            assert isinstance(answer, Tokens), answer
+            assert isinstance(answer, GeneratedTokens), answer
             found.setdefault(answer.request_id, []).extend(answer.token_ids)
     engine.scheduler.check_integrity()
     assert engine.integrity_faults == 0

@@ -16,7 +16,7 @@ from tessera.sequence.runner.sequence_runner import SequenceRunner
 from tessera.sequence.speculation.draft_model import DraftModel
 from tessera.sequence.start import start_sequence_engine
 from tessera.settings.sequence import SequenceEngineSettings
-from tessera.wire.engine import Cancel, Generate, Ready, Sampling, Tokens
+from tessera.wire.engine import Cancel, Generate, GeneratedTokens, Ready, Sampling
 
 VOCABULARY = 97
 PROMPTS = [[5, 9, 33, 7, 50], [11] * 3 + list(range(20, 60)), [60, 3], list(range(70, 90))]
@@ -69,7 +69,7 @@ def texts(engine: SequenceEngine, temperature: float, **more) -> dict[str, list[
     found: dict[str, list[int]] = {}
     while engine.has_work():
         for answer in engine.step():
-            assert isinstance(answer, Tokens), answer
+            assert isinstance(answer, GeneratedTokens), answer
             found.setdefault(answer.request_id, []).extend(answer.token_ids)
     engine.scheduler.check_integrity()
     return found

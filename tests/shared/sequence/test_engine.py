@@ -15,7 +15,7 @@ from tessera.sequence.runner.image_encoder import Features
 from tessera.sequence.runner.sequence_runner import SequenceRunner
 from tessera.sequence.speculation.policy import Speculation
 from tessera.settings.sequence import SequenceEngineSettings
-from tessera.wire.engine import Array, Embed, Embedded, Failed, Generate, Ready, Sampling, Tokens
+from tessera.wire.engine import Array, Embed, Embedded, Failed, Generate, GeneratedTokens, Ready, Sampling
 from tessera.wire.models import Card
 
 SMALL = {
@@ -122,7 +122,7 @@ def run(engine: SequenceEngine) -> dict[str, list[int]]:
     tokens: dict[str, list[int]] = {}
     while engine.has_work():
         for answer in engine.step():
-            assert isinstance(answer, Tokens), answer
+            assert isinstance(answer, GeneratedTokens), answer
             tokens.setdefault(answer.request_id, []).extend(answer.token_ids)
     engine.scheduler.check_integrity()
     assert engine.scheduler.cache.available == engine.runner.pages
@@ -443,7 +443,7 @@ def test_images_are_encoded_one_request_a_step_and_a_broken_one_ends_only_its_ow
     engine.cancel("one too many")
     assert engine.runner.encoder.encoded == 0
     first, second = list(engine.step()), list(engine.step())
-    assert [type(answer) for answer in first] == [Failed, Tokens]
+    assert [type(answer) for answer in first] == [Failed, GeneratedTokens]
     assert {answer.request_id for answer in second} == {"beside", "fine"}
     engine.submit(with_image("left"))
     engine.cancel("left")

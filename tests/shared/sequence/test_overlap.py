@@ -15,7 +15,7 @@ from tessera.sequence.request import PENDING, SequenceRequest
 from tessera.sequence.runner.sequence_runner import SequenceRunner
 from tessera.sequence.sampling import sampler
 from tessera.settings.sequence import SequenceEngineSettings
-from tessera.wire.engine import Embed, Embedded, Failed, Generate, Ready, Sampling, Tokens
+from tessera.wire.engine import Embed, Embedded, Failed, Generate, GeneratedTokens, Ready, Sampling
 
 VOCABULARY = 61
 PAGE = 4
@@ -218,9 +218,9 @@ def test_hundreds_of_requests_with_random_cancels_leak_no_page(directory, pages,
             engine.cancel(gone)
         for answer in engine.step():
             assert answer.request_id in open_, "an answer after the end"
-            assert not isinstance(answer, Tokens) or PENDING not in answer.token_ids
+            assert not isinstance(answer, GeneratedTokens) or PENDING not in answer.token_ids
             found.setdefault(answer.request_id, []).append(answer)
-            if not isinstance(answer, Tokens) or answer.finish_reason is not None:
+            if not isinstance(answer, GeneratedTokens) or answer.finish_reason is not None:
                 open_.discard(answer.request_id)
             if isinstance(answer, Failed):
                 assert answer.error.code == "deadline_exceeded"
@@ -236,7 +236,9 @@ def test_hundreds_of_requests_with_random_cancels_leak_no_page(directory, pages,
             assert name in left or len(found[name]) == 1
             continue
         tokens = [token for answer in some for token in answer.token_ids]
-        got = [token for answer in found.get(name, []) if isinstance(answer, Tokens) for token in answer.token_ids]
+        got = [
+            token for answer in found.get(name, []) if isinstance(answer, GeneratedTokens) for token in answer.token_ids
+        ]
         assert got == (tokens[: len(got)] if name in left else tokens)
 
 
@@ -247,7 +249,7 @@ def test_a_step_that_fails_ends_its_requests_after_what_was_drawn_before(directo
     with monkeypatch.context() as patched:
         patched.setattr(engine.runner, "run", lambda _: (_ for _ in ()).throw(RuntimeError("out of memory")))
         first, second = engine.step()
-    assert isinstance(first, Tokens)
+    assert isinstance(first, GeneratedTokens)
     assert isinstance(second, Failed)
     check(engine)
     expected = answers(engine_of(directory, "off"), asked("next", PROMPTS[0]))

@@ -13,7 +13,7 @@ from tessera.errors import TesseraError
 from tessera.sequence.engine import SequenceEngine
 from tessera.sequence.runner.sequence_runner import SequenceRunner
 from tessera.settings.sequence import SequenceEngineSettings
-from tessera.wire.engine import Embed, Embedded, Failed, Generate, Ready, Sampling, Tokens
+from tessera.wire.engine import Embed, Embedded, Failed, Generate, GeneratedTokens, Ready, Sampling
 
 VOCABULARY = 61
 REQUESTS = 3000
@@ -95,9 +95,9 @@ def test_thousands_of_requests_leak_no_page_and_each_is_answered_to_its_end(dire
             engine.cancel(gone)
             cancelled += 1
         for answer in engine.step():
-            assert isinstance(answer, Tokens | Embedded | Failed), answer
+            assert isinstance(answer, GeneratedTokens | Embedded | Failed), answer
             assert answer.request_id in running, "an answer after the end"
-            if not isinstance(answer, Tokens) or answer.finish_reason is not None:
+            if not isinstance(answer, GeneratedTokens) or answer.finish_reason is not None:
                 running.discard(answer.request_id)
                 ended += 1
     assert running == set()

@@ -20,7 +20,7 @@ from tessera.sequence.request import SequenceRequest
 from tessera.sequence.runner.sequence_runner import SequenceRunner
 from tessera.sequence.sampling.sampler import sample
 from tessera.settings.sequence import SequenceEngineSettings
-from tessera.wire.engine import Failed, Generate, Grammar, Ready, Sampling, Tokens
+from tessera.wire.engine import Failed, Generate, GeneratedTokens, Grammar, Ready, Sampling
 
 STOP, SIZE = 256, 260
 
@@ -96,7 +96,7 @@ def run(engine, *, until=lambda ended: False) -> tuple[dict[str, list[int]], dic
             if isinstance(answer, Failed):
                 ended[answer.request_id] = answer.error
             else:
-                assert isinstance(answer, Tokens)
+                assert isinstance(answer, GeneratedTokens)
                 tokens.setdefault(answer.request_id, []).extend(answer.token_ids)
                 if answer.finish_reason is not None:
                     ended[answer.request_id] = answer.finish_reason

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from tessera.api.frames import cost_of_frames, guidance_of, seed_of, size_of, steps_of
+from tessera.api.generation_parameters import cost_of_frames, guidance_of, seed_of, size_of, steps_of
 from tessera.errors import InvalidRequestError
 from tessera.settings.video import VideoSettings
 from tessera.wire.images import ImageGenerationRequest

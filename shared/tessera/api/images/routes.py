@@ -19,7 +19,7 @@ from litestar import Request, Response, post
 from litestar.datastructures import State
 
 from tessera.api.images.request import cost_of_images, make_image_input, quality_of
-from tessera.api.job_resources import VideoJobs, owner_of, remove_files, ring
+from tessera.api.job_resources import JobResources, owner_of, remove_files, ring
 from tessera.api.memory_check import check_memory
 from tessera.errors import (
     ConflictError,
@@ -64,7 +64,7 @@ _OF_JOBS: Mapping[str | None, type[TesseraError]] = {
 )
 async def generate_images(request: Request[Any, Any, Any], state: State) -> Response[bytes]:
     """Waits for the images: single frames of the video model. A client that leaves stops the work at its next step."""
-    jobs: VideoJobs = state.videos
+    jobs: JobResources = state.videos
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":
         raise UnsupportedMediaError(f"content-type {kind or '(none)'!r} is not supported here; send application/json")
@@ -102,7 +102,9 @@ async def generate_images(request: Request[Any, Any, Any], state: State) -> Resp
     return json_response(answer)
 
 
-async def _made(jobs: VideoJobs, job_id: str, owner: str, given: ImageInput, wait_s: float) -> tuple[Job, list[Image]]:
+async def _made(
+    jobs: JobResources, job_id: str, owner: str, given: ImageInput, wait_s: float
+) -> tuple[Job, list[Image]]:
     """The ended job and its images.
 
     Raises:
@@ -115,7 +117,7 @@ async def _made(jobs: VideoJobs, job_id: str, owner: str, given: ImageInput, wai
     return job, [Image(b64_json=encoded, seed=given.seed + index) for index, encoded in enumerate(data)]
 
 
-async def _ended(jobs: VideoJobs, job_id: str, owner: str, wait_s: float) -> Job:
+async def _ended(jobs: JobResources, job_id: str, owner: str, wait_s: float) -> Job:
     """The job when it has ended. A Redis that is down for a while is waited for: workers do so, too."""
     # The job is failed at its deadline; its worker has a lease's time to hear of that.
     until = time.monotonic() + wait_s + jobs.settings.jobs.lease_s
@@ -141,12 +143,12 @@ def _deleted() -> ConflictError:
     return ConflictError("the images were deleted while they were made", code="cancelled")
 
 
-def _read(jobs: VideoJobs, key: str) -> str:
+def _read(jobs: JobResources, key: str) -> str:
     with jobs.artifacts.open(key) as file:
         return base64.b64encode(file.read()).decode()
 
 
-async def _forget(jobs: VideoJobs, job_id: str, owner: str) -> None:
+async def _forget(jobs: JobResources, job_id: str, owner: str) -> None:
     """Delete the job, which stops who works on it, and its files."""
     try:
         with contextlib.suppress(NotFoundError):

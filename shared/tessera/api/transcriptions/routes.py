@@ -1,7 +1,7 @@
 """Long recordings as jobs, the same in the gateway and in the speech service: it reads and writes job records.
 
 They are made by `POST /v1/audio/transcriptions` with `background=true`, which each app answers itself (it answers those
-who wait there, too) and hands on to `transcription_submission`. Does not know who hears them.
+who wait there, too) and hands on to `submission`. Does not know who transcribes them.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from litestar.datastructures import State
 from litestar.params import Parameter
 from litestar.response import Stream
 
-from tessera.api.downloads import answer
+from tessera.api.downloads import artifact_response
 from tessera.api.job_resources import (
     Cards,
+    JobResources,
     Mounted,
-    VideoJobs,
     event_before,
-    mounted,
+    mount_routes,
     owner_of,
     poll_headers,
     remove_files,
 )
-from tessera.api.transcriptions.view import job_of
+from tessera.api.transcriptions.view import transcription_job_of
 from tessera.errors import ConflictError, InvalidRequestError, NotFoundError
 from tessera.jobs.records import JobEvent
 from tessera.settings.tree import Settings
@@ -49,7 +49,7 @@ def mount_transcriptions(settings: Settings, cards: Cards) -> Mounted:
         settings: of the suite.
         cards: how this app finds the card of a transcription model.
     """
-    return mounted("transcriptions", [TranscriptionsController], settings, cards)
+    return mount_routes("transcriptions", [TranscriptionsController], settings, cards)
 
 
 class TranscriptionsController(Controller):
@@ -68,11 +68,11 @@ class TranscriptionsController(Controller):
         order: Annotated[Literal["asc", "desc"], Parameter(description="By time of creation.")] = "desc",
     ) -> Response[bytes]:
         """By time of creation, the newest first unless `order` says otherwise."""
-        jobs: VideoJobs = state.transcriptions
+        jobs: JobResources = state.transcriptions
         page = await jobs.store.list(
             kind="transcription", owner=owner_of(request), after=after, limit=limit, order=order
         )
-        shown = [job_of(job) for job in page.jobs]
+        shown = [transcription_job_of(job) for job in page.jobs]
         first, last = (shown[0].id, shown[-1].id) if shown else (None, None)
         return json_response(TranscriptionJobList(data=shown, first_id=first, last_id=last, has_more=page.has_more))
 
@@ -80,7 +80,7 @@ class TranscriptionsController(Controller):
     async def retrieve(self, request: Request[Any, Any, Any], state: State, job_id: JobId) -> Response[bytes]:
         """Status and seconds heard of all seconds; `openai-poll-after-ms` says when to ask again."""
         job = await _job(request, state, job_id)
-        return json_response(job_of(job), headers=poll_headers(job))
+        return json_response(transcription_job_of(job), headers=poll_headers(job))
 
     @get("/{job_id:str}/events", summary="Watch a transcription job.")
     async def events(self, request: Request[Any, Any, Any], state: State, job_id: JobId) -> Stream:
@@ -90,7 +90,7 @@ class TranscriptionsController(Controller):
         at the end `transcription.completed`, `transcription.failed` or `transcription.cancelled`. With the header
         `Last-Event-ID` they go on behind that event.
         """
-        jobs: VideoJobs = state.transcriptions
+        jobs: JobResources = state.transcriptions
         after = event_before(request)
         await _job(request, state, job_id)
         found = jobs.store.events(_checked(job_id), kind="transcription", owner=owner_of(request), after=after)
@@ -99,7 +99,7 @@ class TranscriptionsController(Controller):
     @delete("/{job_id:str}", status_code=200, summary="Delete a transcription job, its recording and its text.")
     async def delete_job(self, request: Request[Any, Any, Any], state: State, job_id: JobId) -> Response[bytes]:
         """A job that runs is stopped at once."""
-        jobs: VideoJobs = state.transcriptions
+        jobs: JobResources = state.transcriptions
         await jobs.store.delete(_checked(job_id), kind="transcription", owner=owner_of(request))
         await remove_files(jobs, job_id)
         return json_response(TranscriptionJobDeleted(id=job_id))
@@ -107,9 +107,9 @@ class TranscriptionsController(Controller):
     @post("/{job_id:str}/cancel", status_code=200, summary="Stop a transcription job but keep its record.")
     async def cancel(self, request: Request[Any, Any, Any], state: State, job_id: JobId) -> Response[bytes]:
         """As OpenAI's background responses are cancelled: the job becomes `cancelled`, at once or when it stops."""
-        jobs: VideoJobs = state.transcriptions
+        jobs: JobResources = state.transcriptions
         job = await jobs.store.cancel(_checked(job_id), kind="transcription", owner=owner_of(request))
-        return json_response(job_of(job), headers=poll_headers(job))
+        return json_response(transcription_job_of(job), headers=poll_headers(job))
 
     @route(
         "/{job_id:str}/content",
@@ -139,7 +139,7 @@ class TranscriptionsController(Controller):
                 f"`response_format` is {chosen!r}; this transcript has {known}", param="response_format"
             )
         name = f"{job_id}.{artifact.key.rpartition('.')[2]}"
-        return await answer(request, state.transcriptions.artifacts, artifact, filename=name)
+        return await artifact_response(request, state.transcriptions.artifacts, artifact, filename=name)
 
 
 async def _shown(events: AsyncGenerator[tuple[JobEvent, Job]]) -> AsyncIterator[bytes]:
@@ -156,11 +156,11 @@ async def _shown(events: AsyncGenerator[tuple[JobEvent, Job]]) -> AsyncIterator[
             )
             if not happened.last:
                 then = msgspec.structs.replace(then, artifacts={}, ended_at=None, expires_at=None)
-            yield event(job_of(then), f"transcription.{happened.name}", identity=happened.id)
+            yield event(transcription_job_of(then), f"transcription.{happened.name}", identity=happened.id)
 
 
 async def _job(request: Request[Any, Any, Any], state: State, job_id: str) -> Job:
-    jobs: VideoJobs = state.transcriptions
+    jobs: JobResources = state.transcriptions
     return await jobs.store.get(_checked(job_id), kind="transcription", owner=owner_of(request))
 
 

@@ -17,11 +17,11 @@ from typing import Any
 import msgspec
 from litestar import Request, Response
 
-from tessera.api.job_resources import VideoJobs, idempotency_of, owner_of, poll_headers, remove_files, ring
+from tessera.api.job_resources import JobResources, idempotency_of, owner_of, poll_headers, remove_files, ring
 from tessera.api.transcriptions.request import cost_of_recording, hash_of, input_of, is_background, read_transcription
-from tessera.api.transcriptions.view import job_of
+from tessera.api.transcriptions.view import transcription_job_of
 from tessera.errors import InvalidRequestError, PayloadTooLargeError, TesseraError, UnsupportedMediaError
-from tessera.jobs.artifacts.store import Pending
+from tessera.jobs.artifacts.store import UnfinishedArtifact
 from tessera.jobs.queues import queue_of_transcriptions
 from tessera.jobs.records import Created
 from tessera.jobs.webhooks import checked_webhook
@@ -42,7 +42,7 @@ def announced_bytes(request: Request[Any, Any, Any]) -> int:
     return request.content_length or 0
 
 
-async def accept_form(request: Request[Any, Any, Any], jobs: VideoJobs, form: Form) -> Response[bytes]:
+async def accept_form(request: Request[Any, Any, Any], jobs: JobResources, form: Form) -> Response[bytes]:
     """Accept a recording that is in memory. Raises as `accept_stream` does."""
     unknown = next((name for name in form.files if name != FILE), None)
     if unknown is not None:
@@ -63,7 +63,7 @@ async def accept_form(request: Request[Any, Any, Any], jobs: VideoJobs, form: Fo
     return await _submit(request, jobs, job_id, body, uploaded)
 
 
-async def accept_stream(request: Request[Any, Any, Any], jobs: VideoJobs) -> Response[bytes]:
+async def accept_stream(request: Request[Any, Any, Any], jobs: JobResources) -> Response[bytes]:
     """Accept a recording that goes to the artifact store as it comes. `background=true` has to come before the file.
 
     Raises:
@@ -92,10 +92,10 @@ async def accept_stream(request: Request[Any, Any, Any], jobs: VideoJobs) -> Res
 
 
 @asynccontextmanager
-async def _stored(jobs: VideoJobs, key: str) -> AsyncIterator[Path]:
+async def _stored(jobs: JobResources, key: str) -> AsyncIterator[Path]:
     """Where to write an artifact, which is stored at the end unless something goes wrong."""
     context = jobs.artifacts.create(key, _CONTENT_TYPE)
-    pending: Pending = await asyncio.to_thread(context.__enter__)
+    pending: UnfinishedArtifact = await asyncio.to_thread(context.__enter__)
     try:
         yield pending.path
     except BaseException as error:
@@ -104,7 +104,7 @@ async def _stored(jobs: VideoJobs, key: str) -> AsyncIterator[Path]:
     await asyncio.to_thread(context.__exit__, None, None, None)
 
 
-async def _checked(jobs: VideoJobs, fields: dict[str, Any]) -> TranscriptionRequest:
+async def _checked(jobs: JobResources, fields: dict[str, Any]) -> TranscriptionRequest:
     body = read_transcription(fields)
     await jobs.cards(body.model)
     checked_webhook(body.webhook_url, jobs.settings.webhooks)
@@ -119,7 +119,7 @@ def _require_background(fields: dict[str, Any]) -> None:
         )
 
 
-def _check_size(jobs: VideoJobs, size: int) -> None:
+def _check_size(jobs: JobResources, size: int) -> None:
     most = jobs.settings.speech.max_job_bytes
     if size > most:
         raise PayloadTooLargeError(
@@ -128,7 +128,7 @@ def _check_size(jobs: VideoJobs, size: int) -> None:
 
 
 async def _submit(
-    request: Request[Any, Any, Any], jobs: VideoJobs, job_id: str, body: TranscriptionRequest, uploaded: Uploaded
+    request: Request[Any, Any, Any], jobs: JobResources, job_id: str, body: TranscriptionRequest, uploaded: Uploaded
 ) -> Response[bytes]:
     """The rest once the file is stored: 202 with the job, or with the one that an idempotency key stands for."""
     try:
@@ -143,11 +143,13 @@ async def _submit(
     else:
         await ring(jobs.bell, created.job)
     replayed = {"idempotent-replayed": "true"} if created.replayed else {}
-    return json_response(job_of(created.job), status=202, headers={**poll_headers(created.job), **replayed})
+    return json_response(
+        transcription_job_of(created.job), status=202, headers={**poll_headers(created.job), **replayed}
+    )
 
 
 async def _create(
-    request: Request[Any, Any, Any], jobs: VideoJobs, job_id: str, body: TranscriptionRequest, uploaded: Uploaded
+    request: Request[Any, Any, Any], jobs: JobResources, job_id: str, body: TranscriptionRequest, uploaded: Uploaded
 ) -> Created:
     speakers = None
     if body.known_speaker_references:

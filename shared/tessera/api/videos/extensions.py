@@ -14,8 +14,8 @@ import msgspec
 from litestar import Request, Response, post
 from litestar.datastructures import State
 
-from tessera.api.frames import seed_of
-from tessera.api.job_resources import VideoJobs, idempotency_of, owner_of
+from tessera.api.generation_parameters import seed_of
+from tessera.api.job_resources import JobResources, idempotency_of, owner_of
 from tessera.api.memory_check import check_memory
 from tessera.api.videos.request import ImageUpload, body_hash, check_limits
 from tessera.api.videos.submission import Submission, submit
@@ -42,7 +42,7 @@ from tessera.wire.videos import VideoEditRequest, VideoExtendRequest
 async def extend_video(request: Request[Any, Any, Any], state: State) -> Response[bytes]:
     """A new job whose clip begins with the old one and goes on from its last frame, by the same model, at the same size
     and rate. For models that start from a given frame."""
-    jobs: VideoJobs = state.videos
+    jobs: JobResources = state.videos
     form, is_form = await read_form(request)
     _refuse_files(form)
     body = await request.body()

@@ -12,7 +12,14 @@ import hashlib
 
 import msgspec
 
-from tessera.api.frames import cost_of_frames, guidance_of, second_guidance_of, seed_of, size_of, steps_of
+from tessera.api.generation_parameters import (
+    cost_of_frames,
+    guidance_of,
+    second_guidance_of,
+    seed_of,
+    size_of,
+    steps_of,
+)
 from tessera.api.videos.image_dimensions import image_size, image_type
 from tessera.errors import InvalidRequestError, PayloadTooLargeError, UnsupportedMediaError
 from tessera.jobs.artifacts.store import ArtifactStore

@@ -1,7 +1,7 @@
 """`/v1/videos` as OpenAI has it, the same in the gateway and in the video service: it reads and writes job records.
 
-Each app calls `mount` once and passes on what it gets. Does not know who makes the video, nor which keys there are: the
-owner is what the key middleware put into the scope.
+Each app calls `mount_videos` once and passes on what it gets. Does not know who makes the video, nor which keys there
+are: the owner is what the key middleware put into the scope.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from litestar.params import Parameter
 from litestar.response import Stream
 from litestar.types import ControllerRouterHandler
 
-from tessera.api.downloads import answer
+from tessera.api.downloads import artifact_response
 from tessera.api.images.routes import generate_images
 from tessera.api.job_resources import (
     Cards,
+    JobResources,
     Mounted,
-    VideoJobs,
     event_before,
     idempotency_of,
-    mounted,
+    mount_routes,
     owner_of,
     poll_headers,
     remove_files,
@@ -68,7 +68,7 @@ MAX_LIST = 100
 FORM_OVERHEAD_BYTES = 256 * 1024
 
 
-def mount(settings: Settings, cards: Cards) -> Mounted:
+def mount_videos(settings: Settings, cards: Cards) -> Mounted:
     """Make the video routes of an app. Connects to nothing yet, and works again by itself after Redis was down.
 
     Args:
@@ -80,7 +80,7 @@ def mount(settings: Settings, cards: Cards) -> Mounted:
     handlers: list[ControllerRouterHandler] = [VideosController, extend_video, edit_video, generate_images]
     router = Router("/", route_handlers=handlers, request_max_body_size=body_limit)
 
-    return mounted("videos", [router], settings, cards)
+    return mount_routes("videos", [router], settings, cards)
 
 
 class VideosController(Controller):
@@ -99,7 +99,7 @@ class VideosController(Controller):
     )
     async def create(self, request: Request[Any, Any, Any], state: State) -> Response[bytes]:
         """Answers at once with a job to poll. An `Idempotency-Key` header makes repeating the request safe."""
-        jobs: VideoJobs = state.videos
+        jobs: JobResources = state.videos
         form, is_form = await read_form(request)
         asked = read_request(form, await request.body(), is_form=is_form)
         card = await jobs.cards(asked.model)
@@ -122,7 +122,7 @@ class VideosController(Controller):
 
         The noise that it begins with is the same, so what the prompts have in common tends to stay where it was.
         """
-        jobs: VideoJobs = state.videos
+        jobs: JobResources = state.videos
         form, is_form = await read_form(request)
         asked = read_remix(form, await request.body(), is_form=is_form)
         source = await _job(request, state, video_id)
@@ -156,7 +156,7 @@ class VideosController(Controller):
         order: Annotated[Literal["asc", "desc"], Parameter(description="By time of creation.")] = "desc",
     ) -> Response[bytes]:
         """By time of creation, the newest first unless `order` says otherwise."""
-        jobs: VideoJobs = state.videos
+        jobs: JobResources = state.videos
         page = await jobs.store.list(kind="video", owner=owner_of(request), after=after, limit=limit, order=order)
         videos = [video_of(job) for job in page.jobs]
         first, last = (videos[0].id, videos[-1].id) if videos else (None, None)
@@ -176,7 +176,7 @@ class VideosController(Controller):
         JPEG of what it looks like now, as `image_url`; every `video.preview_steps`), and at the end `video.completed`
         or `video.failed`. With the header `Last-Event-ID` they go on behind that event.
         """
-        jobs: VideoJobs = state.videos
+        jobs: JobResources = state.videos
         after = event_before(request)
         await _job(request, state, video_id)
         found = jobs.store.events(checked_id(video_id), kind="video", owner=owner_of(request), after=after)
@@ -185,7 +185,7 @@ class VideosController(Controller):
     @delete("/{video_id:str}", status_code=200, summary="Delete a video and its files.")
     async def delete_video(self, request: Request[Any, Any, Any], state: State, video_id: VideoId) -> Response[bytes]:
         """A job that runs is stopped at its next step."""
-        jobs: VideoJobs = state.videos
+        jobs: JobResources = state.videos
         await jobs.store.delete(checked_id(video_id), kind="video", owner=owner_of(request))
         await remove_files(jobs, video_id)
         return json_response(VideoDeleted(id=video_id))
@@ -193,7 +193,7 @@ class VideosController(Controller):
     @post("/{video_id:str}/cancel", status_code=200, summary="Stop a video job but keep its record.")
     async def cancel(self, request: Request[Any, Any, Any], state: State, video_id: VideoId) -> Response[bytes]:
         """Beyond OpenAI. A job that runs stops at its next step and becomes `failed` with the code `cancelled`."""
-        jobs: VideoJobs = state.videos
+        jobs: JobResources = state.videos
         job = await jobs.store.cancel(checked_id(video_id), kind="video", owner=owner_of(request))
         return json_response(video_of(job), headers=poll_headers(job))
 
@@ -220,7 +220,7 @@ class VideosController(Controller):
             known = ", ".join(sorted(job.artifacts))
             raise InvalidRequestError(f"`variant` is {variant!r}; this video has {known}", param="variant")
         name = f"{video_id}{'' if variant == 'video' else '-' + variant}.{artifact.key.rpartition('.')[2]}"
-        return await answer(request, state.videos.artifacts, artifact, filename=name)
+        return await artifact_response(request, state.videos.artifacts, artifact, filename=name)
 
 
 async def _shown(events: AsyncGenerator[tuple[JobEvent, Job]]) -> AsyncIterator[bytes]:
@@ -238,5 +238,5 @@ async def _shown(events: AsyncGenerator[tuple[JobEvent, Job]]) -> AsyncIterator[
 
 
 async def _job(request: Request[Any, Any, Any], state: State, video_id: str) -> Job:
-    jobs: VideoJobs = state.videos
+    jobs: JobResources = state.videos
     return await jobs.store.get(checked_id(video_id), kind="video", owner=owner_of(request))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 
-from tessera.api.job_resources import VideoJobs, remove_files, ring
+from tessera.api.job_resources import JobResources, remove_files, ring
 from tessera.api.videos.request import ImageUpload, cost_of
 from tessera.errors import TesseraError
 from tessera.jobs.queues import queue_of
@@ -30,7 +30,7 @@ class Submission:
     image: ImageUpload | None
 
 
-async def submit(jobs: VideoJobs, owner: str, submission: Submission) -> Created:
+async def submit(jobs: JobResources, owner: str, submission: Submission) -> Created:
     """Accept a job, or find the one that an idempotency key stands for.
 
     Raises:

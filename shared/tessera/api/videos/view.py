@@ -7,7 +7,7 @@ import re
 import msgspec
 from litestar import Response
 
-from tessera.api.job_resources import poll_headers, rounded
+from tessera.api.job_resources import poll_headers, rounded_seconds
 from tessera.errors import NotFoundError
 from tessera.jobs.records import Created
 from tessera.web.app import json_response
@@ -32,8 +32,8 @@ def video_of(job: Job) -> Video:
         created_at=int(job.created_at),
         completed_at=int(job.ended_at) if job.status == "completed" and job.ended_at is not None else None,
         expires_at=int(job.expires_at) if job.expires_at is not None else None,
-        estimated_start_at=rounded(job.estimated_start_at),
-        estimated_completion_at=rounded(job.estimated_end_at),
+        estimated_start_at=rounded_seconds(job.estimated_start_at),
+        estimated_completion_at=rounded_seconds(job.estimated_end_at),
         error=VideoError(code=job.error.code, message=job.error.message) if job.error and status == "failed" else None,
         remixed_from_video_id=given.remixed_from,
         extended_from_video_id=given.extends,

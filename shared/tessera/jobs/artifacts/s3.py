@@ -22,7 +22,7 @@ import s3fs
 from fsspec.asyn import sync
 
 from tessera.errors import NotFoundError, UnavailableError
-from tessera.jobs.artifacts.store import Pending, described, incoming, parts_of, remove_abandoned
+from tessera.jobs.artifacts.store import UnfinishedArtifact, describe, open_incoming, parts_of, remove_abandoned
 from tessera.settings.jobs import ArtifactSettings
 from tessera.wire.jobs import Artifact
 
@@ -68,12 +68,12 @@ class S3Artifacts:
         self._timeout_s = settings.timeout_s
 
     @contextmanager
-    def create(self, key: str, content_type: str) -> Iterator[Pending]:
+    def create(self, key: str, content_type: str) -> Iterator[UnfinishedArtifact]:
         """See `ArtifactStore.create`."""
         path = self._path(key)
-        with incoming(self.outgoing, key) as pending:
+        with open_incoming(self.outgoing, key) as pending:
             yield pending
-            stored = described(pending.path, key, content_type)
+            stored = describe(pending.path, key, content_type)
             with _answering():
                 self._bounded(
                     self._files._put_file(
@@ -94,7 +94,7 @@ class S3Artifacts:
         path = self._path(key)
         with _answering(key):
             size = int(self._files.info(path)["size"])
-        return cast("BinaryIO", _Reader(self._files, path, key, size))
+        return cast("BinaryIO", _ObjectReader(self._files, path, key, size))
 
     def discard(self, key: str) -> None:
         """See `ArtifactStore.discard`."""
@@ -134,7 +134,7 @@ class S3Artifacts:
         return "/".join((self.root, *parts_of(key)))
 
 
-class _Reader(io.RawIOBase):
+class _ObjectReader(io.RawIOBase):
     """A stored object for reading, from any place."""
 
     def __init__(self, files: Any, path: str, key: str, size: int) -> None:

@@ -32,7 +32,7 @@ _INCOMING = "_incoming"
 STALE_S = 24 * 3600
 
 
-class Pending:
+class UnfinishedArtifact:
     """A file being made: write to `path`, then leave the context; then `artifact` says what was stored."""
 
     def __init__(self, path: Path) -> None:
@@ -53,8 +53,8 @@ class Pending:
 class ArtifactStore(Protocol):
     """Files by key. Safe to use from several threads and processes."""
 
-    def create(self, key: str, content_type: str) -> AbstractContextManager[Pending]:
-        """A context with a `Pending`; the file is published when the context is left without an error.
+    def create(self, key: str, content_type: str) -> AbstractContextManager[UnfinishedArtifact]:
+        """A context with a `UnfinishedArtifact`; the file is published when the context is left without an error.
 
         Raises:
             StorageFullError: there is no room; nothing is published.
@@ -99,12 +99,12 @@ class DirectoryArtifacts:
         self.directory = directory
 
     @contextmanager
-    def create(self, key: str, content_type: str) -> Iterator[Pending]:
+    def create(self, key: str, content_type: str) -> Iterator[UnfinishedArtifact]:
         """See `ArtifactStore.create`."""
         final = self._path(key)
-        with incoming(self.directory / _INCOMING, key) as pending:
+        with open_incoming(self.directory / _INCOMING, key) as pending:
             yield pending
-            stored = described(pending.path, key, content_type, flush=True)
+            stored = describe(pending.path, key, content_type, flush=True)
             final.parent.mkdir(parents=True, exist_ok=True)
             pending.path.replace(final)
             _flush_directory(final.parent)
@@ -156,19 +156,19 @@ def parts_of(key: str) -> list[str]:
 
 
 @contextmanager
-def incoming(directory: Path, key: str) -> Iterator[Pending]:
+def open_incoming(directory: Path, key: str) -> Iterator[UnfinishedArtifact]:
     """A file that is being made in a directory of its own; it is gone afterwards unless it was moved.
 
     Raises:
         StorageFullError: there is no room, also within the context.
     """
-    pending: Pending | None = None
+    pending: UnfinishedArtifact | None = None
     try:
         directory.mkdir(parents=True, exist_ok=True)
         prefix, suffix = f"{key.replace('/', '.')}-", Path(key).suffix
         descriptor, name = tempfile.mkstemp(prefix=prefix, suffix=suffix, dir=directory)
         os.close(descriptor)
-        pending = Pending(Path(name))
+        pending = UnfinishedArtifact(Path(name))
         yield pending
     except OSError as error:
         if error.errno in _NO_ROOM:
@@ -182,7 +182,7 @@ def incoming(directory: Path, key: str) -> Iterator[Pending]:
             pending.path.unlink(missing_ok=True)
 
 
-def described(path: Path, key: str, content_type: str, *, flush: bool = False) -> Artifact:
+def describe(path: Path, key: str, content_type: str, *, flush: bool = False) -> Artifact:
     """Size and checksum of a finished file; with `flush` it is on its disk, too."""
     with path.open("rb") as file:
         if flush:

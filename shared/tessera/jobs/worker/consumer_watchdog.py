@@ -12,33 +12,39 @@ import time
 from collections.abc import Callable
 
 from tessera.errors import UnavailableError
-from tessera.jobs.worker.runner import Runner
+from tessera.jobs.worker.runner import JobRunner
 from tessera.jobs.worker_store import WorkerStore
 
 logger = logging.getLogger(__name__)
 
 
-class Hearing:
+class ConsumerWatchdog:
     """A thread that looks.
 
     Args:
         store: where the rings are.
         queue: that the worker listens to.
         runner: what the worker does with them.
-        deaf_after_s: how long rings may wait while the worker is idle. Well above the consumer's own reconnecting.
-        on_deaf: called once, from the thread.
+        stalled_after_s: how long rings may wait while the worker is idle. Well above the consumer's own reconnecting.
+        on_stalled: called once, from the thread.
     """
 
     def __init__(
-        self, store: WorkerStore, queue: str, runner: Runner, *, deaf_after_s: float, on_deaf: Callable[[], None]
+        self,
+        store: WorkerStore,
+        queue: str,
+        runner: JobRunner,
+        *,
+        stalled_after_s: float,
+        on_stalled: Callable[[], None],
     ) -> None:
         self.store = store
         self.queue = queue
         self.runner = runner
-        self.deaf_after_s = deaf_after_s
-        self.on_deaf = on_deaf
+        self.stalled_after_s = stalled_after_s
+        self.on_stalled = on_stalled
         self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="hearing", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="consumer watchdog", daemon=True)
 
     def start(self) -> None:
         """Begin."""
@@ -51,16 +57,16 @@ class Hearing:
 
     def _run(self) -> None:
         silent_since: float | None = None
-        heard = self.runner.heard
-        while not self._closing.wait(self.deaf_after_s / 10):
+        heard = self.runner.rings_received
+        while not self._closing.wait(self.stalled_after_s / 10):
             now = time.monotonic()
-            if self.runner.heard != heard or self.runner.busy or not self._rings_wait():
-                heard, silent_since = self.runner.heard, None
+            if self.runner.rings_received != heard or self.runner.busy or not self._rings_wait():
+                heard, silent_since = self.runner.rings_received, None
             elif silent_since is None:
                 silent_since = now
-            elif now - silent_since >= self.deaf_after_s:
+            elif now - silent_since >= self.stalled_after_s:
                 logger.error("rings wait in %s and this idle worker hears none of them", self.queue)
-                self.on_deaf()
+                self.on_stalled()
                 return
 
     def _rings_wait(self) -> bool:

@@ -16,25 +16,30 @@ from celery.exceptions import CPendingDeprecationWarning, SecurityWarning
 from tessera.jobs.bell import listen
 from tessera.jobs.reaper import Reaper
 from tessera.jobs.records import WorkerInfo
-from tessera.jobs.worker.consumer_watchdog import Hearing
-from tessera.jobs.worker.presence import Presence
-from tessera.jobs.worker.runner import Runner
+from tessera.jobs.worker.consumer_watchdog import ConsumerWatchdog
+from tessera.jobs.worker.registration import WorkerRegistration
+from tessera.jobs.worker.runner import JobRunner
 
-DEAF_AFTER_S = 90.0
-DEAF_STATUS = 3
+STALLED_AFTER_S = 90.0
+STALLED_EXIT_STATUS = 3
 
 
-def serve_jobs(app: celery.Celery, runner: Runner, info: WorkerInfo) -> int:
-    """Do jobs until a signal. Returns Celery's exit status; ends the process with `DEAF_STATUS` when it hears no more.
+def serve_jobs(app: celery.Celery, runner: JobRunner, info: WorkerInfo) -> int:
+    """Do jobs until a signal. Returns Celery's exit status; ends the process with `STALLED_EXIT_STATUS` when its
+    consumer receives no rings any more.
 
     Args:
         app: Celery's.
         runner: with the handlers.
         info: how the worker is known to others.
     """
-    presence, reaper = Presence(runner.store, info), Reaper(runner.store, runner.artifacts, runner.bell)
-    hearing = Hearing(
-        runner.store, runner.queue, runner, deaf_after_s=DEAF_AFTER_S, on_deaf=lambda: os._exit(DEAF_STATUS)
+    registration, reaper = WorkerRegistration(runner.store, info), Reaper(runner.store, runner.artifacts, runner.bell)
+    watchdog = ConsumerWatchdog(
+        runner.store,
+        runner.queue,
+        runner,
+        stalled_after_s=STALLED_AFTER_S,
+        on_stalled=lambda: os._exit(STALLED_EXIT_STATUS),
     )
 
     def drain(**_: Any) -> None:
@@ -48,7 +53,7 @@ def serve_jobs(app: celery.Celery, runner: Runner, info: WorkerInfo) -> int:
     listen(app, runner.run)
     signals.setup_logging.connect(keep_our_logging, weak=False)
     signals.worker_shutting_down.connect(drain, weak=False)
-    for thread in (presence, reaper, hearing):
+    for thread in (registration, reaper, watchdog):
         thread.start()
     try:
         celery_worker = app.Worker(
@@ -64,5 +69,5 @@ def serve_jobs(app: celery.Celery, runner: Runner, info: WorkerInfo) -> int:
         celery_worker.start()
         return int(celery_worker.exitcode or 0)
     finally:
-        for thread in (hearing, reaper, presence):
+        for thread in (watchdog, reaper, registration):
             thread.close()

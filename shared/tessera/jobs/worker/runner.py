@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 RETRY_EVERY_S = 0.5
 RENEWALS_PER_LEASE = 3
-TELL_EVERY_S = 0.1
+RENEW_AT_MOST_EVERY_S = 0.1
 """Progress is written and told no more often: a model whose steps take milliseconds would keep Redis, services and
 whoever watches as busy as itself. Whether it has to stop a job still learns at each step."""
 StopReason = Literal["cancelled", "late", "lost", "draining"]
@@ -128,7 +128,7 @@ Outcome = Ending | Literal["gone", "draining"]
 """What became of a job. `gone`: none waits. `draining`: this process is to end and has not looked."""
 
 
-class Runner:
+class JobRunner:
     """Does the jobs of a queue, one or several at a time (one thread each).
 
     A ring says that jobs wait, not which is next: the store knows whose turn it is. A thread that was rung for goes on
@@ -163,8 +163,8 @@ class Runner:
         self.bell = bell
         self.handlers = dict(handlers)
         self.worker = worker
-        self.heard = 0
-        """Rings so far."""
+        self.rings_received = 0
+        """Rings received since the process began."""
         self._working = 0
         self._draining = threading.Event()
         self._counting = threading.Lock()
@@ -185,7 +185,7 @@ class Runner:
             What became of each, the last of them `gone` or `draining`.
         """
         with self._counting:
-            self.heard += 1
+            self.rings_received += 1
             self._working += 1
         outcomes: list[Outcome] = []
         try:
@@ -333,7 +333,7 @@ class Runner:
                     held = self.store.renew(
                         lease, progress=progress, checkpoint=checkpoint, preview=preview, measure=context.measure
                     )
-                    due, wait_s = time.monotonic() + TELL_EVERY_S, every_s
+                    due, wait_s = time.monotonic() + RENEW_AT_MOST_EVERY_S, every_s
             except UnavailableError:
                 closing.wait(RETRY_EVERY_S)
                 continue

@@ -12,7 +12,7 @@ from tessera.sequence.request import SequenceRequest
 from tessera.sequence.sampling.sampler import Sampled, sample
 from tessera.sequence.scheduler import Scheduler
 from tessera.sequence.speculation.policy import Speculation
-from tessera.wire.engine import FromEngine, Tokens
+from tessera.wire.engine import FromEngine, GeneratedTokens
 
 
 def sample_on(
@@ -50,9 +50,9 @@ def sample_on(
         for (chunk, place, behind), one in zip(rows, found, strict=True):
             answer = take(chunk.request, one)
             answers.append(answer)
-            taken = answer.token_ids if isinstance(answer, Tokens) else []  # a grammar may have added some
+            taken = answer.token_ids if isinstance(answer, GeneratedTokens) else []  # a grammar may have added some
             right = _agree(taken, chunk.guess[behind:])
-            if isinstance(answer, Tokens) and answer.finish_reason is None:
+            if isinstance(answer, GeneratedTokens) and answer.finish_reason is None:
                 scheduler.confirm(chunk.request, right)
                 if right == len(taken):
                     on.append((chunk, place + right, behind + right))

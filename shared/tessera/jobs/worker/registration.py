@@ -11,12 +11,12 @@ from tessera.jobs.worker_store import WorkerStore
 
 logger = logging.getLogger(__name__)
 
-EVERY_S = 1.0
-MISSED = 5
+REGISTER_EVERY_S = 1.0
+MISSED_REGISTRATIONS = 5
 """Turns a worker may miss before it counts as gone."""
 
 
-class Presence:
+class WorkerRegistration:
     """A thread that registers a worker again and again.
 
     Args:
@@ -46,8 +46,8 @@ class Presence:
     def _run(self) -> None:
         while True:
             try:
-                self.store.register_worker(self.worker, seconds=EVERY_S * MISSED)
+                self.store.register_worker(self.worker, seconds=REGISTER_EVERY_S * MISSED_REGISTRATIONS)
             except UnavailableError:
                 logger.debug("not registered this time: Redis is down")
-            if self._closing.wait(EVERY_S):
+            if self._closing.wait(REGISTER_EVERY_S):
                 return

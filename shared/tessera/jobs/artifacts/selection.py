@@ -7,7 +7,7 @@ from tessera.jobs.artifacts.store import ArtifactStore, DirectoryArtifacts
 from tessera.settings.tree import Settings
 
 
-def make_artifacts(settings: Settings) -> ArtifactStore:
+def make_artifact_store(settings: Settings) -> ArtifactStore:
     """The store of a suite. Connects to nothing yet.
 
     Raises:

@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 
 from litestar import Litestar
 
-from tessera.jobs.artifacts.places import make_artifacts
+from tessera.jobs.artifacts.selection import make_artifact_store
 from tessera.jobs.bell import make_bell
 from tessera.jobs.reaper import Reaper
 from tessera.jobs.records import Counts
@@ -22,7 +22,7 @@ from tessera.settings.tree import Settings
 from tessera.web.app import Lifespan
 
 
-def keeping(settings: Settings, *, on_counts: Callable[[Counts], None] = lambda _: None) -> Lifespan:
+def maintain_jobs(settings: Settings, *, on_counts: Callable[[Counts], None] = lambda _: None) -> Lifespan:
     """The lifespan of an app that keeps jobs.
 
     Args:
@@ -35,7 +35,7 @@ def keeping(settings: Settings, *, on_counts: Callable[[Counts], None] = lambda 
         store = WorkerStore(settings.redis_url, timeout_s=settings.redis.timeout_s, settings=settings.jobs)
         told = AsyncJobStore(settings.redis_url, timeout_s=settings.redis.timeout_s, settings=settings.jobs)
         bell = make_bell(settings)
-        reaper = Reaper(store, make_artifacts(settings), bell, on_counts=on_counts)
+        reaper = Reaper(store, make_artifact_store(settings), bell, on_counts=on_counts)
         reaper.start()
         webhooks = Webhooks(told, settings.webhooks)
         webhooks.start()

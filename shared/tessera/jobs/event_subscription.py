@@ -26,7 +26,7 @@ LISTEN_S = 0.5
 END_S = 2.0
 
 
-class Watchers:
+class EventSubscription:
     """Who watches which job, and the subscription, which is there while anybody watches.
 
     Args:
@@ -40,7 +40,7 @@ class Watchers:
         self._closing = False
 
     @contextlib.contextmanager
-    def watching(self, job_id: str) -> Iterator[asyncio.Event]:
+    def subscribe(self, job_id: str) -> Iterator[asyncio.Event]:
         """An event that is set when something happened to a job; clear it before looking."""
         woken = asyncio.Event()
         self._woken[job_id].add(woken)
@@ -76,7 +76,7 @@ class Watchers:
                 await asyncio.sleep(AGAIN_S)
 
 
-async def wait(woken: asyncio.Event) -> None:
+async def wait_for_event(woken: asyncio.Event) -> None:
     """Until something happened, or it is time to look again."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(LOOK_EVERY_S):
