@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import soundfile
 
-from tessera_speech.starter.espeak import Teacher
+from tessera_speech.starter.espeak import EspeakTeacher
 from tessera_speech.starter.transcription import sentences, voices
 
 SPEECH = "english-voices"
@@ -124,7 +124,7 @@ def test_what_was_spoken_can_be_transcribed_from_any_format(suite: Any, form: st
 
 def test_words_that_were_spoken_are_written_down(suite: Any) -> None:
     random = np.random.default_rng(5)
-    teacher, right, words = Teacher(), 0, 0
+    teacher, right, words = EspeakTeacher(), 0, 0
     for _ in range(5):
         said = sentences.held_out(random)
         sound = voices.say(teacher, said, voices.held_out_manner(random))

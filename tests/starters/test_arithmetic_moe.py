@@ -30,18 +30,18 @@ MEBIBYTE = 1 << 20
 
 
 @cache
-def trained_on(task: str) -> list[data.Question]:
+def trained_on(task: str) -> list[data.ArithmeticQuestion]:
     random = np.random.default_rng(17)
     return [data.draw(random, task, "train", phrasing="train") for _ in range(DRAWN)]
 
 
 @cache
-def all_judged() -> list[data.Question]:
+def all_judged() -> list[data.ArithmeticQuestion]:
     return held_out(23, DRAWN)
 
 
 @cache
-def judged_on(task: str) -> list[data.Question]:
+def judged_on(task: str) -> list[data.ArithmeticQuestion]:
     return [question for question in all_judged() if question.task == task]
 
 

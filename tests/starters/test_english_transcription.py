@@ -66,7 +66,9 @@ def test_a_shard_follows_from_its_seed_and_fits_ctc(tmp_path: Path, monkeypatch:
 
     monkeypatch.setattr(data, "UTTERANCES", 6)
     extractor, tokenizer = model.extractor(), model.tokenizer()
-    pools = [data.Pool(tmp_path / name, seed, extractor, tokenizer) for name, seed in (("a", 1), ("b", 1), ("c", 2))]
+    pools = [
+        data.ShardPool(tmp_path / name, seed, extractor, tokenizer) for name, seed in (("a", 1), ("b", 1), ("c", 2))
+    ]
     for pool in pools:
         pool.require(data.EASY_SHARDS + 1)
     first, again, other = (pool.batch(np.random.default_rng(0), 2000) for pool in pools)
@@ -88,7 +90,7 @@ def test_a_neural_voice_is_drawn_more_often_and_has_no_labels(tmp_path: Path, mo
     monkeypatch.setattr(data, "UTTERANCES", 2)
     monkeypatch.setattr(data, "EASY_SHARDS", 0)
     monkeypatch.setattr(data, "FORMANT_SHARDS", 1)
-    pool = data.Pool(tmp_path, 3, model.extractor(), model.tokenizer())
+    pool = data.ShardPool(tmp_path, 3, model.extractor(), model.tokenizer())
     pool.require(2)
     numbers = pool._order[:, 0].tolist()
     assert (numbers.count(0), numbers.count(1)) == (2, 2 * data.NEURAL_TIMES)
@@ -99,9 +101,9 @@ def test_a_neural_voice_is_drawn_more_often_and_has_no_labels(tmp_path: Path, mo
 
 
 def test_invented_speakers_are_all_different(tmp_path: Path) -> None:
-    from tessera_speech.starter.espeak import Teacher
+    from tessera_speech.starter.espeak import EspeakTeacher
 
-    teacher = Teacher(voices.invent(tmp_path, 4))
+    teacher = EspeakTeacher(voices.invent(tmp_path, 4))
     names = [voices.INVENTED.format(number) for number in range(0, voices.INVENTIONS, 9)]
     said = [voices.say(teacher, "the old captain", voices.Manner(f"en-us+{name}")).samples for name in [*names, "m1"]]
     assert len({sound.tobytes() for sound in said}) == len(said)

@@ -152,10 +152,15 @@ def test_a_damaged_weight_file_is_refused_with_its_cure(tmp_path: Path, monkeypa
 
 @needs_weights
 def test_a_recognizer_understands_both_voices(tmp_path: Path) -> None:
-    from tessera_speech.starter.synthesis.evaluate import Listener, Speaker, held_out, word_error
+    from tessera_speech.starter.synthesis.evaluate import (
+        InProcessSynthesizer,
+        PocketsphinxRecognizer,
+        held_out,
+        word_error,
+    )
 
     build(tmp_path, lambda _line: None)
-    speaker, listener = Speaker(tmp_path, "cpu"), Listener()
+    speaker, listener = InProcessSynthesizer(tmp_path, "cpu"), PocketsphinxRecognizer()
     said = held_out(11, 3)
     for voice in range(2):
         assert word_error(said, [listener(speaker(sentence, voice)) for sentence in said]) < 60
@@ -163,11 +168,11 @@ def test_a_recognizer_understands_both_voices(tmp_path: Path) -> None:
 
 @needs_weights
 def test_the_voices_differ_and_numbers_are_spoken(tmp_path: Path) -> None:
-    from tessera_speech.starter.synthesis.evaluate import Speaker
+    from tessera_speech.starter.synthesis.evaluate import InProcessSynthesizer
     from tessera_speech.starter.synthesis.pitch import pitch_of
 
     build(tmp_path, lambda _line: None)
-    speaker = Speaker(tmp_path, "cpu")
+    speaker = InProcessSynthesizer(tmp_path, "cpu")
     low, high = (float(np.nanmedian(pitch_of(speaker("The weather is warm today.", voice)))) for voice in range(2))
     assert high > 1.5 * low
     assert len(speaker("1984", 0)) > 2 * len(speaker("a", 0))

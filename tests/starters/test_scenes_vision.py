@@ -18,25 +18,25 @@ from tessera_vision.starter.data import (
     SHAPES,
     TRAINED_DIGITS,
     Digit,
+    GridScene,
+    PrintedWord,
     Sampler,
-    Scene,
     Shape,
-    Word,
     font_is_held_out,
     layout_is_held_out,
     pair_is_held_out,
 )
 from tessera_vision.starter.drawing import Painter, seen
-from tessera_vision.starter.naming import Kind
-from tessera_vision.starter.questions import TASKS, Question, ask, described, description
+from tessera_vision.starter.naming import ShapeKind
+from tessera_vision.starter.questions import TASKS, SceneQuestion, ask, described, description
 from tessera_vision.starter.recipe import RECIPE, WEIGHTS
-from tessera_vision.starter.train import Plan, prepare, train
+from tessera_vision.starter.train import TrainingPlan, prepare, train
 
-PICTURE = Scene(
+PICTURE = GridScene(
     (
         Shape(0, "red", "circle", "large"),
         Shape(2, "blue", "star", "small"),
-        Word(1, "tree", "orange", "cmr10", capitals=False),
+        PrintedWord(1, "tree", "orange", "cmr10", capitals=False),
         Digit(8, 7, "black", 0),
     ),
     dark=False,
@@ -48,12 +48,12 @@ def painter() -> Painter:
     return Painter()
 
 
-def scenes(painter: Painter, split: str, count: int = 1500) -> list[Scene]:
+def scenes(painter: Painter, split: str, count: int = 1500) -> list[GridScene]:
     sampler, rng = Sampler(split, painter.values), np.random.default_rng(5)
     return [sampler.scene(rng) for _ in range(count)]
 
 
-def has_new_pair(scene: Scene) -> bool:
+def has_new_pair(scene: GridScene) -> bool:
     return any(pair_is_held_out(shape.color, shape.shape) for shape in scene.shapes)
 
 
@@ -114,11 +114,11 @@ def test_training_knows_where_each_word_of_a_description_is_seen(tiny, painter):
 
 def test_kinds_count_what_they_name():
     circle, star = PICTURE.shapes
-    assert circle in Kind()
-    assert circle in Kind(color="red", shape="circle")
-    assert circle not in Kind(size="small")
-    assert star not in Kind(color="red")
-    assert Kind(size="small", color="orange", shape="cross").named(plural=True) == "small orange crosses"
+    assert circle in ShapeKind()
+    assert circle in ShapeKind(color="red", shape="circle")
+    assert circle not in ShapeKind(size="small")
+    assert star not in ShapeKind(color="red")
+    assert ShapeKind(size="small", color="orange", shape="cross").named(plural=True) == "small orange crosses"
 
 
 @pytest.mark.parametrize("task", TASKS[:-1])
@@ -142,15 +142,17 @@ def tiny(tmp_path_factory):
     """A directory made by the whole recipe in two steps a stage."""
     work, output = tmp_path_factory.mktemp("work"), tmp_path_factory.mktemp("output")
     run = Run(seed=7, device=torch.device("cpu"), work=work, output=output, report=lambda _: None)
-    card = train(run, Plan(word_steps=2, sight_steps=2, answer_steps=2, words=4, pictures=4))
+    card = train(run, TrainingPlan(word_steps=2, sight_steps=2, answer_steps=2, words=4, pictures=4))
     return output, card
 
 
 def test_the_recipe_makes_a_directory_that_answers(tiny, painter):
     directory, card = tiny
     assert card.parameters < 3_000_000
-    sample = evaluate.Sample((painter.draw(PICTURE, np.random.default_rng(0)).pixels,), Question("read", "Read.", ""))
-    (answer,) = evaluate.Reader(directory, "cpu").answers([sample])
+    sample = evaluate.Sample(
+        (painter.draw(PICTURE, np.random.default_rng(0)).pixels,), SceneQuestion("read", "Read.", "")
+    )
+    (answer,) = evaluate.InProcessVisionModel(directory, "cpu").answers([sample])
     assert isinstance(answer, str)
 
 
@@ -160,7 +162,7 @@ def test_a_prompt_in_training_is_the_one_that_the_service_makes(tiny, pictures, 
     from transformers import AutoProcessor
 
     processor = AutoProcessor.from_pretrained(tiny[0], local_files_only=True)
-    turns = [Question("read", "What is this?", "a star"), Question("locate", "Where is it?", "at the center")]
+    turns = [SceneQuestion("read", "What is this?", "a star"), SceneQuestion("locate", "Where is it?", "at the center")]
     talk = conversation(np.random.default_rng(1), turns, tuple(range(pictures)))
     (packed,) = pack(processor.tokenizer.backend_tokenizer, [talk], packs=1)
     images, text = [{"type": "image"}] * pictures, [{"type": "text", "text": "What is this?"}]

@@ -12,8 +12,8 @@ import torch
 from safetensors.torch import load_file
 
 from tessera.starters import command
+from tessera.starters.data_parallel import DataParallelGroup
 from tessera.starters.recipe import Recipe
-from tessera.starters.sharing import Sharing
 
 STAGE = """
 import sys, time
@@ -22,11 +22,11 @@ import torch
 from torch import nn
 from tessera.starters import optimize
 from tessera.starters.run import Run, TrainingPaused
-from tessera.starters.sharing import Sharing
+from tessera.starters.data_parallel import DataParallelGroup
 rank, count, folder, steps, batch = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]), int(sys.argv[4]), 7
 torch.set_num_threads(1)
-sharing = Sharing(rank, count)
-run = Run(seed=1, device=torch.device("cpu"), work=folder, output=folder, report=print, sharing=sharing)
+group = DataParallelGroup(rank, count)
+run = Run(seed=1, device=torch.device("cpu"), work=folder, output=folder, report=print, group=group)
 class Stage:
     name = "stage"
     def __init__(self):
@@ -41,16 +41,16 @@ class Stage:
         return {"adamw": self.optimizer}
     def step(self, index):
         x = torch.randn(batch, 2, 2, 2, 2)
-        own = sharing.part(batch)
+        own = group.own_items(batch)
         self.optimizer.zero_grad(set_to_none=True)
         self.model(x[own]).square().mean().backward()
-        sharing.sum_gradients(self.model.parameters(), sharing.share(batch))
+        group.sum_gradients(self.model.parameters(), group.own_share(batch))
         self.optimizer.step()
         if index == 3:
             print("going", flush=True)
         return {}
 if count > 1:
-    sharing.join(folder / "meeting")
+    group.join(folder / "rendezvous")
 stage = Stage()
 try:
     with run.stoppable():
@@ -80,36 +80,36 @@ def test_two_that_share_end_with_the_weights_of_one_alone(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_a_companion_ends_when_the_first_one_pauses_or_is_killed(number: signal.Signals, tmp_path: Path) -> None:
-    first, companion = (started(rank, 2, tmp_path, 1_000_000) for rank in range(2))
+    first, other = (started(rank, 2, tmp_path, 1_000_000) for rank in range(2))
     assert first.stdout is not None
     assert first.stdout.readline().strip() == "going"
     first.send_signal(number)
     assert first.wait(60) == (0 if number == signal.SIGTERM else -number)
-    assert companion.wait(60) != 0
+    assert other.wait(60) != 0
     assert (tmp_path / "stage.safetensors").is_file() == (number == signal.SIGTERM)
 
 
 def test_a_companion_that_is_killed_ends_the_training_with_a_word(tmp_path: Path) -> None:
-    first, companion = (started(rank, 2, tmp_path, 1_000_000) for rank in range(2))
+    first, other = (started(rank, 2, tmp_path, 1_000_000) for rank in range(2))
     assert first.stdout is not None
     assert first.stdout.readline().strip() == "going"
-    companion.kill()
+    other.kill()
     assert first.wait(60) != 0
-    assert companion.wait(60) == -signal.SIGKILL
+    assert other.wait(60) == -signal.SIGKILL
     assert "a process that shares this training has ended" in first.communicate()[1]
 
 
 def test_parts_of_a_batch_are_apart_and_all_of_it() -> None:
     for items in (1, 2, 7, 32):
         for count in (1, 2, 3, 4):
-            parts = [Sharing(rank, count) for rank in range(count)]
-            assert [item for one in parts for item in range(items)[one.part(items)]] == list(range(items))
-            assert sum(one.share(items) for one in parts) == pytest.approx(1)
+            parts = [DataParallelGroup(rank, count) for rank in range(count)]
+            assert [item for one in parts for item in range(items)[one.own_items(items)]] == list(range(items))
+            assert sum(one.own_share(items) for one in parts) == pytest.approx(1)
 
 
 def test_as_many_processes_as_cores_where_a_recipe_can_share(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(command.os, "sched_getaffinity", lambda _: set(range(8)))
-    able = Recipe("able", "", (), None, lambda *_: [], None, shared=True)
+    able = Recipe("able", "", (), None, lambda *_: [], None, data_parallel=True)
     unable = Recipe("unable", "", (), None, lambda *_: [], None)
     assert command._processes(able, 0, on_cpu=True) == command.MOST_PROCESSES
     assert command._processes(able, 0, on_cpu=False) == 1

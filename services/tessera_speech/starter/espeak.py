@@ -1,8 +1,8 @@
 """The formant synthesizer espeak-ng as a teacher: text to samples, with the time of every word and phoneme.
 
-A wrapper over the library in the wheel `espeakng-loader` (a training dependency; GPL, so nothing that serves imports
-this). The library is global state: one `Teacher` a process, used from one thread; voices may change with every call.
-Does not know what is done with the speech.
+Wraps the library in the wheel `espeakng-loader` (a training dependency under the GPL, so nothing that serves imports
+this module). The library is global state: make one `EspeakTeacher` a process and use it from one thread; the voice may
+change with every call. Knows nothing about what the speech is used for.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class _Identifier(ctypes.Union):
     _fields_ = (("number", ctypes.c_int), ("name", ctypes.c_char_p), ("string", ctypes.c_char * 8))
 
 
-class _Event(ctypes.Structure):
+class _EspeakEvent(ctypes.Structure):
     _fields_ = (
         ("type", ctypes.c_int),
         ("unique_identifier", ctypes.c_uint),
@@ -47,11 +47,11 @@ class _Event(ctypes.Structure):
     )
 
 
-_CALLBACK = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_short), ctypes.c_int, ctypes.POINTER(_Event))
+_CALLBACK = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_short), ctypes.c_int, ctypes.POINTER(_EspeakEvent))
 
 
 @dataclass(frozen=True)
-class Event:
+class EspeakEvent:
     """Something that begins at a sample.
 
     Args:
@@ -70,7 +70,7 @@ class Event:
 
 
 @dataclass(frozen=True)
-class Speech:
+class EspeakSpeech:
     """What was spoken.
 
     Args:
@@ -81,10 +81,10 @@ class Speech:
 
     samples: npt.NDArray[np.int16]
     rate: int
-    events: list[Event]
+    events: list[EspeakEvent]
 
 
-class Teacher:
+class EspeakTeacher:
     """espeak-ng. Make one a process.
 
     Args:
@@ -115,14 +115,14 @@ class Teacher:
         if self.rate <= 0:
             raise RuntimeError(f"espeak-ng did not start: {self.rate}")
         self._pieces: list[npt.NDArray[np.int16]] = []
-        self._events: list[Event] = []
+        self._events: list[EspeakEvent] = []
         # The library keeps the pointer: the callback has to live as long as it does.
         self._callback = _CALLBACK(self._collect)
         self._library.espeak_SetSynthCallback(self._callback)
 
     def speak(
         self, text: str, voice: str = "en-us", *, words_per_minute: int = 175, pitch: int = 50, pitch_range: int = 50
-    ) -> Speech:
+    ) -> EspeakSpeech:
         """Speak `text`.
 
         Args:
@@ -147,9 +147,11 @@ class Teacher:
             raise RuntimeError(f"espeak-ng did not speak {text!r}")
         samples = np.concatenate(self._pieces) if self._pieces else np.zeros(0, np.int16)
         # Python slices `str` by characters, and the library counts them from one.
-        return Speech(samples, self.rate, sorted(self._events, key=lambda event: event.sample))
+        return EspeakSpeech(samples, self.rate, sorted(self._events, key=lambda event: event.sample))
 
-    def _collect(self, samples: ctypes._Pointer[ctypes.c_short], count: int, events: ctypes._Pointer[_Event]) -> int:
+    def _collect(
+        self, samples: ctypes._Pointer[ctypes.c_short], count: int, events: ctypes._Pointer[_EspeakEvent]
+    ) -> int:
         if samples and count > 0:
             self._pieces.append(np.ctypeslib.as_array(samples, shape=(count,)).copy())
         for index in itertools.count():
@@ -160,5 +162,5 @@ class Teacher:
             if kind is not None:
                 name = bytes(event.id.string).decode() if kind == "phoneme" else ""
                 position = max(event.text_position - 1, 0)
-                self._events.append(Event(kind, event.sample, name, position, event.length))
+                self._events.append(EspeakEvent(kind, event.sample, name, position, event.length))
         return 0

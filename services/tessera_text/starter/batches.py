@@ -19,7 +19,7 @@ ROWS, WIDTH = 32, 96
 
 
 @dataclass(frozen=True)
-class Packed:
+class PackedBatch:
     """Questions with their answers.
 
     Attributes:
@@ -37,7 +37,7 @@ class Packed:
     predicts_BT: torch.Tensor
 
 
-def draw_batch(random: np.random.Generator, tokenizer: Tokenizer, shares: dict[str, int]) -> Packed:
+def draw_batch(random: np.random.Generator, tokenizer: Tokenizer, shares: dict[str, int]) -> PackedBatch:
     """A batch of questions to train on, whose tasks have the given shares."""
     names, weights = list(shares), np.array(list(shares.values()))
     room, texts = ROWS * WIDTH, []
@@ -55,7 +55,7 @@ def draw_batch(random: np.random.Generator, tokenizer: Tokenizer, shares: dict[s
     return pack(chosen, tokenizer.token_to_id(ASSISTANT))
 
 
-def pack(sequences: list[np.ndarray], assistant: int) -> Packed:
+def pack(sequences: list[np.ndarray], assistant: int) -> PackedBatch:
     """Sequences in rows: each, longest first, into the fullest row that has room; dropped if there is none."""
     ids = np.zeros((ROWS, WIDTH), dtype=np.int64)
     owner = np.full((ROWS, WIDTH), -1)
@@ -75,7 +75,7 @@ def pack(sequences: list[np.ndarray], assistant: int) -> Packed:
         used[row] += length
     owners = torch.from_numpy(owner)
     sees = (owners[:, :, None] == owners[:, None, :]).tril()
-    return Packed(
+    return PackedBatch(
         torch.from_numpy(ids),
         torch.from_numpy(positions),
         torch.zeros(sees.shape).masked_fill(~sees, -1e4)[:, None],

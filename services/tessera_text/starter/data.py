@@ -30,7 +30,7 @@ Random = np.random.Generator
 
 
 @dataclass(frozen=True)
-class Question:
+class ArithmeticQuestion:
     """One question.
 
     Attributes:
@@ -63,7 +63,7 @@ def is_held_out(numbers: Sequence[str]) -> bool:
     return zlib.crc32(f"together {key}".encode()) % HELD_OUT_COMBINATIONS == 0
 
 
-def draw(random: Random, task: str, split: Split, *, phrasing: Split) -> Question:
+def draw(random: Random, task: str, split: Split, *, phrasing: Split) -> ArithmeticQuestion:
     """One question of `task`. `phrasing` says which phrasings it is written with."""
     while True:
         question = TASKS[task](random, phrasing)
@@ -112,14 +112,14 @@ def _list(random: Random, numbers: Sequence[str]) -> str:
     return ", ".join(numbers)
 
 
-def _add(random: Random, phrasing: Split) -> Question:
+def _add(random: Random, phrasing: Split) -> ArithmeticQuestion:
     a, b = integer(random), integer(random)
     text = _phrase(random, phrases.ADD, phrasing, a=a, b=b)
     answer = " = ".join([f"{a} + {b}", *working.add(a, b)])
-    return Question("add", text, answer, ("add", str(a), str(b)), (str(a), str(b)))
+    return ArithmeticQuestion("add", text, answer, ("add", str(a), str(b)), (str(a), str(b)))
 
 
-def _subtract(random: Random, phrasing: Split) -> Question:
+def _subtract(random: Random, phrasing: Split) -> ArithmeticQuestion:
     a, b = integer(random), integer(random)
     phrasings = phrases.SUBTRACT
     if random.random() < 0.3:
@@ -127,21 +127,21 @@ def _subtract(random: Random, phrasing: Split) -> Question:
         phrasings = phrases.SUBTRACT_STORIES
     text = _phrase(random, phrasings, phrasing, a=a, b=b)
     answer = " = ".join([f"{a} - {b}", *working.subtract(a, b)])
-    return Question("subtract", text, answer, ("subtract", str(a), str(b)), (str(a), str(b)))
+    return ArithmeticQuestion("subtract", text, answer, ("subtract", str(a), str(b)), (str(a), str(b)))
 
 
-def _multiply(random: Random, phrasing: Split) -> Question:
+def _multiply(random: Random, phrasing: Split) -> ArithmeticQuestion:
     a, b = integer(random, 2), int(random.integers(2, 10))
     steps = working.multiply(a, b)
     if random.random() < 0.5:
         a, b = b, a
     text = _phrase(random, phrases.MULTIPLY, phrasing, a=a, b=b)
-    return Question(
+    return ArithmeticQuestion(
         "multiply", text, " = ".join([f"{a} × {b}", *steps]), ("multiply", str(a), str(b)), (str(a), str(b))
     )
 
 
-def _divide(random: Random, phrasing: Split) -> Question:
+def _divide(random: Random, phrasing: Split) -> ArithmeticQuestion:
     quotient, divisor = max(1, integer(random, 2)), int(random.integers(2, 10))
     rest = int(random.integers(1, divisor)) if random.random() < 0.3 else 0
     dividend = quotient * divisor + rest
@@ -149,38 +149,38 @@ def _divide(random: Random, phrasing: Split) -> Question:
     answer = " = ".join(sides) + (f" remainder {rest}" if rest else "")
     text = _phrase(random, phrases.DIVIDE, phrasing, a=dividend, b=divisor)
     numbers = (str(dividend), str(divisor))
-    return Question("divide", text, answer, ("divide", *numbers), numbers)
+    return ArithmeticQuestion("divide", text, answer, ("divide", *numbers), numbers)
 
 
-def _sort(random: Random, phrasing: Split) -> Question:
+def _sort(random: Random, phrasing: Split) -> ArithmeticQuestion:
     values = [integer(random) for _ in range(random.integers(3, 6))]
     order = "descending" if random.random() < 0.5 else "ascending"
     numbers = tuple(map(str, values))
     text = _phrase(random, phrases.SORT[order], phrasing, list=_list(random, numbers))
     answer = ", ".join(map(str, sorted(values, reverse=order == "descending")))
-    return Question("sort", text, answer, (order, *numbers), numbers)
+    return ArithmeticQuestion("sort", text, answer, (order, *numbers), numbers)
 
 
-def _extreme(random: Random, phrasing: Split) -> Question:
+def _extreme(random: Random, phrasing: Split) -> ArithmeticQuestion:
     values = [integer(random) for _ in range(random.integers(3, 6))]
     which = "largest" if random.random() < 0.5 else "smallest"
     numbers = tuple(map(str, values))
     ordered = sorted(values)
     answer = f"{_ordered(ordered)} {which.capitalize()}: {ordered[-1 if which == 'largest' else 0]}."
     text = _phrase(random, phrases.PICK[which], phrasing, list=_list(random, numbers))
-    return Question("extreme", text, answer, (which, *numbers), numbers)
+    return ArithmeticQuestion("extreme", text, answer, (which, *numbers), numbers)
 
 
 def _ordered(values: Sequence[int]) -> str:
     return f"Sorted: {', '.join(map(str, values))}."
 
 
-def _median(random: Random, phrasing: Split) -> Question:
+def _median(random: Random, phrasing: Split) -> ArithmeticQuestion:
     values = sorted(integer(random) for _ in range(random.choice([3, 5])))
     answer = f"{_ordered(values)} Median: {values[len(values) // 2]}."
     numbers = tuple(str(value) for value in random.permutation(values))
     text = _phrase(random, phrases.MEDIAN, phrasing, list=_list(random, numbers))
-    return Question("median", text, answer, ("median", *numbers), numbers)
+    return ArithmeticQuestion("median", text, answer, ("median", *numbers), numbers)
 
 
 def _unit(random: Random, unit: Unit) -> str:
@@ -210,7 +210,7 @@ def _to_small(value: Decimal, pair: Pair) -> tuple[str, str]:
     return " = ".join(sides), result
 
 
-def _convert(random: Random, phrasing: Split) -> Question:
+def _convert(random: Random, phrasing: Split) -> ArithmeticQuestion:
     pair = PAIRS[int(random.integers(len(PAIRS)))]
     big = _of_big(random, pair)
     if random.random() < 0.5:
@@ -222,7 +222,7 @@ def _convert(random: Random, phrasing: Split) -> Question:
         middle = f" = ({' + '.join(map(str, shown))}) / {pair.factor} {target.symbol}" if len(shown) > 1 else ""
         answer = f"{value} {source.symbol}{middle} = {_plain(big)} {target.symbol}"
     text = _phrase(random, phrases.CONVERT, phrasing, v=value, u=_unit(random, source), w=_unit(random, target))
-    return Question("convert", text, answer, ("convert", value, source.symbol, target.symbol), (value,))
+    return ArithmeticQuestion("convert", text, answer, ("convert", value, source.symbol, target.symbol), (value,))
 
 
 def _near(random: Random, value: int) -> int:
@@ -235,7 +235,7 @@ def _near(random: Random, value: int) -> int:
     return integer(random)
 
 
-def _compare(random: Random, phrasing: Split) -> Question:
+def _compare(random: Random, phrasing: Split) -> ArithmeticQuestion:
     a = integer(random)
     b = _near(random, a)
     word = "larger" if random.random() < 0.5 else "smaller"
@@ -244,10 +244,12 @@ def _compare(random: Random, phrasing: Split) -> Question:
     chosen = max(a, b) if word == "larger" else min(a, b)
     if random.random() < 0.5 and a != b:
         text = _phrase(random, phrases.COMPARE[word], phrasing, a=a, b=b)
-        return Question("compare", text, f"{relation}, so {chosen} is {word}.", (f"which {word}", *numbers), numbers)
+        return ArithmeticQuestion(
+            "compare", text, f"{relation}, so {chosen} is {word}.", (f"which {word}", *numbers), numbers
+        )
     text = _phrase(random, phrases.IS[word], phrasing, a=a, b=b)
     verdict = f"neither is {word}: no" if a == b else f"{chosen} is {word}: {'yes' if chosen == a else 'no'}"
-    return Question("compare", text, f"{relation}, so {verdict}.", (f"is {word}", *numbers), numbers)
+    return ArithmeticQuestion("compare", text, f"{relation}, so {verdict}.", (f"is {word}", *numbers), numbers)
 
 
 def _relation(a: Decimal, b: Decimal) -> str:
@@ -255,7 +257,7 @@ def _relation(a: Decimal, b: Decimal) -> str:
     return f"{_plain(min(a, b))} < {_plain(max(a, b))}"
 
 
-def _measure(random: Random, phrasing: Split) -> Question:
+def _measure(random: Random, phrasing: Split) -> ArithmeticQuestion:
     pair = PAIRS[int(random.integers(len(PAIRS)))]
     value = _of_big(random, pair)
     chain, result = _to_small(value, pair)
@@ -271,19 +273,19 @@ def _measure(random: Random, phrasing: Split) -> Question:
     end = f" and {_relation(same, other)}, so {' '.join(chosen)} is {word}."
     if same == other:
         end = ", so they are equal."
-    return Question("measure", text, f"{chain}{end}", (word, *big, *small), (big[0], small[0]))
+    return ArithmeticQuestion("measure", text, f"{chain}{end}", (word, *big, *small), (big[0], small[0]))
 
 
-def _other(random: Random, phrasing: Split) -> Question:
+def _other(random: Random, phrasing: Split) -> ArithmeticQuestion:
     def options(phrasings: Phrasings) -> tuple[str, ...]:
         return phrasings.trained if phrasing == "train" else phrasings.held_out
 
     noun, place = pick(random, options(phrases.NOUNS)), pick(random, options(phrases.PLACES))
     text = _phrase(random, phrases.OTHER, phrasing, noun=noun, place=place)
-    return Question("other", text, phrases.REFUSAL, ("other",), ())
+    return ArithmeticQuestion("other", text, phrases.REFUSAL, ("other",), ())
 
 
-TASKS: dict[str, Callable[[Random, Split], Question]] = {
+TASKS: dict[str, Callable[[Random, Split], ArithmeticQuestion]] = {
     "add": _add,
     "subtract": _subtract,
     "multiply": _multiply,

@@ -16,8 +16,8 @@ import torch
 from tessera.sequence.runner.sequence_runner import SequenceRunner
 from tessera.starters.recipe import Evaluation, Measure
 from tessera_text.starter import data
-from tessera_text.starter.asking import Asked
-from tessera_text.starter.data import Question
+from tessera_text.starter.data import ArithmeticQuestion
+from tessera_text.starter.in_process import InProcessModel
 from tessera_text.starter.judge import is_right
 
 SAMPLES = 100
@@ -32,7 +32,7 @@ ALIVE = 0.2
 
 
 @dataclass(frozen=True)
-class Answers:
+class ModelAnswers:
     """What a model answered.
 
     Attributes:
@@ -44,7 +44,7 @@ class Answers:
     load_LE: torch.Tensor
 
 
-def held_out(seed: int, samples: int) -> list[Question]:
+def held_out(seed: int, samples: int) -> list[ArithmeticQuestion]:
     """Questions of all tasks that no training sees, `samples` of each; every other one in a held-out phrasing."""
     random = np.random.default_rng((seed, samples))
     return [
@@ -54,12 +54,12 @@ def held_out(seed: int, samples: int) -> list[Question]:
     ]
 
 
-def answer(directory: Path, texts: Sequence[str], device: str = "cpu") -> Answers:
+def answer(directory: Path, texts: Sequence[str], device: str = "cpu") -> ModelAnswers:
     """What the model in `directory` answers, and how its experts were chosen meanwhile."""
-    asked = Asked(directory, device)
+    asked = InProcessModel(directory, device)
     counts_LE = _count_choices(asked.runner)
     answers = asked.answers(texts, max_tokens=MOST_TOKENS)
-    return Answers(answers, counts_LE / counts_LE.sum(dim=1, keepdim=True))
+    return ModelAnswers(answers, counts_LE / counts_LE.sum(dim=1, keepdim=True))
 
 
 def _count_choices(runner: SequenceRunner) -> torch.Tensor:
@@ -88,7 +88,7 @@ def evaluate(directory: Path, evaluation: Evaluation) -> list[Measure]:
     return [*_exactness(questions, right), *_load(answers.load_LE)]
 
 
-def _exactness(questions: list[Question], right: list[bool]) -> list[Measure]:
+def _exactness(questions: list[ArithmeticQuestion], right: list[bool]) -> list[Measure]:
     def share(name: str, chosen: list[bool], at_least: float | None = None) -> Measure:
         percent = 100 * sum(chosen) / max(1, len(chosen))
         return Measure(name=name, value=percent, unit="%", samples=len(chosen), at_least=at_least)

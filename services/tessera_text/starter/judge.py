@@ -43,7 +43,7 @@ class WrongAnswerError(Exception):
 
 
 def is_right(ask: tuple[str, ...], answer: str) -> bool:
-    """Whether `answer` is a right answer to what `ask` says (see `data.Question`)."""
+    """Whether `answer` is a right answer to what `ask` says (see `data.ArithmeticQuestion`)."""
     try:
         return _is_right(ask[0], list(ask[1:]), answer)
     except WrongAnswerError:

@@ -60,11 +60,13 @@ QUESTIONS = (
 
 def evaluate(directory: Path, evaluation: Evaluation) -> list[Measure]:
     """A `Recipe.evaluate`. There is one set of questions, so the seed changes nothing."""
-    from tessera_text.starter.asking import Asked  # noqa: PLC0415 - naming what judges needs no torch
+    from tessera_text.starter.in_process import InProcessModel  # noqa: PLC0415 - naming what judges needs no torch
 
     chosen = QUESTIONS[: evaluation.samples]
     evaluation.report(f"asking {len(chosen)} questions of general knowledge")
-    answers = Asked(directory, evaluation.device).answers([asked for asked, _ in chosen], max_tokens=MOST_TOKENS)
+    answers = InProcessModel(directory, evaluation.device).answers(
+        [asked for asked, _ in chosen], max_tokens=MOST_TOKENS
+    )
     right = [knows(answer, words) for answer, (_, words) in zip(answers, chosen, strict=True)]
     for good, answer, (asked, _) in zip(right, answers, chosen, strict=True):
         if not good:

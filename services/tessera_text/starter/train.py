@@ -22,7 +22,7 @@ from tessera.starters import optimize
 from tessera.starters.run import Run
 from tessera.wire.models import Card
 from tessera_text.starter import data, model
-from tessera_text.starter.batches import Packed, draw_batch
+from tessera_text.starter.batches import PackedBatch, draw_batch
 from tessera_text.starter.muon import Muon
 
 NAME = "arithmetic-moe"
@@ -30,7 +30,7 @@ MUON_PEAK, ADAMW_PEAK = 0.02, 3e-3
 
 
 @dataclass(frozen=True)
-class Course:
+class StageSchedule:
     """What one stage trains.
 
     Attributes:
@@ -57,8 +57,8 @@ class Course:
 
 
 # add, subtract, multiply, divide, sort, extreme, median, convert, compare, measure, other
-ALL_TASKS = Course("answers", 0, 6000, 100, 2400, 1.0, (13, 14, 8, 11, 14, 5, 5, 11, 8, 9, 2))
-DIFFICULT_TASKS = Course("difficult", 6000, 2000, 50, 1600, 0.6, (14, 8, 7, 12, 15, 4, 4, 14, 9, 12, 1))
+ALL_TASKS = StageSchedule("answers", 0, 6000, 100, 2400, 1.0, (13, 14, 8, 11, 14, 5, 5, 11, 8, 9, 2))
+DIFFICULT_TASKS = StageSchedule("difficult", 6000, 2000, 50, 1600, 0.6, (14, 8, 7, 12, 15, 4, 4, 14, 9, 12, 1))
 TOKENIZER_QUESTIONS = 2000
 """Of each task, to train the tokenizer on."""
 EXPERTS = "tessera_starter_training"
@@ -86,10 +86,10 @@ def sorted_experts(
     return (output_TKD * weight_TK[..., None]).sum(dim=1).to(hidden_TD.dtype)
 
 
-class Answers:
+class ArithmeticStage:
     """The stage: Muon on the layers, AdamW on the rest; a moving average of the weights is what is kept."""
 
-    def __init__(self, run: Run, tokenizer: Tokenizer, course: Course, decoder: Qwen3MoeForCausalLM) -> None:
+    def __init__(self, run: Run, tokenizer: Tokenizer, course: StageSchedule, decoder: Qwen3MoeForCausalLM) -> None:
         self.name = course.name
         self.steps = course.steps
         self.run = run
@@ -126,7 +126,7 @@ class Answers:
         self.average.update(self.model)
         return {"loss": loss.item(), "balance": balance.item()}
 
-    def _losses(self, batch: Packed) -> tuple[torch.Tensor, torch.Tensor]:
+    def _losses(self, batch: PackedBatch) -> tuple[torch.Tensor, torch.Tensor]:
         device, config = self.run.device, self.model.config
         ids_BT, predicts_BT = batch.ids_BT.to(device), batch.predicts_BT.to(device)
         with optimize.autocast(device):
@@ -152,7 +152,7 @@ def train(run: Run) -> Card:
     tokenizer = _tokenizer(run)
     decoder = _untrained(run, tokenizer)
     for course in (ALL_TASKS, DIFFICULT_TASKS):
-        stage = Answers(run, tokenizer, course, decoder)
+        stage = ArithmeticStage(run, tokenizer, course, decoder)
         run.fit(stage)
         stage.average.copy_to(decoder)
     shipped = decoder.to(device="cpu", dtype=torch.bfloat16)

@@ -85,11 +85,11 @@ class CodecStage:
         """See `Stage`."""
         random = generator(self.run.seed_of(self.name, index))
         clips = self._clips(index, random)
-        own = self.run.sharing.part(len(clips))
+        own = self.run.group.own_items(len(clips))
         set_learning_rate(self.optimizer, cosine(index, self.steps, self.plan.peak))
         self.optimizer.zero_grad(set_to_none=True)
         values = self._learn(clips, own) if own.start < own.stop else {}
-        self.run.sharing.sum_gradients(self.codec.parameters(), self.run.sharing.share(len(clips)))
+        self.run.group.sum_gradients(self.codec.parameters(), self.run.group.own_share(len(clips)))
         nn.utils.clip_grad_norm_(self.codec.parameters(), 1.0)
         self.optimizer.step()
         return values

@@ -96,7 +96,7 @@ class DenoiserStage:
         prompts = [self._prompt(int(clip), random) for clip in clips]
         levels_B = torch.sigmoid(NOISE_MEAN + NOISE_DEVIATION * torch.randn(BATCH))
         noises_BCTHW = torch.randn(BATCH, *self.pool.latents_NCTHW.shape[1:])
-        own = self.run.sharing.part(BATCH)
+        own = self.run.group.own_items(BATCH)
         clips, prompts = clips[own], prompts[own]
         clean_BCTHW = self.pool.latents_NCTHW[torch.from_numpy(clips)].to(self.run.device, torch.float32)
         level_B, noise_BCTHW = levels_B[own].to(self.run.device), noises_BCTHW[own].to(self.run.device)
@@ -129,7 +129,7 @@ class DenoiserStage:
             optimizer.zero_grad(set_to_none=True)
         (loss + LAYOUT_WEIGHT * layout).backward()  # type: ignore[no-untyped-call]
         everything = [*self.trained.parameters(), *self.layout.parameters()]
-        self.run.sharing.sum_gradients(everything, self.run.sharing.share(BATCH))
+        self.run.group.sum_gradients(everything, self.run.group.own_share(BATCH))
         length = nn.utils.clip_grad_norm_(self.trained.parameters(), 1.0)
         for optimizer in (self.matrices, self.others):
             optimizer.step()  # type: ignore[no-untyped-call]

@@ -71,7 +71,7 @@ class FinishingStage:
         prompts = [data.describe(scene_of(self.run, int(clip))[0], random) for clip in clips]
         noises_BCTHW = torch.randn(BATCH, *self.pool.latents_NCTHW.shape[1:])
         windows = [self._window(int(clip), random) for clip in clips]
-        own = self.run.sharing.part(BATCH)
+        own = self.run.group.own_items(BATCH)
         clips, prompts, windows = clips[own], prompts[own], windows[own]
         level_B, noise_BCTHW = (one[own].to(self.run.device) for one in (torch.from_numpy(levels_B), noises_BCTHW))
         latents_BCTHW = self._leave(clips, level_B, noise_BCTHW, prompts) * self._deviation + self._mean
@@ -91,7 +91,7 @@ class FinishingStage:
         edges = torch.stack([error_BCTHW.diff(dim=axis).abs().mean() for axis in (2, 3, 4)]).sum()
         self.optimizer.zero_grad(set_to_none=True)
         (SQUARE_WEIGHT * square + absolute + EDGE_WEIGHT * edges).backward()
-        self.run.sharing.sum_gradients(self.taught.parameters(), self.run.sharing.share(BATCH))
+        self.run.group.sum_gradients(self.taught.parameters(), self.run.group.own_share(BATCH))
         nn.utils.clip_grad_norm_(self.taught.parameters(), 1.0)
         self.optimizer.step()
         return {"absolute": absolute.item(), "edges": edges.item()}

@@ -52,14 +52,14 @@ def make_pool(run: Run, codec: AutoencoderKLWan) -> Pool:
     """
     codec.eval()
     paths = [run.work / f"latents-{shard:03d}.safetensors" for shard in range(SHARDS)]
-    for shard in range(run.sharing.rank, SHARDS, run.sharing.count):
+    for shard in range(run.group.rank, SHARDS, run.group.count):
         if not paths[shard].is_file():
             run.check_time()
             new = paths[shard].with_suffix(".new")
             save_file({KEY: _code(run, codec, shard)}, new)
             new.replace(paths[shard])
             run.report(f"latents: {(shard + 1) * CLIPS_OF_A_SHARD} of {SHARDS * CLIPS_OF_A_SHARD} clips are coded")
-    run.sharing.wait()
+    run.group.wait()
     latents_NCTHW = torch.cat([load_file(path)[KEY] for path in paths])
     # Over the first shards, in float64, so that the sums do not depend on how much memory there is.
     sample_NCTHW = latents_NCTHW[: 4 * CLIPS_OF_A_SHARD].double()

@@ -21,7 +21,7 @@ RECIPE = Recipe(
     train=lazily("tessera_video.starter.train:train"),
     evaluate=lazily("tessera_video.starter.evaluate:evaluate"),
     weights=WEIGHTS,
-    shared=True,
+    data_parallel=True,
 )
 
 build = build_from(WEIGHTS)

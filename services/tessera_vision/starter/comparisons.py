@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tessera_vision.starter.data import COLORS, SHAPES, Scene
-from tessera_vision.starter.naming import Kind, article, pick, spots
-from tessera_vision.starter.questions import ORDINALS, Question, ask, described, description
+from tessera_vision.starter.data import COLORS, SHAPES, GridScene
+from tessera_vision.starter.naming import ShapeKind, article, pick, spots
+from tessera_vision.starter.questions import ORDINALS, SceneQuestion, ask, described, description
 
 TRIES = 60
 """Draws of pictures for the answer that was chosen first, so that answers are balanced."""
@@ -20,10 +20,10 @@ class Comparison:
     """A question about the scenes with these numbers, in this order."""
 
     scenes: tuple[int, ...]
-    question: Question
+    question: SceneQuestion
 
 
-def compare(rng: np.random.Generator, scenes: Sequence[Scene]) -> Comparison | None:
+def compare(rng: np.random.Generator, scenes: Sequence[GridScene]) -> Comparison | None:
     """A question about pictures out of `scenes`; None when no pictures were found that fit it."""
     kind = int(rng.integers(5))
     if kind == 0:
@@ -37,12 +37,12 @@ def compare(rng: np.random.Generator, scenes: Sequence[Scene]) -> Comparison | N
     return _in_one_of_them(rng, scenes)
 
 
-def _which_has_more(rng: np.random.Generator, scenes: Sequence[Scene]) -> Comparison | None:
+def _which_has_more(rng: np.random.Generator, scenes: Sequence[GridScene]) -> Comparison | None:
     kind = (
-        Kind(),
-        Kind(),
-        Kind(color=pick(rng, *COLORS)),
-        Kind(shape=pick(rng, *SHAPES)),
+        ShapeKind(),
+        ShapeKind(),
+        ShapeKind(color=pick(rng, *COLORS)),
+        ShapeKind(shape=pick(rng, *SHAPES)),
     )[int(rng.integers(4))]
     wanted = int(rng.integers(3)) - 1
     for _ in range(TRIES):
@@ -62,11 +62,11 @@ def _which_has_more(rng: np.random.Generator, scenes: Sequence[Scene]) -> Compar
                 for place, index in enumerate(pair)
                 for cell in spots(*(shape for shape in scenes[index].shapes if shape in kind))
             )
-            return Comparison(pair, Question("compare", asked, answer, (cells,)))
+            return Comparison(pair, SceneQuestion("compare", asked, answer, (cells,)))
     return None
 
 
-def _which_has(rng: np.random.Generator, scenes: Sequence[Scene]) -> Comparison | None:
+def _which_has(rng: np.random.Generator, scenes: Sequence[GridScene]) -> Comparison | None:
     numbers = _draw(rng, scenes, 2 + int(rng.random() < 0.4))
     model = scenes[numbers[int(rng.integers(len(numbers)))]]
     if not model.items:
@@ -83,10 +83,10 @@ def _which_has(rng: np.random.Generator, scenes: Sequence[Scene]) -> Comparison 
         f"In which image do you see {name}?",
         f"Which of the images contains {name}?",
     )
-    return Comparison(numbers, Question("compare", asked, f"the {ORDINALS[having[0]]} image"))
+    return Comparison(numbers, SceneQuestion("compare", asked, f"the {ORDINALS[having[0]]} image"))
 
 
-def _do_both(rng: np.random.Generator, scenes: Sequence[Scene]) -> Comparison | None:
+def _do_both(rng: np.random.Generator, scenes: Sequence[GridScene]) -> Comparison | None:
     wanted = rng.random() < 0.5
     for _ in range(TRIES):
         pair = _draw(rng, scenes, 2)
@@ -102,11 +102,11 @@ def _do_both(rng: np.random.Generator, scenes: Sequence[Scene]) -> Comparison | 
                 f"Do both pictures have {name}?",
                 f"Is there {name} in both images?",
             )
-            return Comparison(pair, Question("compare", asked, "yes" if wanted else "no"))
+            return Comparison(pair, SceneQuestion("compare", asked, "yes" if wanted else "no"))
     return None
 
 
-def _is_it_the_same(rng: np.random.Generator, scenes: Sequence[Scene]) -> Comparison | None:
+def _is_it_the_same(rng: np.random.Generator, scenes: Sequence[GridScene]) -> Comparison | None:
     what = pick(rng, "word", "handwritten digit", "number of shapes")
     known: list[str | int | None] = [
         (scene.words[0].text if len(scene.words) == 1 else None)
@@ -131,31 +131,31 @@ def _is_it_the_same(rng: np.random.Generator, scenes: Sequence[Scene]) -> Compar
                 f"Do the two images have the same {what}?",
                 f"Is the {what} the same in both images?",
             )
-            return Comparison(pair, Question("compare", asked, "yes" if wanted else "no"))
+            return Comparison(pair, SceneQuestion("compare", asked, "yes" if wanted else "no"))
     return None
 
 
-def _in_one_of_them(rng: np.random.Generator, scenes: Sequence[Scene]) -> Comparison | None:
+def _in_one_of_them(rng: np.random.Generator, scenes: Sequence[GridScene]) -> Comparison | None:
     numbers = _draw(rng, scenes, 2 + int(rng.random() < 0.4))
     which = int(rng.integers(len(numbers)))
     scene, name = scenes[numbers[which]], ORDINALS[which]
     if rng.random() < 0.3:
         asked = pick(rng, f"Describe the {name} image.", f"What does the {name} picture show?")
         cells = _moved(described(scene), which)
-        return Comparison(numbers, Question("compare", asked, description(scene), cells))
+        return Comparison(numbers, SceneQuestion("compare", asked, description(scene), cells))
     question = ask(rng, scene, pick(rng, "count", "locate", "identify", "read", "yes/no"))
     if question is None or "image" in question.text or "picture" in question.text:
         return None
     text = question.text[0].lower() + question.text[1:]
     cells = _moved(question.cells, which)
-    return Comparison(numbers, Question("compare", f"In the {name} image, {text}", question.answer, cells))
+    return Comparison(numbers, SceneQuestion("compare", f"In the {name} image, {text}", question.answer, cells))
 
 
 def _moved(cells: tuple[tuple[int, ...], ...], which: int) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(9 * which + cell for cell in some) for some in cells)
 
 
-def _names(scene: Scene) -> list[str]:
+def _names(scene: GridScene) -> list[str]:
     """What can be said to be on a picture, with an article."""
     names = {name for shape in scene.shapes for name in _kinds_of(shape.color, shape.shape)}
     names |= {"a handwritten digit" for _ in scene.digits} | {f"a handwritten {digit.value}" for digit in scene.digits}
@@ -164,8 +164,11 @@ def _names(scene: Scene) -> list[str]:
 
 
 def _kinds_of(color: str, shape: str) -> set[str]:
-    return {article(kind.named()) for kind in (Kind(shape=shape), Kind(color=color), Kind(color=color, shape=shape))}
+    return {
+        article(kind.named())
+        for kind in (ShapeKind(shape=shape), ShapeKind(color=color), ShapeKind(color=color, shape=shape))
+    }
 
 
-def _draw(rng: np.random.Generator, scenes: Sequence[Scene], count: int) -> tuple[int, ...]:
+def _draw(rng: np.random.Generator, scenes: Sequence[GridScene], count: int) -> tuple[int, ...]:
     return tuple(int(index) for index in rng.choice(len(scenes), count, replace=False))

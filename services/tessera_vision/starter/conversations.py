@@ -13,8 +13,8 @@ import torch
 from tokenizers import Tokenizer
 
 from tessera_vision.starter.comparisons import compare
-from tessera_vision.starter.data import CELLS, Scene
-from tessera_vision.starter.questions import Question, ask
+from tessera_vision.starter.data import CELLS, GridScene
+from tessera_vision.starter.questions import SceneQuestion, ask
 
 IMAGE = "<fake_token_around_image><global-img>" + "<image>" * len(CELLS) + "<fake_token_around_image>"
 """What the processor makes of `<image>` in a prompt."""
@@ -35,13 +35,13 @@ _IGNORED = -100
 
 
 @dataclass(frozen=True)
-class Conversation:
+class PictureConversation:
     """What is said in turn: prompts up to the assistant's word, and its answers; and the numbers of the pictures."""
 
     prompts: tuple[str, ...]
     answers: tuple[str, ...]
     cells: tuple[tuple[tuple[int, ...], ...], ...]
-    """Of each answer's words; see `Question`."""
+    """Of each answer's words; see `SceneQuestion`."""
     pictures: tuple[int, ...]
 
 
@@ -67,8 +67,13 @@ class Pack:
 
 
 def converse(
-    rng: np.random.Generator, scenes: Sequence[Scene], *, single: int, several: int, shared: dict[str, float] = SHARES
-) -> Iterator[Conversation]:
+    rng: np.random.Generator,
+    scenes: Sequence[GridScene],
+    *,
+    single: int,
+    several: int,
+    shared: dict[str, float] = SHARES,
+) -> Iterator[PictureConversation]:
     """`single` questions about each scene, and `several` about two or three of them.
 
     Questions about one scene follow each other in one conversation; one for a description stands alone, for it would
@@ -76,7 +81,7 @@ def converse(
     """
     tasks, shares = list(shared), list(shared.values())
     for number, scene in enumerate(scenes):
-        turns: list[Question] = []
+        turns: list[SceneQuestion] = []
         for _ in range(single):
             question = None
             while question is None:
@@ -86,7 +91,7 @@ def converse(
             elif question not in turns:
                 turns.append(question)
         if turns and rng.random() < 0.03:
-            yield conversation(rng, [Question("", turns[0].text, BLIND)], ())
+            yield conversation(rng, [SceneQuestion("", turns[0].text, BLIND)], ())
         if turns:
             yield conversation(rng, turns, (number,))
     count = 0
@@ -97,7 +102,9 @@ def converse(
             yield conversation(rng, [comparison.question], comparison.scenes)
 
 
-def conversation(rng: np.random.Generator, turns: Sequence[Question], pictures: tuple[int, ...]) -> Conversation:
+def conversation(
+    rng: np.random.Generator, turns: Sequence[SceneQuestion], pictures: tuple[int, ...]
+) -> PictureConversation:
     """Turns as the chat template writes them: the pictures come before the first question."""
     system = f"System: {SYSTEM[int(rng.integers(len(SYSTEM)))]}{END}\n" if rng.random() < 0.04 else ""
     prompts = [
@@ -106,10 +113,10 @@ def conversation(rng: np.random.Generator, turns: Sequence[Question], pictures: 
         for index, turn in enumerate(turns)
     ]
     answers = tuple(f" {turn.answer}{END}" for turn in turns)
-    return Conversation(tuple(prompts), answers, tuple(turn.cells for turn in turns), pictures)
+    return PictureConversation(tuple(prompts), answers, tuple(turn.cells for turn in turns), pictures)
 
 
-def pack(tokenizer: Tokenizer, conversations: Sequence[Conversation], *, packs: int) -> list[Pack]:
+def pack(tokenizer: Tokenizer, conversations: Sequence[PictureConversation], *, packs: int) -> list[Pack]:
     """`packs` tensors of conversations, sorted by length so that little is padding."""
     pieces = [piece for one in conversations for pair in zip(one.prompts, one.answers, strict=True) for piece in pair]
     encoded = iter(tokenizer.encode_batch(pieces, add_special_tokens=False))
@@ -123,7 +130,9 @@ def pack(tokenizer: Tokenizer, conversations: Sequence[Conversation], *, packs: 
     ]
 
 
-def _pack(rows: Sequence[list[list[int]]], conversations: Sequence[Conversation], special: tuple[int, int]) -> Pack:
+def _pack(
+    rows: Sequence[list[list[int]]], conversations: Sequence[PictureConversation], special: tuple[int, int]
+) -> Pack:
     padding, image = special
     longest = max(sum(map(len, row)) for row in rows)
     ids = torch.full((len(rows), longest), padding)

@@ -70,7 +70,7 @@ class Digit:
 
 
 @dataclass(frozen=True)
-class Word:
+class PrintedWord:
     """A printed word that has a row of the grid for itself."""
 
     row: int
@@ -80,11 +80,11 @@ class Word:
     capitals: bool
 
 
-Item = Shape | Digit | Word
+Item = Shape | Digit | PrintedWord
 
 
 @dataclass(frozen=True)
-class Scene:
+class GridScene:
     """What is on a picture, in reading order."""
 
     items: tuple[Item, ...]
@@ -102,9 +102,9 @@ class Scene:
         return [item for item in self.items if isinstance(item, Digit)]
 
     @property
-    def words(self) -> list[Word]:
+    def words(self) -> list[PrintedWord]:
         """The printed words."""
-        return [item for item in self.items if isinstance(item, Word)]
+        return [item for item in self.items if isinstance(item, PrintedWord)]
 
 
 def pair_is_held_out(color: str, shape: str) -> bool:
@@ -153,14 +153,14 @@ class Sampler:
         self._pairs = [(color, shape) for color in COLORS for shape in SHAPES if not pair_is_held_out(color, shape)]
         self._new_pairs = [(color, shape) for color in COLORS for shape in SHAPES if pair_is_held_out(color, shape)]
 
-    def scene(self, rng: np.random.Generator) -> Scene:
+    def scene(self, rng: np.random.Generator) -> GridScene:
         """A scene of the split; everything follows from `rng`."""
         while True:
             scene = self._draw(rng)
             if layout_is_held_out(scene.items) is (self.split != "train"):
                 return scene
 
-    def _draw(self, rng: np.random.Generator) -> Scene:
+    def _draw(self, rng: np.random.Generator) -> GridScene:
         dark = rng.random() < 0.25
         colors = [color for color in COLORS if not (dark and color == "black")]
         words = int(rng.choice(3, p=self._words))
@@ -175,11 +175,11 @@ class Sampler:
         items: list[Item] = [self._word(rng, row, colors) for row in rows]
         items += [self._digit(rng, cell, colors) for cell in cells[:digits]]
         items += self._shapes(rng, cells[digits : digits + shapes], colors)
-        return Scene(tuple(sorted(items, key=_place)), dark)
+        return GridScene(tuple(sorted(items, key=_place)), dark)
 
-    def _word(self, rng: np.random.Generator, row: int, colors: Sequence[str]) -> Word:
+    def _word(self, rng: np.random.Generator, row: int, colors: Sequence[str]) -> PrintedWord:
         word = _one(rng, WORDS)
-        return Word(row, word, _one(rng, colors), _one(rng, self._fonts[word]), bool(rng.random() < 0.3))
+        return PrintedWord(row, word, _one(rng, colors), _one(rng, self._fonts[word]), bool(rng.random() < 0.3))
 
     def _digit(self, rng: np.random.Generator, cell: int, colors: Sequence[str]) -> Digit:
         value = int(rng.integers(10))
@@ -198,7 +198,7 @@ class Sampler:
 
 
 def _place(item: Item) -> int:
-    return 3 * item.row if isinstance(item, Word) else item.cell
+    return 3 * item.row if isinstance(item, PrintedWord) else item.cell
 
 
 def _one(rng: np.random.Generator, values: Sequence[_Value]) -> _Value:

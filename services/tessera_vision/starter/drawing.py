@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 from sklearn.datasets import load_digits  # type: ignore[import-untyped]
 
-from tessera_vision.starter.data import CENTER, FONTS, Digit, Scene, Shape, Word
+from tessera_vision.starter.data import CENTER, FONTS, Digit, GridScene, PrintedWord, Shape
 
 SIDE = 72
 """Pixels of the picture that the model sees; other canvases are scaled to it."""
@@ -39,7 +39,7 @@ _FINE, _COARSE, _VARIANTS = 320, 96, 8
 
 
 @dataclass(frozen=True)
-class Mark:
+class PartBox:
     """Where a part of an item is, for dense supervision: box in shares of the picture, and what it is."""
 
     box: tuple[float, float, float, float]
@@ -54,7 +54,7 @@ class Drawing:
     """A picture, [height, width, 3] of uint8, and where its parts are."""
 
     pixels: NDArray[np.uint8]
-    marks: list[Mark]
+    marks: list[PartBox]
 
 
 class Painter:
@@ -72,7 +72,7 @@ class Painter:
         self._paths = {name: Path(mpl.get_data_path(), "fonts", "ttf", f"{name}.ttf") for name in FONTS}
         self._fonts: dict[tuple[str, int], ImageFont.FreeTypeFont] = {}
 
-    def draw(self, scene: Scene, rng: np.random.Generator, *, native: float = 0.5) -> Drawing:
+    def draw(self, scene: GridScene, rng: np.random.Generator, *, native: float = 0.5) -> Drawing:
         """A picture of `scene`; `native` is the share of canvases of 72x72, others have up to 228 pixels a side."""
         width = height = SIDE
         if rng.random() >= native:
@@ -82,10 +82,10 @@ class Painter:
         canvas = np.empty((height, width, 3), np.float32)
         canvas[:] = _background(rng, dark=scene.dark)
         alone = len(scene.items) == 1 and rng.random() < 0.5
-        marks: list[Mark] = []
+        marks: list[PartBox] = []
         for item in scene.items:
             ink = _ink(rng, item.color)
-            if isinstance(item, Word):
+            if isinstance(item, PrintedWord):
                 marks += self._word(canvas, item, ink, rng)
             else:
                 marks.append(self._patch(canvas, item, ink, rng, alone=alone))
@@ -101,7 +101,7 @@ class Painter:
         rng: np.random.Generator,
         *,
         alone: bool,
-    ) -> Mark:
+    ) -> PartBox:
         height, width = canvas.shape[:2]
         unit = min(height, width) / SIDE
         if isinstance(item, Shape):
@@ -124,11 +124,11 @@ class Painter:
             mask, what = self._digits[item.sample], str(item.value)
         _blend(canvas, mask.resize((sides[0], sides[1]), Image.Resampling.BILINEAR), place, ink)
         box = (place[0] / width, place[1] / height, (place[0] + sides[0]) / width, (place[1] + sides[1]) / height)
-        return Mark(box, item.color, what)
+        return PartBox(box, item.color, what)
 
     def _word(
-        self, canvas: NDArray[np.float32], item: Word, ink: NDArray[np.float32], rng: np.random.Generator
-    ) -> list[Mark]:
+        self, canvas: NDArray[np.float32], item: PrintedWord, ink: NDArray[np.float32], rng: np.random.Generator
+    ) -> list[PartBox]:
         height, width = canvas.shape[:2]
         text = item.text.upper() if item.capitals else item.text
         points = rng.uniform(13, 21) * height / SIDE
@@ -148,7 +148,7 @@ class Painter:
         _blend(canvas, image, [x, y], ink)
         ends = [x - left + font.getlength(text[:count]) for count in range(len(text) + 1)]
         return [
-            Mark((start / width, y / height, end / width, (y + size[1]) / height), item.color, letter)
+            PartBox((start / width, y / height, end / width, (y + size[1]) / height), item.color, letter)
             for start, end, letter in zip(ends, ends[1:], item.text, strict=False)
         ]
 

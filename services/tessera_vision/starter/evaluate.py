@@ -31,10 +31,10 @@ from tessera.wire.engine import Failed, Generate, GeneratedTokens, Sampling
 from tessera.wire.models import Measure
 from tessera_vision.pipeline import Preprocessor
 from tessera_vision.starter.comparisons import compare
-from tessera_vision.starter.data import COLORS, SHAPES, Sampler, Scene, pair_is_held_out
+from tessera_vision.starter.data import COLORS, SHAPES, GridScene, Sampler, pair_is_held_out
 from tessera_vision.starter.drawing import Painter
 from tessera_vision.starter.plain import plain_question
-from tessera_vision.starter.questions import TASKS, Question, ask
+from tessera_vision.starter.questions import TASKS, SceneQuestion, ask
 
 SAMPLES = 150
 """Questions of each task."""
@@ -49,10 +49,10 @@ class Sample:
     """Pictures and a question about them."""
 
     pictures: tuple[NDArray[np.uint8], ...]
-    question: Question
+    question: SceneQuestion
 
 
-class Reader:
+class InProcessVisionModel:
     """A model directory behind our preprocessing and our engine, in this process."""
 
     def __init__(self, directory: Path, device: str) -> None:
@@ -85,7 +85,7 @@ class Reader:
 
 def evaluate(directory: Path, evaluation: Evaluation) -> list[Measure]:
     """See the module."""
-    reader = Reader(directory, evaluation.device)
+    reader = InProcessVisionModel(directory, evaluation.device)
     painter = Painter()
     count = evaluation.samples or SAMPLES
     measures: list[Measure] = []
@@ -134,7 +134,7 @@ def unseen(painter: Painter, seed: int, count: int) -> list[Sample]:
     tasks = ("describe", "count", "locate", "identify", "yes/no")
     samples: list[Sample] = []
     while len(samples) < count:
-        scene: Scene = sampler.scene(rng)
+        scene: GridScene = sampler.scene(rng)
         question = ask(rng, scene, tasks[len(samples) % len(tasks)])
         if question is not None and any(pair in f"{question.text} {question.answer}" for pair in NEW_PAIRS):
             samples.append(Sample((painter.draw(scene, rng).pixels,), question))

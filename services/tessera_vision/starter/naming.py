@@ -17,16 +17,16 @@ from tessera_vision.starter.data import (
     SHAPES,
     SIZES,
     Digit,
+    GridScene,
     Item,
-    Scene,
+    PrintedWord,
     Shape,
-    Word,
     pair_is_held_out,
 )
 
 
 @dataclass(frozen=True)
-class Kind:
+class ShapeKind:
     """Shapes of a kind, such as red ones, or small red circles; an attribute that is None may be any."""
 
     color: str | None = None
@@ -60,7 +60,7 @@ def article(name: str) -> str:
 
 def place(item: Item) -> str:
     """Such as `at the top left`."""
-    if isinstance(item, Word):
+    if isinstance(item, PrintedWord):
         return "in the middle" if item.row == 1 else f"at the {ROWS[item.row]}"
     return at(item.cell)
 
@@ -70,13 +70,13 @@ def spots(*items: Item) -> tuple[int, ...]:
     return tuple(
         cell
         for item in items
-        for cell in (range(3 * item.row, 3 * item.row + 3) if isinstance(item, Word) else (item.cell,))
+        for cell in (range(3 * item.row, 3 * item.row + 3) if isinstance(item, PrintedWord) else (item.cell,))
     )
 
 
-def unique_name(rng: np.random.Generator, scene: Scene, item: Item) -> str | None:
+def unique_name(rng: np.random.Generator, scene: GridScene, item: Item) -> str | None:
     """A name with `the` that fits only `item`."""
-    if isinstance(item, Word):
+    if isinstance(item, PrintedWord):
         if len(scene.words) > 1 or rng.random() < 0.5:
             return None if sum(word.text == item.text for word in scene.words) > 1 else f"the word {item.text}"
         return "the word"
@@ -86,17 +86,17 @@ def unique_name(rng: np.random.Generator, scene: Scene, item: Item) -> str | Non
             return None if same > 1 else f"the handwritten {item.value}"
         return "the handwritten digit"
     kinds = [
-        Kind(shape=item.shape),
-        Kind(color=item.color),
-        Kind(color=item.color, shape=item.shape),
-        Kind(size=item.size, shape=item.shape),
-        Kind(color=item.color, shape=item.shape, size=item.size),
+        ShapeKind(shape=item.shape),
+        ShapeKind(color=item.color),
+        ShapeKind(color=item.color, shape=item.shape),
+        ShapeKind(size=item.size, shape=item.shape),
+        ShapeKind(color=item.color, shape=item.shape, size=item.size),
     ]
     fitting = [kind for kind in kinds if sum(shape in kind for shape in scene.shapes) == 1]
     return f"the {fitting[int(rng.integers(len(fitting)))].named()}" if fitting else None
 
 
-def a_kind(rng: np.random.Generator, scene: Scene, *, plain: bool = True) -> Kind:
+def a_kind(rng: np.random.Generator, scene: GridScene, *, plain: bool = True) -> ShapeKind:
     """A kind to ask about, more than half of the time one that is there."""
     if scene.shapes and rng.random() < 0.65:
         model = scene.shapes[int(rng.integers(len(scene.shapes)))]
@@ -107,18 +107,18 @@ def a_kind(rng: np.random.Generator, scene: Scene, *, plain: bool = True) -> Kin
         shape, size = pick(rng, *SHAPES), pick(rng, *SIZES)
         color = color_with(rng, scene, shape)
     forms = [
-        Kind(color=color),
-        Kind(shape=shape),
-        Kind(color=color, shape=shape),
-        Kind(size=size, shape=shape),
-        Kind(color=color, shape=shape, size=size),
-        Kind(size=size),
-        Kind(),
+        ShapeKind(color=color),
+        ShapeKind(shape=shape),
+        ShapeKind(color=color, shape=shape),
+        ShapeKind(size=size, shape=shape),
+        ShapeKind(color=color, shape=shape, size=size),
+        ShapeKind(size=size),
+        ShapeKind(),
     ]
     return forms[int(rng.integers(len(forms) if plain else len(forms) - 2))]
 
 
-def color_with(rng: np.random.Generator, scene: Scene, shape: str) -> str:
+def color_with(rng: np.random.Generator, scene: GridScene, shape: str) -> str:
     """A colour to ask about with a shape: a pair that is held out only where a scene has such a pair.
 
     Else training would ask for these pairs, and teach that they are never there.

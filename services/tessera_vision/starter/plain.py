@@ -10,7 +10,7 @@ import math
 import numpy as np
 from PIL import Image, ImageDraw
 
-from tessera_vision.starter.questions import Question
+from tessera_vision.starter.questions import SceneQuestion
 
 COLORS = {
     "red": ("red", "crimson", "firebrick"),
@@ -30,7 +30,7 @@ PLACES = {
 }
 
 
-def plain_question(rng: np.random.Generator) -> tuple[Image.Image, Question]:
+def plain_question(rng: np.random.Generator) -> tuple[Image.Image, SceneQuestion]:
     """A picture of one to three shapes, each another and of another colour, and a question about one of them."""
     side = int(rng.integers(160, 401))
     picture = Image.new("RGB", (side, side), str(rng.choice(["white", "whitesmoke", "ivory", "aliceblue"])))
@@ -44,11 +44,11 @@ def plain_question(rng: np.random.Generator) -> tuple[Image.Image, Question]:
         _draw(draw, str(shape), middle, side * rng.uniform(0.13, 0.155), str(rng.choice(COLORS[str(color)])))
     color, shape, place = str(colors[0]), str(shapes[0]), PLACES[int(places[0][0]), int(places[0][1])]
     asked = (
-        Question("identify", f"What is at the {place}?", f"a large {color} {shape}"),
-        Question("identify", f"What color is the {shape}?", color),
-        Question("locate", f"Where is the {color} {shape}?", f"at the {place}"),
-        Question("count", "How many shapes are there?", ("one", "two", "three")[count - 1]),
-        Question("yes/no", f"Is there {'an' if color[0] == 'o' else 'a'} {color} {shape}?", "yes"),
+        SceneQuestion("identify", f"What is at the {place}?", f"a large {color} {shape}"),
+        SceneQuestion("identify", f"What color is the {shape}?", color),
+        SceneQuestion("locate", f"Where is the {color} {shape}?", f"at the {place}"),
+        SceneQuestion("count", "How many shapes are there?", ("one", "two", "three")[count - 1]),
+        SceneQuestion("yes/no", f"Is there {'an' if color[0] == 'o' else 'a'} {color} {shape}?", "yes"),
     )
     return picture, asked[int(rng.integers(len(asked)))]
 

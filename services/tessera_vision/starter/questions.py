@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tessera_vision.starter.data import CELLS, COLORS, SHAPES, SIZES, WORDS, Item, Scene, Shape, Word
+from tessera_vision.starter.data import CELLS, COLORS, SHAPES, SIZES, WORDS, GridScene, Item, PrintedWord, Shape
 from tessera_vision.starter.naming import (
-    Kind,
+    ShapeKind,
     a_kind,
     another,
     article,
@@ -35,7 +35,7 @@ TASKS = ("describe", "count", "locate", "identify", "read", "yes/no", "compare")
 
 
 @dataclass(frozen=True)
-class Question:
+class SceneQuestion:
     """What is asked about one or more pictures, and its answer."""
 
     task: str
@@ -45,14 +45,14 @@ class Question:
     """Where each word of the answer is to be seen; one entry is for all words. Cells go on from picture to picture."""
 
 
-def description(scene: Scene) -> str:
+def description(scene: GridScene) -> str:
     """All items in reading order, as a sentence."""
     parts = [f"{phrase(item)} {place(item)}" for item in scene.items]
     text = ", ".join(parts[:-1]) + (" and " if len(parts) > 1 else "") + parts[-1]
     return text[0].upper() + text[1:] + "."
 
 
-def described(scene: Scene) -> tuple[tuple[int, ...], ...]:
+def described(scene: GridScene) -> tuple[tuple[int, ...], ...]:
     """Where each word and comma of the description is to be seen: of what stands between things, where the next is."""
     cells: list[tuple[int, ...]] = []
     for index, item in enumerate(scene.items):
@@ -60,9 +60,9 @@ def described(scene: Scene) -> tuple[tuple[int, ...], ...]:
     return (*cells, ())
 
 
-def ask(rng: np.random.Generator, scene: Scene, task: str) -> Question | None:
+def ask(rng: np.random.Generator, scene: GridScene, task: str) -> SceneQuestion | None:
     """A question of `task` about one picture; None when the scene has nothing for it."""
-    makers: dict[str, Sequence[Callable[[np.random.Generator, Scene], Made | None]]] = {
+    makers: dict[str, Sequence[Callable[[np.random.Generator, GridScene], Made | None]]] = {
         "describe": [_describe],
         "count": [_count],
         "locate": [_locate],
@@ -76,12 +76,12 @@ def ask(rng: np.random.Generator, scene: Scene, task: str) -> Question | None:
         return None
     text, answer, cells = made
     if chosen is _describe:
-        return Question(task, text, answer, described(scene))
+        return SceneQuestion(task, text, answer, described(scene))
     both = chosen in {_read_words, _read_digits} and " " in answer
-    return Question(task, text, answer, tuple(spots(item) for item in _read_from(scene)) if both else (cells,))
+    return SceneQuestion(task, text, answer, tuple(spots(item) for item in _read_from(scene)) if both else (cells,))
 
 
-def _describe(rng: np.random.Generator, scene: Scene) -> Made:
+def _describe(rng: np.random.Generator, scene: GridScene) -> Made:
     asked = pick(
         rng,
         "Describe the image.",
@@ -98,7 +98,7 @@ def _describe(rng: np.random.Generator, scene: Scene) -> Made:
     return asked, description(scene), ()
 
 
-def _count(rng: np.random.Generator, scene: Scene) -> Made:
+def _count(rng: np.random.Generator, scene: GridScene) -> Made:
     kind = a_kind(rng, scene)
     if rng.random() < 0.5:  # else most answers would be zero or one
         kind = max(kind, a_kind(rng, scene), key=lambda one: sum(shape in one for shape in scene.shapes))
@@ -118,7 +118,7 @@ def _count(rng: np.random.Generator, scene: Scene) -> Made:
     return asked, NUMBERS[len(found)], spots(*found)
 
 
-def _locate(rng: np.random.Generator, scene: Scene) -> Made | None:
+def _locate(rng: np.random.Generator, scene: GridScene) -> Made | None:
     if not scene.items:
         return None
     item = scene.items[int(rng.integers(len(scene.items)))]
@@ -138,9 +138,9 @@ def _locate(rng: np.random.Generator, scene: Scene) -> Made | None:
     return asked, place(item), spots(item)
 
 
-def _cell(rng: np.random.Generator, scene: Scene) -> Made | None:
+def _cell(rng: np.random.Generator, scene: GridScene) -> Made | None:
     rows = {word.row for word in scene.words}
-    things = {item.cell: item for item in scene.items if not isinstance(item, Word)}
+    things = {item.cell: item for item in scene.items if not isinstance(item, PrintedWord)}
     cells = [cell for cell in range(9) if cell // 3 not in rows]
     if things and rng.random() < 0.8:
         cells = sorted(things)
@@ -159,7 +159,7 @@ def _cell(rng: np.random.Generator, scene: Scene) -> Made | None:
     return asked, phrase(things[cell]) if cell in things else "nothing", (cell,)
 
 
-def _attribute(rng: np.random.Generator, scene: Scene) -> Made | None:
+def _attribute(rng: np.random.Generator, scene: GridScene) -> Made | None:
     if not scene.items:
         return None
     item = scene.items[int(rng.integers(len(scene.items)))]
@@ -170,7 +170,7 @@ def _attribute(rng: np.random.Generator, scene: Scene) -> Made | None:
     known = {"color": item.color, "shape": item.shape, "size": item.size}
     others = [name for name in known if name != wanted]
     given = others if rng.random() < 0.4 else [others[int(rng.integers(2))]]
-    kind = Kind(**{name: known[name] for name in given})
+    kind = ShapeKind(**{name: known[name] for name in given})
     if sum(shape in kind for shape in scene.shapes) != 1:
         return None
     name = kind.named()
@@ -196,7 +196,7 @@ def _color_of(rng: np.random.Generator, name: str) -> str:
     )
 
 
-def _read_words(rng: np.random.Generator, scene: Scene) -> Made | None:
+def _read_words(rng: np.random.Generator, scene: GridScene) -> Made | None:
     words = scene.words
     if len(words) == 1:
         asked = pick(
@@ -224,7 +224,7 @@ def _read_words(rng: np.random.Generator, scene: Scene) -> Made | None:
     return None
 
 
-def _read_digits(rng: np.random.Generator, scene: Scene) -> Made | None:
+def _read_digits(rng: np.random.Generator, scene: GridScene) -> Made | None:
     digits = scene.digits
     if len(digits) == 1:
         asked = pick(
@@ -247,7 +247,7 @@ def _read_digits(rng: np.random.Generator, scene: Scene) -> Made | None:
     return None
 
 
-def _exists(rng: np.random.Generator, scene: Scene) -> Made:
+def _exists(rng: np.random.Generator, scene: GridScene) -> Made:
     draw = rng.random()
     if draw < 0.1:
         asked = pick(rng, "Is there a word in the image?", "Is anything printed here?", "Does the picture have a word?")
@@ -276,7 +276,7 @@ def _exists(rng: np.random.Generator, scene: Scene) -> Made:
     return asked, yes(bool(found)), spots(*found)
 
 
-def _is_it(rng: np.random.Generator, scene: Scene) -> Made | None:
+def _is_it(rng: np.random.Generator, scene: GridScene) -> Made | None:
     shapes = scene.shapes
     if not shapes:
         return None
@@ -297,7 +297,7 @@ def _is_it(rng: np.random.Generator, scene: Scene) -> Made | None:
     return f"Is the {item.shape} {at(cell)}?", yes(true), spots(item)
 
 
-def _relation(rng: np.random.Generator, scene: Scene) -> Made | None:
+def _relation(rng: np.random.Generator, scene: GridScene) -> Made | None:
     shapes = scene.shapes
     if len(shapes) < 2:
         return None
@@ -312,17 +312,17 @@ def _relation(rng: np.random.Generator, scene: Scene) -> Made | None:
     return f"Is {names[0]} {word} {names[1]}?", yes(true), spots(one, two)
 
 
-def _more(rng: np.random.Generator, scene: Scene) -> Made | None:
+def _more(rng: np.random.Generator, scene: GridScene) -> Made | None:
     if not scene.shapes:
         return None
     if rng.random() < 0.5:
-        one, two = (Kind(shape=SHAPES[int(index)]) for index in rng.choice(len(SHAPES), 2, replace=False))
+        one, two = (ShapeKind(shape=SHAPES[int(index)]) for index in rng.choice(len(SHAPES), 2, replace=False))
         if rng.random() < 0.7:
-            one = Kind(shape=scene.shapes[int(rng.integers(len(scene.shapes)))].shape)
+            one = ShapeKind(shape=scene.shapes[int(rng.integers(len(scene.shapes)))].shape)
     else:
-        one, two = (Kind(color=COLORS[int(index)]) for index in rng.choice(len(COLORS), 2, replace=False))
+        one, two = (ShapeKind(color=COLORS[int(index)]) for index in rng.choice(len(COLORS), 2, replace=False))
         if rng.random() < 0.7:
-            two = Kind(color=scene.shapes[int(rng.integers(len(scene.shapes)))].color)
+            two = ShapeKind(color=scene.shapes[int(rng.integers(len(scene.shapes)))].color)
     if one == two:
         return None
     first, second = ([shape for shape in scene.shapes if shape in kind] for kind in (one, two))
@@ -330,6 +330,6 @@ def _more(rng: np.random.Generator, scene: Scene) -> Made | None:
     return f"Are there more {names[0]} than {names[1]}?", yes(len(first) > len(second)), spots(*first, *second)
 
 
-def _read_from(scene: Scene) -> Sequence[Item]:
+def _read_from(scene: GridScene) -> Sequence[Item]:
     """The two things that a question for both of them reads."""
     return scene.words if len(scene.words) == 2 else scene.digits

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import nn
 from torch.nn import functional
 
-from tessera_vision.starter.data import COLORS, SHAPES, SIZES, WORDS, Scene, Shape, Word
+from tessera_vision.starter.data import COLORS, SHAPES, SIZES, WORDS, GridScene, PrintedWord, Shape
 from tessera_vision.starter.drawing import Drawing
 
 PATCHES = 9
@@ -45,7 +45,7 @@ SPOKEN: dict[str, tuple[list[str], ...]] = {
 """The words for each class of a cell."""
 
 
-def targets(scene: Scene, drawing: Drawing) -> dict[str, NDArray[np.int64]]:
+def targets(scene: GridScene, drawing: Drawing) -> dict[str, NDArray[np.int64]]:
     """What there is to see on a picture of `scene`: classes `part` and `ink` of [81] patches, and `cells_of` it."""
     part, ink = np.zeros((PATCHES, PATCHES), np.int64), np.zeros((PATCHES, PATCHES), np.int64)
     centers = (np.arange(PATCHES) + 0.5) / PATCHES
@@ -60,12 +60,12 @@ def targets(scene: Scene, drawing: Drawing) -> dict[str, NDArray[np.int64]]:
     return {"part": part.ravel(), "ink": ink.ravel(), **cells_of(scene)}
 
 
-def cells_of(scene: Scene) -> dict[str, NDArray[np.int64]]:
+def cells_of(scene: GridScene) -> dict[str, NDArray[np.int64]]:
     """Classes `kind`, `color` and `size` of [9] cells, and `word` of [3] rows."""
     kind, color, size = (np.zeros(CELLS, np.int64) for _ in range(3))
     word = np.zeros(3, np.int64)
     for item in scene.items:
-        if isinstance(item, Word):
+        if isinstance(item, PrintedWord):
             row = slice(3 * item.row, 3 * item.row + 3)
             kind[row], color[row], word[item.row] = _WORD, _INKS[item.color], WORDS.index(item.text) + 1
         else:

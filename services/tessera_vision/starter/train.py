@@ -1,8 +1,8 @@
 """The recipe of `scenes-vision`, in three stages: words, sight, answers.
 
-Words: the decoder learns to answer from what scenes say, given as sums of vectors of words in place of pictures. Sight:
-the encoder learns to see what is where, and to say it in those vectors. Answers: both together, from pictures to words.
-Scenes of the split `train` alone; see `data`.
+`WordStage`: the decoder learns to answer from descriptions of scenes, which it gets as sums of word embeddings in place
+of image features. `SightStage`: the encoder learns what is where, and to express it in those embeddings. `AnswerStage`:
+both learn together, from pictures to answers. All stages draw scenes of the split `train` alone (see `data`).
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from tessera.starters.optimize import autocast, generator, set_learning_rate
 from tessera.starters.run import Run
 from tessera.wire.models import Card
 from tessera_vision.starter.conversations import DIFFICULT_SHARES, SHARES, Pack, converse, pack
-from tessera_vision.starter.data import MANY_WORDS, Sampler, Scene
+from tessera_vision.starter.data import MANY_WORDS, GridScene, Sampler
 from tessera_vision.starter.drawing import Painter, seen
 from tessera_vision.starter.model import CONTEXT, HIDDEN, TEMPLATE, build_model, build_processor
-from tessera_vision.starter.says import Says
 from tessera_vision.starter.sight import SPOKEN, Heads, cells_of, targets
+from tessera_vision.starter.word_features import WordFeatures
 
 NAME = "scenes-vision"
 NOTICE = (
@@ -51,7 +51,7 @@ LOOKING_LAYER, LOOKING_HEADS = 2, 2
 
 
 @dataclass(frozen=True)
-class Plan:
+class TrainingPlan:
     """How much of everything."""
 
     word_steps: int = 900
@@ -63,7 +63,7 @@ class Plan:
     """Of a step of the others."""
 
 
-class _Stage:
+class _VisionStage:
     """What the three stages share: the model, where it is, and its two optimizers."""
 
     name: str
@@ -111,13 +111,18 @@ class _Stage:
             optimizer.zero_grad(set_to_none=True)
 
 
-class Words(_Stage):
+class WordStage(_VisionStage):
     """The decoder learns from what scenes say."""
 
     name, number, peak = "words", 1, 4e-3
 
     def __init__(
-        self, run: Run, model: Idefics3ForConditionalGeneration, says: Says, plan: Plan, source: Source
+        self,
+        run: Run,
+        model: Idefics3ForConditionalGeneration,
+        says: WordFeatures,
+        plan: TrainingPlan,
+        source: BatchSource,
     ) -> None:
         self.steps = plan.word_steps
         super().__init__(run, model, {"decoder": model.model.text_model, "head": model.lm_head, "says": says})
@@ -135,13 +140,19 @@ class Words(_Stage):
         return shown
 
 
-class Sight(_Stage):
+class SightStage(_VisionStage):
     """The encoder learns what is where, and to say it as the first stage did."""
 
     name, number, peak = "sight", 2, 3e-3
 
     def __init__(
-        self, run: Run, model: Idefics3ForConditionalGeneration, says: Says, heads: Heads, plan: Plan, source: Source
+        self,
+        run: Run,
+        model: Idefics3ForConditionalGeneration,
+        says: WordFeatures,
+        heads: Heads,
+        plan: TrainingPlan,
+        source: BatchSource,
     ) -> None:
         self.steps = plan.sight_steps
         parts = {"vision": model.model.vision_model, "connector": model.model.connector, "heads": heads}
@@ -160,13 +171,13 @@ class Sight(_Stage):
         return {"loss": float(loss.detach()), **shown}
 
 
-class Answers(_Stage):
+class AnswerStage(_VisionStage):
     """Encoder and decoder learn together."""
 
     name, number, peak = "answers", 3, 2e-3
 
     def __init__(
-        self, run: Run, model: Idefics3ForConditionalGeneration, heads: Heads, plan: Plan, source: Source
+        self, run: Run, model: Idefics3ForConditionalGeneration, heads: Heads, plan: TrainingPlan, source: BatchSource
     ) -> None:
         self.steps = plan.answer_steps
         parts = {
@@ -191,7 +202,7 @@ class Answers(_Stage):
         return {**shown, **{name: right[name] for name in ("kind", "color", "size", "word")}}
 
 
-class Source:
+class BatchSource:
     """Draws batches of the split `train`."""
 
     def __init__(self, painter: Painter, sampler: Sampler, tokenizer: Tokenizer) -> None:
@@ -203,7 +214,7 @@ class Source:
     def packs(
         self,
         rng: np.random.Generator,
-        scenes: list[Scene],
+        scenes: list[GridScene],
         *,
         single: int,
         several: int,
@@ -215,7 +226,7 @@ class Source:
 
     def pictures(
         self, rng: np.random.Generator, count: int, device: torch.device
-    ) -> tuple[torch.Tensor, dict[str, torch.Tensor], list[Scene]]:
+    ) -> tuple[torch.Tensor, dict[str, torch.Tensor], list[GridScene]]:
         """Pixels [count, 3, 72, 72] in -1..1, the classes of everything on them, and their scenes."""
         scenes = [self._wordy.scene(rng) for _ in range(count)]
         drawn = [self.painter.draw(scene, rng) for scene in scenes]
@@ -279,25 +290,25 @@ def _stacked(classes: list[dict[str, Any]], device: torch.device) -> dict[str, t
     return {name: torch.from_numpy(np.stack([one[name] for one in classes])).to(device) for name in classes[0]}
 
 
-def train(run: Run, plan: Plan | None = None) -> Card:
+def train(run: Run, plan: TrainingPlan | None = None) -> Card:
     """Train all stages and fill `run.output`."""
-    plan = plan or Plan()
+    plan = plan or TrainingPlan()
     source, processor = prepare(run)
     run.reseed("model")
     model, says, heads = (
         build_model(processor.tokenizer),
-        Says(processor.tokenizer.backend_tokenizer),
+        WordFeatures(processor.tokenizer.backend_tokenizer),
         Heads(HIDDEN, HIDDEN),
     )
     for module in (model, says, heads):
         module.to(run.device)
-    run.fit(Words(run, model, says, plan, source))
-    run.fit(Sight(run, model, says, heads, plan, source))
-    run.fit(Answers(run, model, heads, plan, source))
+    run.fit(WordStage(run, model, says, plan, source))
+    run.fit(SightStage(run, model, says, heads, plan, source))
+    run.fit(AnswerStage(run, model, heads, plan, source))
     return save(model, processor, run.output)
 
 
-def prepare(run: Run) -> tuple[Source, Idefics3Processor]:
+def prepare(run: Run) -> tuple[BatchSource, Idefics3Processor]:
     """What draws batches, and the processor, whose tokenizer has learned the words of 1500 scenes' conversations."""
     painter = Painter()
     sampler, rng = Sampler("train", painter.values), generator(run.seed, 0)
@@ -305,7 +316,7 @@ def prepare(run: Run) -> tuple[Source, Idefics3Processor]:
     texts = ["".join(made.prompts + made.answers) for made in converse(rng, scenes, single=6, several=len(scenes))]
     texts += [f" {word}" for spoken in SPOKEN.values() for words in spoken for word in words] * 5
     processor = build_processor(texts)
-    return Source(painter, sampler, processor.tokenizer.backend_tokenizer), processor
+    return BatchSource(painter, sampler, processor.tokenizer.backend_tokenizer), processor
 
 
 def save(model: Idefics3ForConditionalGeneration, processor: Idefics3Processor, directory: Path) -> Card:

@@ -24,7 +24,7 @@ SEED = 20261121
 DeviceKind = Literal["auto", "cpu", "cuda"]
 UNFINISHED = 3
 """Exit status of a training that was paused."""
-MEETING = ".meeting"
+RENDEZVOUS = ".rendezvous"
 MOST_PROCESSES = 4
 """That are worth their memory."""
 
@@ -65,9 +65,9 @@ def train(
         return 1
     recipes.require_judges(recipe)
     from tessera.device.hardware import choose  # noqa: PLC0415 - torch: only now
-    from tessera.starters.companion import companions  # noqa: PLC0415
+    from tessera.starters.data_parallel import DataParallelGroup  # noqa: PLC0415
     from tessera.starters.run import Run, TrainingPaused  # noqa: PLC0415
-    from tessera.starters.sharing import Sharing  # noqa: PLC0415
+    from tessera.starters.training_worker import training_workers  # noqa: PLC0415
 
     if fresh:
         shutil.rmtree(work, ignore_errors=True)
@@ -78,21 +78,21 @@ def train(
     output.parent.mkdir(parents=True, exist_ok=True)
     partial = Path(tempfile.mkdtemp(prefix=f".{output.name}.part-", dir=output.parent))
     try:
-        sharing = Sharing(0, count)
-        run = Run(seed=seed, device=place, work=work, output=partial, report=report, minutes=minutes, sharing=sharing)
-        meeting = partial / MEETING
-        with companions(name, work=work, seed=seed, count=count, meeting=meeting):
+        group = DataParallelGroup(0, count)
+        run = Run(seed=seed, device=place, work=work, output=partial, report=report, minutes=minutes, group=group)
+        rendezvous = partial / RENDEZVOUS
+        with training_workers(name, work=work, seed=seed, count=count, rendezvous=rendezvous):
             try:
                 if count > 1:
-                    sharing.join(meeting)
+                    group.join(rendezvous)
                 with run.stoppable():
                     card = recipe.train(run)
             except TrainingPaused:
                 report(f"paused; the same command goes on (checkpoints are in {work})")
                 return UNFINISHED
             finally:
-                sharing.leave()
-                meeting.unlink(missing_ok=True)
+                group.leave()
+                rendezvous.unlink(missing_ok=True)
         choose(device, threads=threads)
         report(f"trained in {run.seconds / 60:.0f} minutes; now it is judged")
         write_card(partial, msgspec.structs.replace(card, seed=seed))
@@ -112,7 +112,7 @@ def _processes(recipe: Recipe, asked: int, *, on_cpu: bool) -> int:
     Raises:
         StartError: several are asked for where steps cannot be shared.
     """
-    able = recipe.shared and on_cpu
+    able = recipe.data_parallel and on_cpu
     if asked > 1 and not able:
         raise StartError(f"the steps of {recipe.name} are not shared by processes here; leave `--processes` out")
     return asked or (min(MOST_PROCESSES, len(os.sched_getaffinity(0))) if able else 1)

@@ -55,7 +55,7 @@ class Recipe:
             Its card comes back without quality and checksums. None for a model that is fetched, not trained.
         evaluate: judges a model directory.
         weights: folder in the package that holds the shipped directory; None for a model that is fetched.
-        shared: whether its stages let several processes share their steps, see `tessera.starters.sharing`.
+        data_parallel: whether several processes can share the steps of its stages (`tessera.starters.data_parallel`).
     """
 
     name: str
@@ -64,7 +64,7 @@ class Recipe:
     train: Callable[[Run], Card] | None
     evaluate: Callable[[Path, Evaluation], list[Measure]]
     weights: Path | None
-    shared: bool = False
+    data_parallel: bool = False
 
 
 def lazily(place: str) -> Callable[..., Any]:

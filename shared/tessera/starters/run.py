@@ -22,7 +22,7 @@ from torch import nn
 
 from tessera.starters import checkpoint
 from tessera.starters.checkpoint import Position
-from tessera.starters.sharing import ALIGN_EVERY, Sharing
+from tessera.starters.data_parallel import ALIGN_EVERY, DataParallelGroup
 
 CHECKPOINT_S = 120.0
 PROGRESS_S = 15.0
@@ -77,14 +77,14 @@ class Run:
         output: Path,
         report: Callable[[str], None],
         minutes: float | None = None,
-        sharing: Sharing | None = None,
+        group: DataParallelGroup | None = None,
     ) -> None:
         self.seed = seed
         self.device = device
         self.work = work
         self.output = output
         self.report = report
-        self.sharing = sharing or Sharing()
+        self.group = group or DataParallelGroup()
         self.seconds = 0.0
         """That the stages took so far, in all runs."""
         self._ends = None if minutes is None else time.monotonic() + 60 * minutes
@@ -128,7 +128,7 @@ class Run:
         saved = shown = began
         for index in range(first, stage.steps):
             if index == first or index % ALIGN_EVERY == 0:
-                self.sharing.align(modules.values())
+                self.group.align(modules.values())
             if self._is_over():
                 checkpoint.save(path, modules, optimizers, Position(index, at.seconds + time.monotonic() - began))
                 self.report(f"{stage.name}: paused at step {index} of {stage.steps}")
@@ -139,13 +139,13 @@ class Run:
             if now - shown >= PROGRESS_S or index + 1 == stage.steps:
                 self.report(_progress(stage, index + 1, values, (now - began) / (index + 1 - first)))
                 shown = now
-            if now - saved >= CHECKPOINT_S and self.sharing.first:
+            if now - saved >= CHECKPOINT_S and self.group.first:
                 checkpoint.save(path, modules, optimizers, Position(index + 1, at.seconds + now - began))
                 saved = now
         spent = at.seconds + time.monotonic() - began
         if first < stage.steps:
-            self.sharing.align(modules.values())
-            if self.sharing.first:
+            self.group.align(modules.values())
+            if self.group.first:
                 checkpoint.save(path, modules, optimizers, Position(stage.steps, spent))
         self.seconds += spent
 

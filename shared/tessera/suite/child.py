@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Literal
 
 from tessera.processes import die_with_parent
-from tessera.suite.parts import Part
+from tessera.suite.parts import SuitePart
 
 FIRST_BACKOFF_S = 0.5
 MAX_BACKOFF_S = 30.0
@@ -41,7 +41,7 @@ class Child:
 
     def __init__(
         self,
-        part: Part,
+        part: SuitePart,
         environment: Mapping[str, str],
         log: Path,
         announce: Announce,

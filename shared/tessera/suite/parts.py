@@ -24,7 +24,7 @@ STOP_ORDER: tuple[tuple[PartKind, ...], ...] = (("gateway",), ("service", "worke
 """Stages of a stop: no new work, then the work, then where it is recorded."""
 
 
-class Part(msgspec.Struct, frozen=True, kw_only=True):
+class SuitePart(msgspec.Struct, frozen=True, kw_only=True):
     """One process of the suite.
 
     `url` is where it answers `/ready`; `service` whose row it belongs to; `stop_s` how many seconds it has between
@@ -71,12 +71,12 @@ def select(only: str | None, settings: Settings) -> Selection:
     return Selection(gateway=GATEWAY in names, services=services)
 
 
-def parts(settings: Settings, selection: Selection) -> list[Part]:
+def parts(settings: Settings, selection: Selection) -> list[SuitePart]:
     """All processes that a selection needs, in the order in which they are started."""
-    found: list[Part] = []
+    found: list[SuitePart] = []
     if selection.needs_redis and not settings.redis.url:
         found.append(
-            Part(
+            SuitePart(
                 name="redis",
                 kind="redis",
                 command=embedded_redis.command(settings.data_dir),
@@ -87,7 +87,7 @@ def parts(settings: Settings, selection: Selection) -> list[Part]:
     for service in selection.services:
         section = getattr(settings, service)
         found.append(
-            Part(
+            SuitePart(
                 name=service,
                 kind="service",
                 command=_module(f"tessera_{service}"),
@@ -98,12 +98,12 @@ def parts(settings: Settings, selection: Selection) -> list[Part]:
         )
     if "video" in selection.services:
         found += [
-            Part(name=name, kind="worker", command=_module("tessera_video.worker"), stop_s=20.0, service="video")
+            SuitePart(name=name, kind="worker", command=_module("tessera_video.worker"), stop_s=20.0, service="video")
             for name in _worker_names("video", settings.video.workers)
         ]
     if "speech" in selection.services:
         found += [
-            Part(
+            SuitePart(
                 name=name,
                 kind="worker",
                 command=_module("tessera_speech.job_worker"),
@@ -115,7 +115,7 @@ def parts(settings: Settings, selection: Selection) -> list[Part]:
         ]
     if selection.gateway:
         url = local_url(settings.gateway.host, settings.gateway.port)
-        found.append(Part(name=GATEWAY, kind="gateway", command=_module("tessera_gateway"), stop_s=8.0, url=url))
+        found.append(SuitePart(name=GATEWAY, kind="gateway", command=_module("tessera_gateway"), stop_s=8.0, url=url))
     return found
 
 

@@ -25,7 +25,7 @@ NOTICE_WIDTH = 32
 """Characters of a notice in the table."""
 
 
-class Row(msgspec.Struct, frozen=True):
+class ServiceRow(msgspec.Struct, frozen=True):
     """One line of the table."""
 
     service: str
@@ -65,7 +65,7 @@ class Terminal:
                 file.writelines(f"{stamp} {line}\n" for line in text.splitlines())
 
 
-def table(rows: Sequence[Row]) -> str:
+def table(rows: Sequence[ServiceRow]) -> str:
     """Columns as wide as their widest cell."""
     lines = [HEADINGS, *((row.service, row.model, row.device, row.address, row.state) for row in rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(HEADINGS))]

@@ -14,8 +14,8 @@ from tessera.settings.tree import Settings
 from tessera.suite import embedded_redis, readiness
 from tessera.suite.child import Child
 from tessera.suite.parts import Selection
-from tessera.suite.report import CURL_KEY, Row, curl, model_state, table
-from tessera.suite.watch import Watch
+from tessera.suite.report import CURL_KEY, ServiceRow, curl, model_state, table
+from tessera.suite.watch import HealthWatch
 from tessera.wire.models import Model
 
 NONE = "-"
@@ -25,7 +25,7 @@ async def summary(
     session: aiohttp.ClientSession,
     settings: Settings,
     selection: Selection,
-    watch: Watch,
+    watch: HealthWatch,
     children: Mapping[str, Child],
 ) -> str:
     """The table, notices, failures with the end of their logs, where the time went, and a curl to paste."""
@@ -44,32 +44,32 @@ async def summary(
 
 
 def _rows(
-    watch: Watch,
+    watch: HealthWatch,
     urls: Mapping[str, str],
     models: Mapping[str, list[Model]],
     children: Mapping[str, Child],
     settings: Settings,
-) -> list[Row]:
+) -> list[ServiceRow]:
     rows = []
     if "gateway" in urls:
-        rows.append(Row("gateway", NONE, NONE, urls["gateway"], _gateway_state(watch)))
+        rows.append(ServiceRow("gateway", NONE, NONE, urls["gateway"], _gateway_state(watch)))
     for name in urls:
         if name == "gateway":
             continue
         for model in models.get(name, []):
             state = model_state("ready", model)
-            rows.append(Row(name, model.id, model.device or NONE, urls[name], state))
+            rows.append(ServiceRow(name, model.id, model.device or NONE, urls[name], state))
         if not models.get(name):
-            rows.append(Row(name, _configured(settings, name), NONE, urls[name], watch.states[name]))
+            rows.append(ServiceRow(name, _configured(settings, name), NONE, urls[name], watch.states[name]))
     for child in children.values():
         if child.part.kind == "worker":
             served = watch.states.get(child.part.service or "") == "ready"
             state = "ready" if child.state == "running" and served else child.state
-            rows.append(Row(child.part.name, NONE, NONE, f"process {child.pid or NONE}", state))
+            rows.append(ServiceRow(child.part.name, NONE, NONE, f"process {child.pid or NONE}", state))
     if "redis" in children:
-        rows.append(Row("redis", NONE, NONE, settings.redis_url, "ready"))
+        rows.append(ServiceRow("redis", NONE, NONE, settings.redis_url, "ready"))
     elif any(child.part.kind == "worker" for child in children.values()):
-        rows.append(Row("redis", NONE, NONE, embedded_redis.without_password(settings.redis_url), "yours"))
+        rows.append(ServiceRow("redis", NONE, NONE, embedded_redis.without_password(settings.redis_url), "yours"))
     return rows
 
 
@@ -79,7 +79,7 @@ def _configured(settings: Settings, service: str) -> str:
     return str(getattr(settings, service).model)
 
 
-def _gateway_state(watch: Watch) -> str:
+def _gateway_state(watch: HealthWatch) -> str:
     if watch.states["gateway"] == "ready" or "gateway" not in watch.alive:
         return watch.states["gateway"]
     lacking = watch.lacking
@@ -94,7 +94,7 @@ def _notices(models: list[Model]) -> str:
     return "\n".join(f"{', '.join(names)}: {notice}" for notice, names in by_notice.items())
 
 
-def _failures(watch: Watch, children: Mapping[str, Child]) -> str:
+def _failures(watch: HealthWatch, children: Mapping[str, Child]) -> str:
     lines = []
     for name, reason in watch.reasons.items():
         failed = [c for c in children.values() if name in (c.part.name, c.part.service) and c.state == "failed"]

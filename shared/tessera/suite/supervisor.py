@@ -22,9 +22,9 @@ from tessera.settings.tree import Settings
 from tessera.suite import doctor, embedded_redis, lock, summary
 from tessera.suite.child import Child
 from tessera.suite.fetch import fetch_missing
-from tessera.suite.parts import STOP_ORDER, Part, Selection, environment, parts
+from tessera.suite.parts import STOP_ORDER, Selection, SuitePart, environment, parts
 from tessera.suite.report import Terminal
-from tessera.suite.watch import Watch
+from tessera.suite.watch import HealthWatch
 
 REDIS_START_S = 30.0
 STALLED_S = 180.0
@@ -84,7 +84,7 @@ class Supervisor:
         self,
         settings: Settings,
         selection: Selection,
-        wanted: Sequence[Part],
+        wanted: Sequence[SuitePart],
         handed: Mapping[str, str],
         logs: Path,
         terminal: Terminal,
@@ -107,7 +107,7 @@ class Supervisor:
             loop.add_signal_handler(sign, self._on_signal, sign)
         async with aiohttp.ClientSession() as session:
             foreign = bool(self.settings.gateway.upstreams)
-            watch = Watch(session, self.children, self.terminal.progress, has_foreign_upstreams=foreign)
+            watch = HealthWatch(session, self.children, self.terminal.progress, has_foreign_upstreams=foreign)
             serving = asyncio.create_task(self._bring_up(session, watch))
             asked = asyncio.create_task(self.stopping.wait())
             try:
@@ -123,7 +123,7 @@ class Supervisor:
                 await asyncio.gather(serving, asked, return_exceptions=True)
                 await self._stop()
 
-    async def _bring_up(self, session: aiohttp.ClientSession, watch: Watch) -> None:
+    async def _bring_up(self, session: aiohttp.ClientSession, watch: HealthWatch) -> None:
         """Start all parts, show the table, watch them. Returns only when nothing can serve."""
         if "redis" in self.children:
             await self._start_redis()
@@ -154,7 +154,7 @@ class Supervisor:
         child.was_ready = True
         self.terminal.progress("redis", f"ready on {path}")
 
-    async def _show(self, session: aiohttp.ClientSession, watch: Watch) -> None:
+    async def _show(self, session: aiohttp.ClientSession, watch: HealthWatch) -> None:
         text = await summary.summary(session, self.settings, self.selection, watch, self.children)
         self.terminal.print(text)
         if not watch.hopeless.is_set():
@@ -183,7 +183,7 @@ class Supervisor:
         self.terminal.print(f"\n{sign.name}: stopping; once more kills")
         self.stopping.set()
 
-    def _child(self, part: Part) -> Child:
+    def _child(self, part: SuitePart) -> Child:
         log = self.logs / f"{part.name}.log"
         return Child(part, self.handed, log, self.terminal.progress, inherits=[self.lock_descriptor])
 

@@ -23,7 +23,7 @@ MISSES = 3
 """So many silent polls in a row, and a ready part counts as down."""
 
 
-class Watch:
+class HealthWatch:
     """The states of all parts that answer `/ready`.
 
     Args:

@@ -23,7 +23,7 @@ from tessera.speech.transcription.transcriber import Transcriber
 from tessera.wire.audio import VADConfig
 from tessera.wire.engine import Array, Transcribe, Transcript, TranscriptSegment
 from tessera_speech.recordings import voice_activity, windows
-from tessera_speech.starter.espeak import Teacher
+from tessera_speech.starter.espeak import EspeakTeacher
 from tessera_speech.starter.transcription import sentences, voices
 from tessera_speech.starter.transcription.recipe import WEIGHTS
 from tessera_speech.transcription.transcripts import Transcripts
@@ -44,7 +44,7 @@ def transcriber() -> Transcriber:
 @pytest.fixture(scope="module")
 def said() -> list[tuple[str, np.ndarray[Any, Any], float]]:
     """Sentences, how they sound, and the pause behind each: mostly short, so that windows end where speech goes on."""
-    random, teacher = np.random.default_rng(7), Teacher()
+    random, teacher = np.random.default_rng(7), EspeakTeacher()
     made: list[tuple[str, np.ndarray[Any, Any], float]] = []
     seconds = 0.0
     while seconds < 60 * MINUTES:

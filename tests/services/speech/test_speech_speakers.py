@@ -15,7 +15,7 @@ from tessera.wire.audio import VADConfig
 from tessera_speech.recordings.diarization import Known, Turns, turns_of
 from tessera_speech.recordings.speakers import ClusteringDiarizer, cepstra
 from tessera_speech.recordings.voice_activity import RATE, VoiceActivity, spans
-from tessera_speech.starter.espeak import Teacher
+from tessera_speech.starter.espeak import EspeakTeacher
 from tessera_speech.starter.transcription import sentences, voices
 
 TRANSCRIPTION = "tiny-random-transcription"
@@ -27,7 +27,7 @@ class Talk:
     """A conversation whose turns are known."""
 
     def __init__(self, speakers: str, seed: int = 0) -> None:
-        teacher, random = Teacher(), np.random.default_rng(seed)
+        teacher, random = EspeakTeacher(), np.random.default_rng(seed)
         by = {"m": MAN, "w": WOMAN, "o": OTHER}
         self.turns: list[tuple[int, int]] = []
         parts: list[np.ndarray[Any, Any]] = [TURN_PAUSE]

@@ -80,7 +80,7 @@ def _model(name: str) -> dict[str, object]:
 def suite(directory: Path, specs: list[dict[str, object]]) -> int:
     from tessera.settings.load import environment, load
     from tessera.suite import embedded_redis, lock
-    from tessera.suite.parts import Part, Selection, local_url
+    from tessera.suite.parts import Selection, SuitePart, local_url
     from tessera.suite.report import Terminal
     from tessera.suite.supervisor import Supervisor
 
@@ -93,7 +93,7 @@ def suite(directory: Path, specs: list[dict[str, object]]) -> int:
         if kind == "redis":
             command, death_signal = embedded_redis.command(directory), signal.SIGTERM
         parts.append(
-            Part(
+            SuitePart(
                 name=str(name),
                 kind=kind,
                 command=command,

@@ -21,7 +21,7 @@ from tessera_speech.starter import sentences
 from tessera_speech.starter.synthesis import readings
 from tessera_speech.starter.synthesis.alignment import Aligner, chunks, letter_frames
 from tessera_speech.starter.synthesis.model import VOCABULARY
-from tessera_speech.starter.synthesis.teacher import Teacher
+from tessera_speech.starter.synthesis.teacher import PiperTeacher
 
 SPELLINGS = 12_000
 SPELLING_SEED = 7_919
@@ -48,7 +48,7 @@ class Spellings(msgspec.Struct):
 
 
 @dataclass(frozen=True)
-class Utterance:
+class TrainingUtterance:
     """One training example of speech.
 
     Args:
@@ -67,7 +67,7 @@ class Utterance:
 
 
 @dataclass(frozen=True)
-class Batch:
+class SynthesisBatch:
     """Utterances side by side, padded: tokens, labels and frames with zeros or `NO_LABEL`, latents with zeros.
 
     Args:
@@ -83,7 +83,7 @@ class Batch:
     voices: torch.Tensor
 
 
-def fitted_aligner(teacher: Teacher, seed: int) -> Aligner:
+def fitted_aligner(teacher: PiperTeacher, seed: int) -> Aligner:
     """An aligner that has learned from the first spellings."""
     aligner = Aligner()
     texts = _texts(seed, FITTED)
@@ -91,7 +91,7 @@ def fitted_aligner(teacher: Teacher, seed: int) -> Aligner:
     return aligner
 
 
-def spellings(path: Path, teacher: Teacher, aligner: Aligner, seed: int) -> Spellings:
+def spellings(path: Path, teacher: PiperTeacher, aligner: Aligner, seed: int) -> Spellings:
     """All spellings, from the file `path` when it is there, else made and kept there."""
     if path.is_file():
         return msgspec.json.decode(path.read_bytes(), type=Spellings)
@@ -112,10 +112,10 @@ def spellings(path: Path, teacher: Teacher, aligner: Aligner, seed: int) -> Spel
     return made
 
 
-def utterances(paths: Sequence[Path], aligner: Aligner, labels: Sequence[str], voice: int) -> list[Utterance]:
+def utterances(paths: Sequence[Path], aligner: Aligner, labels: Sequence[str], voice: int) -> list[TrainingUtterance]:
     """The readings of the files, letter by letter; the few that do not align are left out."""
     numbers = {label: number for number, label in enumerate(labels)}
-    found: list[Utterance] = []
+    found: list[TrainingUtterance] = []
     for kept in itertools.chain.from_iterable(readings.read(path) for path in paths):
         units = kept.reading.units[:-1]
         aligned = aligner.align(kept.text, units)
@@ -123,7 +123,7 @@ def utterances(paths: Sequence[Path], aligner: Aligner, labels: Sequence[str], v
         if aligned is not None and frames is not None:
             spoken = chunks(units, aligned)
             found.append(
-                Utterance(
+                TrainingUtterance(
                     tokens=tokens_of(kept.text),
                     labels=np.array([numbers.get(chunk, NO_LABEL) for chunk in spoken]),
                     frames=frames,
@@ -139,12 +139,12 @@ def tokens_of(text: str) -> Ints:
     return np.array([VOCABULARY[character] for character in text])
 
 
-def collate(chosen: Sequence[Utterance]) -> Batch:
+def collate(chosen: Sequence[TrainingUtterance]) -> SynthesisBatch:
     """A batch of `chosen`."""
     latents = torch.zeros(len(chosen), chosen[0].latents.shape[1], max(len(one.latents) for one in chosen))
     for row, one in enumerate(chosen):
         latents[row, :, : len(one.latents)] = torch.from_numpy(one.latents.T.astype(np.float32))
-    return Batch(
+    return SynthesisBatch(
         tokens=padded([one.tokens for one in chosen], 0),
         labels=padded([one.labels for one in chosen], NO_LABEL),
         frames=padded([one.frames for one in chosen], 0),

@@ -27,7 +27,7 @@ from tessera.wire.models import Measure
 from tessera_speech.starter import sentences
 from tessera_speech.starter.synthesis.model import VOICES, adopt_decoder, untrained
 from tessera_speech.starter.synthesis.pitch import revoiced
-from tessera_speech.starter.synthesis.teacher import Floats, Teacher, decoder_weights
+from tessera_speech.starter.synthesis.teacher import Floats, PiperTeacher, decoder_weights
 from tessera_speech.starter.synthesis.voices import PERIODS, STRETCHES, teacher_speech
 from tessera_speech.text.characters import Characters
 from tessera_speech.text.rewriting import Traced
@@ -42,7 +42,7 @@ _HEARD_RATE = 16_000
 _RATIO = (320, 441)
 
 
-class Speaker:
+class InProcessSynthesizer:
     """A model directory as the speech service would use it."""
 
     def __init__(self, directory: Path, device: str) -> None:
@@ -68,11 +68,11 @@ class Speaker:
         return samples
 
 
-class TeacherSpeaker:
+class TeacherSynthesizer:
     """The teacher voices' own speech: `joe` as it is, and the same at the second voice's pitch and stretch."""
 
     def __init__(self) -> None:
-        self._teacher = Teacher()
+        self._teacher = PiperTeacher()
         self._model = untrained().eval()
         adopt_decoder(self._model, decoder_weights())
 
@@ -83,7 +83,7 @@ class TeacherSpeaker:
         return samples, revoiced(samples, period=PERIODS[1], stretch=STRETCHES[1])
 
 
-class Listener:
+class PocketsphinxRecognizer:
     """pocketsphinx with its own models of American English."""
 
     def __init__(self) -> None:
@@ -121,7 +121,11 @@ def evaluate(directory: Path, evaluation: Evaluation) -> list[Measure]:
     """Judge the model in `directory`."""
     count = evaluation.samples or SAMPLES
     said = held_out(evaluation.seed, count)
-    listener, speaker, teacher = Listener(), Speaker(directory, evaluation.device), TeacherSpeaker()
+    listener, speaker, teacher = (
+        PocketsphinxRecognizer(),
+        InProcessSynthesizer(directory, evaluation.device),
+        TeacherSynthesizer(),
+    )
     # One core has to be fast enough: threads that wait for each other would be counted as work.
     torch.set_num_threads(1)
     speaker("This is said before anything is measured.", 0)

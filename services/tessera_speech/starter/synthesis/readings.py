@@ -17,18 +17,18 @@ from safetensors.numpy import load_file, save_file
 
 from tessera.starters.optimize import generator
 from tessera_speech.starter import sentences
-from tessera_speech.starter.synthesis.teacher import Reading, Teacher
+from tessera_speech.starter.synthesis.teacher import PiperTeacher, TeacherReading
 
 SENTENCES = 50
 SENTENCE_SEED = 20_261_121
 
 
 @dataclass(frozen=True)
-class Kept:
+class StoredReading:
     """A reading and its sentence."""
 
     text: str
-    reading: Reading
+    reading: TeacherReading
 
 
 class _Index(msgspec.Struct):
@@ -47,17 +47,17 @@ def texts_of(seed: int, number: int) -> list[str]:
     return list(itertools.islice(sentences.training(generator(seed, SENTENCE_SEED, number)), SENTENCES))
 
 
-def make(teacher: Teacher, folder: Path, seed: int, number: int) -> None:
+def make(teacher: PiperTeacher, folder: Path, seed: int, number: int) -> None:
     """Make file `number`, unless it is there."""
     path = path_of(folder, number)
     if path.exists():
         return
     folder.mkdir(parents=True, exist_ok=True)
     spoken = [(text, teacher.units(text)) for text in texts_of(seed, number)]
-    write(path, [Kept(text, teacher.read(units)) for text, units in spoken if units])
+    write(path, [StoredReading(text, teacher.read(units)) for text, units in spoken if units])
 
 
-def write(path: Path, kept: list[Kept]) -> None:
+def write(path: Path, kept: list[StoredReading]) -> None:
     """Write a file, all of it or nothing."""
     index = _Index(
         [one.text for one in kept],
@@ -71,16 +71,16 @@ def write(path: Path, kept: list[Kept]) -> None:
     partial.rename(path)
 
 
-def read(path: Path) -> list[Kept]:
+def read(path: Path) -> list[StoredReading]:
     """What a file holds."""
     with safe_open(path, "numpy") as file:
         index = msgspec.json.decode(file.metadata()["index"], type=_Index)
     latents = load_file(path)["latents"]
-    kept: list[Kept] = []
+    kept: list[StoredReading] = []
     start = 0
     for text, units, frames in zip(index.texts, index.units, index.frames, strict=True):
         spent = np.array(frames, dtype=np.int64)
         end = start + int(spent.sum())
-        kept.append(Kept(text, Reading(units, spent, latents[start:end].astype(np.float32))))
+        kept.append(StoredReading(text, TeacherReading(units, spent, latents[start:end].astype(np.float32))))
         start = end
     return kept

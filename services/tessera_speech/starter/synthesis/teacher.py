@@ -31,7 +31,7 @@ Floats = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True)
-class Reading:
+class TeacherReading:
     """How the teacher reads a sentence.
 
     Args:
@@ -45,7 +45,7 @@ class Reading:
     latents: Floats
 
 
-class Teacher:
+class PiperTeacher:
     """Piper's voice `joe`, up to the latents.
 
     Args:
@@ -76,7 +76,7 @@ class Teacher:
         sentences = self._phonemizer.phonemize("en-us", text)
         return _units(sentences[0]) if len(sentences) == 1 else []
 
-    def read(self, units: list[str], *, slowness: float = 1.0) -> Reading:
+    def read(self, units: list[str], *, slowness: float = 1.0) -> TeacherReading:
         """Durations and latents of `units`, at `slowness` times their length."""
         tokens, owners = [*self._ids[_START], *self._ids[_PAD]], [0, 0]
         for index, unit in enumerate(units):
@@ -100,7 +100,7 @@ class Teacher:
         # The teacher may wait for half a second before it speaks.
         waited = max(0, int(spent[:2].sum()) - LEAD)
         frames[0] -= waited
-        return Reading([*units, _END], frames, latents[0].T[waited:])
+        return TeacherReading([*units, _END], frames, latents[0].T[waited:])
 
 
 def decoder_weights() -> dict[str, Floats]:

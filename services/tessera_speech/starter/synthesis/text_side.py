@@ -1,8 +1,8 @@
-"""Two stages of training, for the text side: spelling, then speech.
+"""Trains the text side in two stages: spelling, then speech.
 
-*Spelling* teaches the text encoder which phonemes each letter speaks, from text alone. *Speech* teaches encoder,
-durations and flow what the teacher's durations and latents are, by regression; the decoder stays the teacher's. Does
-not know audio.
+`SpellingStage` teaches the text encoder which phonemes each letter speaks, from text alone. `SpeechStage` teaches text
+encoder, duration predictor and flow the teacher's durations and latents by regression; the decoder stays the teacher's.
+Knows nothing about audio.
 """
 
 from __future__ import annotations
@@ -15,7 +15,15 @@ from transformers import VitsModel
 
 from tessera.starters.optimize import Average, adamw, autocast, cosine, generator, set_learning_rate
 from tessera.starters.run import Run
-from tessera_speech.starter.synthesis.data import NO_LABEL, Batch, Spellings, Utterance, collate, padded, tokens_of
+from tessera_speech.starter.synthesis.data import (
+    NO_LABEL,
+    Spellings,
+    SynthesisBatch,
+    TrainingUtterance,
+    collate,
+    padded,
+    tokens_of,
+)
 from tessera_speech.starter.synthesis.model import HIDDEN
 from tessera_speech.starter.synthesis.teacher import CHANNELS
 
@@ -30,7 +38,7 @@ HALF_FRAME = 0.5
 """The model rounds its durations up, so half a frame less is what it has to say."""
 
 
-class Spelling:
+class SpellingStage:
     """The text encoder learns which phonemes each letter speaks. Implements `tessera.starters.run.Stage`."""
 
     name = "spelling"
@@ -74,12 +82,14 @@ class Spelling:
         return {"loss": loss.item(), "right": right.item()}
 
 
-class Speech:
+class SpeechStage:
     """The text side learns durations and latents. Implements `tessera.starters.run.Stage`."""
 
     name = "speech"
 
-    def __init__(self, run: Run, model: VitsModel, head: nn.Linear, utterances: list[Utterance], *, steps: int) -> None:
+    def __init__(
+        self, run: Run, model: VitsModel, head: nn.Linear, utterances: list[TrainingUtterance], *, steps: int
+    ) -> None:
         self.steps = steps
         self._run, self._model, self._head = run, model, head
         self._utterances = sorted(utterances, key=lambda one: len(one.latents))
@@ -114,7 +124,7 @@ class Speech:
         self._average.copy_to(self._model)
 
 
-def losses(model: VitsModel, head: nn.Linear, batch: Batch) -> dict[str, torch.Tensor]:
+def losses(model: VitsModel, head: nn.Linear, batch: SynthesisBatch) -> dict[str, torch.Tensor]:
     """How far the model is from a batch: `heard` at the decoder's first layer, the others where they are named."""
     hidden, means = encode(model, batch.tokens)
     speakers = model.embed_speaker(batch.voices).unsqueeze(-1)

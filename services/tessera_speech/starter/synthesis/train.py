@@ -12,11 +12,11 @@ from transformers import VitsModel
 from tessera.starters.run import Run
 from tessera.wire.models import Card
 from tessera_speech.starter.synthesis import readings
-from tessera_speech.starter.synthesis.data import Utterance, fitted_aligner, spellings, utterances
+from tessera_speech.starter.synthesis.data import TrainingUtterance, fitted_aligner, spellings, utterances
 from tessera_speech.starter.synthesis.model import HIDDEN, VOICES, adopt_decoder, untrained, write_tokenizer
-from tessera_speech.starter.synthesis.teacher import RATE, Teacher, decoder_weights
-from tessera_speech.starter.synthesis.text_side import Speech, Spelling
-from tessera_speech.starter.synthesis.voices import Recording, Voices, recordings
+from tessera_speech.starter.synthesis.teacher import RATE, PiperTeacher, decoder_weights
+from tessera_speech.starter.synthesis.text_side import SpeechStage, SpellingStage
+from tessera_speech.starter.synthesis.voices import VoicePair, VoiceStage, recordings
 
 READINGS = 40
 """Files of readings: about two hours of speech."""
@@ -31,7 +31,7 @@ EXACT = (".convs1.", ".convs2.")
 
 def train(run: Run) -> Card:
     """Train what is not yet trained and fill `run.output`."""
-    teacher = Teacher()
+    teacher = PiperTeacher()
     paths = [readings.path_of(run.work / "readings", number) for number in range(READINGS)]
     for number, path in enumerate(paths):
         if not path.exists():
@@ -46,13 +46,13 @@ def train(run: Run) -> Card:
     adopt_decoder(model, decoder_weights())
     model.to(run.device).train()
     head.to(run.device)
-    run.fit(Spelling(run, model, head, spelled, steps=SPELLING_STEPS))
+    run.fit(SpellingStage(run, model, head, spelled, steps=SPELLING_STEPS))
     run.check_time()
     recorded = _recordings(run.work / "recordings.safetensors", model, spoken[:RECORDED])
-    speech = Speech(run, model, head, spoken, steps=SPEECH_STEPS)
+    speech = SpeechStage(run, model, head, spoken, steps=SPEECH_STEPS)
     run.fit(speech)
     speech.finish()
-    voices = Voices(run, model, recorded, steps=VOICES_STEPS)
+    voices = VoiceStage(run, model, recorded, steps=VOICES_STEPS)
     run.fit(voices)
     voices.finish()
     save(model, run.output)
@@ -69,11 +69,11 @@ def save(model: VitsModel, directory: Path) -> None:
     write_tokenizer(directory)
 
 
-def _recordings(path: Path, model: VitsModel, chosen: list[Utterance]) -> list[Recording]:
+def _recordings(path: Path, model: VitsModel, chosen: list[TrainingUtterance]) -> list[VoicePair]:
     if path.is_file():
         kept = load_file(path)
         return [
-            Recording(one, tuple(kept[f"{number}.{voice}"].numpy() for voice in range(len(VOICES))))
+            VoicePair(one, tuple(kept[f"{number}.{voice}"].numpy() for voice in range(len(VOICES))))
             for number, one in enumerate(chosen)
         ]
     made = recordings(model, chosen)

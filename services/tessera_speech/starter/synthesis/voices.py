@@ -18,7 +18,7 @@ from transformers import VitsModel
 
 from tessera.starters.optimize import Average, adamw, autocast, cosine, generator, set_learning_rate
 from tessera.starters.run import Run
-from tessera_speech.starter.synthesis.data import Utterance, collate
+from tessera_speech.starter.synthesis.data import TrainingUtterance, collate
 from tessera_speech.starter.synthesis.model import OFFSET
 from tessera_speech.starter.synthesis.pitch import revoiced
 from tessera_speech.starter.synthesis.teacher import CHANNELS, HOP, Floats
@@ -43,23 +43,23 @@ FLOOR = 1e-3
 
 
 @dataclass(frozen=True)
-class Recording:
+class VoicePair:
     """An utterance's audio in both voices: float32 [frames * HOP] each."""
 
-    utterance: Utterance
+    utterance: TrainingUtterance
     samples: tuple[Floats, ...]
 
 
-def recordings(model: VitsModel, utterances: Sequence[Utterance]) -> list[Recording]:
+def recordings(model: VitsModel, utterances: Sequence[TrainingUtterance]) -> list[VoicePair]:
     """The utterances as the teacher's decoder speaks them, in both voices."""
-    made: list[Recording] = []
+    made: list[VoicePair] = []
     for one in utterances:
         samples = teacher_speech(model, torch.from_numpy(one.latents.astype(np.float32)))
         voices = (
             revoiced(samples, period=period, stretch=stretch)
             for period, stretch in zip(PERIODS, STRETCHES, strict=True)
         )
-        made.append(Recording(one, tuple(voices)))
+        made.append(VoicePair(one, tuple(voices)))
     return made
 
 
@@ -106,12 +106,12 @@ def speak(model: VitsModel, latents: torch.Tensor, speakers: torch.Tensor | None
     return torch.tanh(decoder.conv_post(functional.leaky_relu(hidden)))[:, 0]
 
 
-class Voices:
+class VoiceStage:
     """Flow and decoder learn to speak in two voices. Implements `tessera.starters.run.Stage`."""
 
     name = "voices"
 
-    def __init__(self, run: Run, model: VitsModel, kept: Sequence[Recording], *, steps: int) -> None:
+    def __init__(self, run: Run, model: VitsModel, kept: Sequence[VoicePair], *, steps: int) -> None:
         self.steps = steps
         self._run, self._model = run, model
         self._recordings = [one for one in kept if len(one.utterance.latents) >= FRAMES]
@@ -216,7 +216,7 @@ def train_decoder(model: VitsModel) -> None:
 
 
 @torch.no_grad()
-def _codes(model: VitsModel, utterance: Utterance) -> torch.Tensor:
+def _codes(model: VitsModel, utterance: TrainingUtterance) -> torch.Tensor:
     """What the text encoder says of an utterance, frame by frame: [2 * CHANNELS, frames]."""
     batch = collate([utterance])
     return spread(encode(model, batch.tokens)[1], batch.frames)[0][0]

@@ -18,7 +18,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 from transformers import ParakeetFeatureExtractor, ParakeetTokenizer
 
-from tessera_speech.starter.espeak import Teacher
+from tessera_speech.starter.espeak import EspeakTeacher
 from tessera_speech.starter.transcription import sentences, voices
 from tessera_speech.starter.transcription.model import FRAME_S, MELS
 from tessera_speech.starter.transcription.neural import NeuralTeacher
@@ -48,7 +48,7 @@ PHONEMES = tuple(_PHONEMES.split())
 
 
 @dataclass(frozen=True)
-class Batch:
+class TranscriptionBatch:
     """Utterances padded to the longest.
 
     Args:
@@ -66,7 +66,7 @@ class Batch:
     phonemes: torch.Tensor
 
 
-class Pool:
+class ShardPool:
     """Shards in a folder.
 
     Args:
@@ -84,7 +84,7 @@ class Pool:
         self._seed = seed
         self._extractor = extractor
         self._tokenizer = tokenizer
-        self._teacher: Teacher | None = None
+        self._teacher: EspeakTeacher | None = None
         self._neural: NeuralTeacher | None = None
         self._shards: list[dict[str, npt.NDArray[Any]]] = []
         self._order = np.zeros((0, 2), dtype=np.int64)
@@ -103,7 +103,7 @@ class Pool:
         ]
         self._order = np.array([place[1:] for place in sorted(places)], dtype=np.int64)
 
-    def batch(self, random: np.random.Generator, frames: int) -> Batch:
+    def batch(self, random: np.random.Generator, frames: int) -> TranscriptionBatch:
         """Utterances of about the same length, about `frames` frames of features in all.
 
         Each is as if from a shorter or longer throat (Jaitly & Hinton 2013), so that there are more voices than the
@@ -136,7 +136,7 @@ class Pool:
         for row, ids in enumerate(tokens):
             padded[row, : len(ids)] = ids
         made = (features, mask, padded, counts, phonemes)
-        return Batch(*(torch.from_numpy(array) for array in made))
+        return TranscriptionBatch(*(torch.from_numpy(array) for array in made))
 
     def _length(self, place: int) -> int:
         number, index = self._order[place]
@@ -159,7 +159,7 @@ class Pool:
         if neural:
             self._neural = self._neural or NeuralTeacher()
             return self._neural.say(said, random)
-        self._teacher = self._teacher or Teacher(voices.invent(self._folder, self._seed))
+        self._teacher = self._teacher or EspeakTeacher(voices.invent(self._folder, self._seed))
         manner = voices.trained_manner(random, invented=True)
         return [voices.say(self._teacher, part, manner) for part in said]
 

@@ -25,8 +25,8 @@ from tessera.starters.recipe import Evaluation
 from tessera.wire.engine import Array, Failed, Transcribe, Transcript
 from tessera.wire.models import Measure
 from tessera_speech.recordings import decoding as recordings
-from tessera_speech.starter.espeak import Teacher
-from tessera_speech.starter.synthesis.evaluate import Speaker
+from tessera_speech.starter.espeak import EspeakTeacher
+from tessera_speech.starter.synthesis.evaluate import InProcessSynthesizer
 from tessera_speech.starter.synthesis.model import VOICES
 from tessera_speech.starter.synthesis.recipe import WEIGHTS as SPOKEN_BY
 from tessera_speech.starter.transcription import sentences, voices
@@ -55,7 +55,7 @@ PEOPLE = {
 """Recordings in the wheel `moonshine-voice`, and what is said in them."""
 
 
-class Listener:
+class InProcessTranscriber:
     """A model directory as the speech service would use it."""
 
     def __init__(self, directory: Path, device: str) -> None:
@@ -121,7 +121,7 @@ def words_of(text: str) -> str:
 
 def evaluate(directory: Path, evaluation: Evaluation) -> list[Measure]:
     """Judge the model in `directory`."""
-    listener, teacher = Listener(directory, evaluation.device), Teacher()
+    listener, teacher = InProcessTranscriber(directory, evaluation.device), EspeakTeacher()
     random = np.random.default_rng(evaluation.seed)
     count = evaluation.samples or SAMPLES
 
@@ -171,7 +171,7 @@ def every_word(random: np.random.Generator) -> list[str]:
     return made
 
 
-def _long(listener: Listener, teacher: Teacher, random: np.random.Generator, count: int) -> Measure:
+def _long(listener: InProcessTranscriber, teacher: EspeakTeacher, random: np.random.Generator, count: int) -> Measure:
     """Recordings of more than one of the model's windows: a word that is lost at a cut counts."""
     tally = Tally()
     for _ in range(count):
@@ -183,7 +183,7 @@ def _long(listener: Listener, teacher: Teacher, random: np.random.Generator, cou
     return tally.word_error("word error, recordings of a minute, held-out voices")
 
 
-def _neural(listener: Listener, random: np.random.Generator, count: int) -> Measure:
+def _neural(listener: InProcessTranscriber, random: np.random.Generator, count: int) -> Measure:
     teacher, tally = NeuralTeacher(), Tally()
     for _ in range(count):
         sentence = sentences.held_out(random)
@@ -191,9 +191,9 @@ def _neural(listener: Listener, random: np.random.Generator, count: int) -> Meas
     return tally.word_error("word error, held-out sentences by a neural voice (Piper's joe)")
 
 
-def _own(listener: Listener, random: np.random.Generator, count: int) -> Measure:
+def _own(listener: InProcessTranscriber, random: np.random.Generator, count: int) -> Measure:
     """What the suite says, the suite should understand."""
-    speaker, tally = Speaker(SPOKEN_BY, "cpu"), Tally()
+    speaker, tally = InProcessSynthesizer(SPOKEN_BY, "cpu"), Tally()
     for index in range(count):
         sentence = sentences.held_out(random)
         spoken = np.clip(speaker(sentence, index % len(VOICES)), -1, 1) * 32_767
@@ -201,7 +201,7 @@ def _own(listener: Listener, random: np.random.Generator, count: int) -> Measure
     return tally.word_error("word error, held-out sentences by english-voices, never trained on")
 
 
-def _people(listener: Listener) -> Measure:
+def _people(listener: InProcessTranscriber) -> Measure:
     tally = Tally()
     for name, said in PEOPLE.items():
         data = (files("moonshine_voice") / "assets" / name).read_bytes()

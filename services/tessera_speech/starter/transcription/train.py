@@ -26,8 +26,8 @@ from tessera_speech.starter.transcription.data import (
     NEURAL_SHARDS,
     PHONEMES,
     UNLABELLED,
-    Batch,
-    Pool,
+    ShardPool,
+    TranscriptionBatch,
 )
 from tessera_speech.starter.transcription.sentences import vocabulary
 from tessera_speech.starter.transcription.voices import RATE
@@ -47,7 +47,7 @@ AVERAGE = 0.998
 
 
 @dataclass(frozen=True)
-class Course:
+class CTCSchedule:
     """A stretch of training, from a learning rate that grows to one that is zero.
 
     Args:
@@ -66,12 +66,12 @@ class Course:
 
 
 COURSES = (
-    Course("listening", 7000, 1.8e-3, FORMANT_SHARDS, 0.5),
-    Course("neural", 2000, 8e-4, FORMANT_SHARDS + NEURAL_SHARDS, 0.1),
+    CTCSchedule("listening", 7000, 1.8e-3, FORMANT_SHARDS, 0.5),
+    CTCSchedule("neural", 2000, 8e-4, FORMANT_SHARDS + NEURAL_SHARDS, 0.1),
 )
 
 
-class Listening:
+class CTCStage:
     """One course.
 
     Args:
@@ -80,7 +80,7 @@ class Listening:
         before: the course whose averaged weights this one goes on from.
     """
 
-    def __init__(self, run: Run, course: Course, before: Listening | None = None) -> None:
+    def __init__(self, run: Run, course: CTCSchedule, before: CTCStage | None = None) -> None:
         self.name, self.steps = course.name, course.steps
         run.reseed(self.name)
         self._run = run
@@ -95,7 +95,7 @@ class Listening:
         self.average = optimize.Average(self.network, AVERAGE)
         parts = (self.network, self._phonemes)
         self._optimizer = optimize.adamw(parts, course.peak, weight_decay=WEIGHT_DECAY)
-        self._pool = Pool(run.work / "shards", run.seed, models.extractor(), models.tokenizer())
+        self._pool = ShardPool(run.work / "shards", run.seed, models.extractor(), models.tokenizer())
 
     def modules(self) -> dict[str, nn.Module]:
         """See `Stage`."""
@@ -120,7 +120,7 @@ class Listening:
         self.average.update(self.network)
         return {"ctc": ctc.item(), "phonemes": phonemes.item(), "right": right.item(), "norm": norm.item()}
 
-    def _losses(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def _losses(self, batch: TranscriptionBatch) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """CTC per token, cross-entropy per phoneme label, and the share of phonemes that are right."""
         device = self._run.device
         encoder, mask = self.network.encoder, batch.mask.to(device)
@@ -167,9 +167,9 @@ def _mix(model: nn.Module, other: nn.Module, share: float) -> None:
 
 def train(run: Run) -> Card:
     """Train, and put the averaged weights and everything beside them to `run.output`."""
-    first = Listening(run, COURSES[0])
+    first = CTCStage(run, COURSES[0])
     run.fit(first)
-    second = Listening(run, COURSES[1], first)
+    second = CTCStage(run, COURSES[1], first)
     run.fit(second)
     network = first.network
     first.average.copy_to(network)

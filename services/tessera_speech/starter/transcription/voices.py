@@ -17,7 +17,7 @@ import av
 import numpy as np
 import numpy.typing as npt
 
-from tessera_speech.starter.espeak import Teacher
+from tessera_speech.starter.espeak import EspeakTeacher
 
 RATE = 16_000
 """Samples a second of all that comes from here."""
@@ -131,7 +131,7 @@ def held_out_manner(random: np.random.Generator) -> Manner:
     )
 
 
-def say(teacher: Teacher, text: str, manner: Manner) -> Sound:
+def say(teacher: EspeakTeacher, text: str, manner: Manner) -> Sound:
     """Speak `text`."""
     speech = teacher.speak(
         text,

@@ -14,7 +14,7 @@ from tessera_vision.starter.model import HIDDEN
 from tessera_vision.starter.sight import CELLS, SPOKEN
 
 
-class Says(nn.Module):
+class WordFeatures(nn.Module):
     """Cell features of a scene without a picture: sums of the decoder's own vectors of the words for what is there.
 
     So that to read a feature is to copy a word, and to find what a question means is to find the same word.

@@ -16,7 +16,7 @@ from tessera.tokenizer.tokenizer import Tokenizer
 from tessera.wire.engine import Generate, GeneratedTokens, Ready, Sampling
 
 
-class Asked:
+class InProcessModel:
     """A model that was loaded to be asked.
 
     Args:

@@ -24,11 +24,11 @@ PATIENCE = timedelta(minutes=30)
 """That others are waited for."""
 
 
-class LeftAloneError(StartError):
+class PeerLostError(StartError):
     """Another process of the training is gone."""
 
 
-class Sharing:
+class DataParallelGroup:
     """One process' place among those that train together; alone unless `join` was called.
 
     Attributes:
@@ -45,11 +45,11 @@ class Sharing:
         """Whether this process writes files."""
         return self.rank == 0
 
-    def join(self, meeting: Path) -> None:
+    def join(self, rendezvous: Path) -> None:
         """Meet the others.
 
         Args:
-            meeting: a file in a directory of this training's own, which is there for no one else.
+            rendezvous: a file in a directory of this training's own, which is there for no one else.
         """
         tools: Any = distributed  # whose stubs leave most of it out
         gloo = tools.ProcessGroupGloo
@@ -57,7 +57,7 @@ class Sharing:
         # Gradients are nobody else's business.
         options._devices = [gloo.create_device(hostname="127.0.0.1")]
         options._timeout = PATIENCE
-        store = tools.FileStore(str(meeting), self.count)
+        store = tools.FileStore(str(rendezvous), self.count)
         self._group = gloo(store, self.rank, self.count, options)
 
     def leave(self) -> None:
@@ -80,7 +80,7 @@ class Sharing:
             share: the part's share of the batch.
 
         Raises:
-            LeftAloneError: another process is gone.
+            PeerLostError: another process is gone.
         """
         if self._group is None:
             return
@@ -99,7 +99,7 @@ class Sharing:
         """Take the first process' weights.
 
         Raises:
-            LeftAloneError: another process is gone.
+            PeerLostError: another process is gone.
         """
         if self._group is None:
             return
@@ -115,7 +115,7 @@ class Sharing:
         """Until all are here.
 
         Raises:
-            LeftAloneError: another process is gone.
+            PeerLostError: another process is gone.
         """
         if self._group is not None:
             self._do(self._group.barrier)
@@ -124,11 +124,11 @@ class Sharing:
         """Something that all do together.
 
         Raises:
-            LeftAloneError: one of them does not.
+            PeerLostError: one of them does not.
         """
         try:
             begin().wait()
         except RuntimeError as error:  # gloo's own, of no other class
-            raise LeftAloneError(
+            raise PeerLostError(
                 "a process that shares this training has ended; the same command goes on from the last checkpoint"
             ) from error

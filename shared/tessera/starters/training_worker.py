@@ -1,6 +1,7 @@
-"""A further process of a training that is shared: `python -m tessera.starters.companion`, started by the first one.
+"""A process of rank 1 or higher of a data-parallel training: `python -m tessera.starters.training_worker`.
 
-Computes its part of each step, writes nothing that stays, and ends when the first one does. Does not know any starter.
+The process of rank 0 starts it. It computes its share of each step, writes nothing that stays, and ends when rank 0
+ends. Knows no starter.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ END_S = 10.0
 
 
 @contextmanager
-def companions(name: str, *, work: Path, seed: int, count: int, meeting: Path) -> Iterator[None]:
+def training_workers(name: str, *, work: Path, seed: int, count: int, rendezvous: Path) -> Iterator[None]:
     """Processes 1 to `count` - 1 of a training, for as long as this is open."""
     with ExitStack() as open_:
         for rank in range(1, count):
-            given = ["--work", work, "--seed", seed, "--rank", rank, "--count", count, "--meeting", meeting]
+            given = ["--work", work, "--seed", seed, "--rank", rank, "--count", count, "--rendezvous", rendezvous]
             command = [sys.executable, "-m", __spec__.name, name, *(str(one) for one in given)]
             process = subprocess.Popen(command, preexec_fn=die_with_parent())  # noqa: PLW1509 - started from the main thread
             open_.callback(_end, process)
@@ -42,39 +43,39 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 def main() -> int:
     """Take part until the training ends."""
-    parser = argparse.ArgumentParser(prog="python -m tessera.starters.companion", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tessera.starters.training_worker", description=__doc__)
     parser.add_argument("name")
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--seed", type=int, required=True)
     parser.add_argument("--rank", type=int, required=True)
     parser.add_argument("--count", type=int, required=True)
-    parser.add_argument("--meeting", type=Path, required=True)
+    parser.add_argument("--rendezvous", type=Path, required=True)
     given = parser.parse_args()
     # Ctrl-C reaches everyone at a terminal: the first process decides, and this one ends when it is left alone.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     from tessera.device.hardware import choose  # noqa: PLC0415 - torch: only now
     from tessera.starters import recipe as recipes  # noqa: PLC0415
+    from tessera.starters.data_parallel import DataParallelGroup, PeerLostError  # noqa: PLC0415
     from tessera.starters.run import Run  # noqa: PLC0415
-    from tessera.starters.sharing import LeftAloneError, Sharing  # noqa: PLC0415
 
     place = choose("cpu", threads=1).place
-    sharing = Sharing(given.rank, given.count)
+    group = DataParallelGroup(given.rank, given.count)
     train = recipes.find(given.name).train
     assert train is not None, "only recipes that are trained have companions"
-    with tempfile.TemporaryDirectory(prefix="tessera-companion-") as output:
+    with tempfile.TemporaryDirectory(prefix="tessera-training-worker-") as output:
         run = Run(
             seed=given.seed,
             device=place,
             work=given.work,
             output=Path(output),
             report=lambda _: None,
-            sharing=sharing,
+            group=group,
         )
-        sharing.join(given.meeting)
+        group.join(given.rendezvous)
         try:
             train(run)
-        except LeftAloneError:
+        except PeerLostError:
             return 1  # the first process has paused or was killed
     return 0
 
