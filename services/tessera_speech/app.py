@@ -19,8 +19,8 @@ from tessera.web.app import build_app
 from tessera.web.metrics import SECONDS
 from tessera.web.models import find_model
 from tessera.wire.models import Card, ModelList
-from tessera_speech.live.chat_client import Thinker
-from tessera_speech.live.routes import LiveSeats
+from tessera_speech.live.chat_client import ChatClient
+from tessera_speech.live.routes import LiveSessionLimit
 from tessera_speech.pipeline import SpeechTools
 from tessera_speech.routes.handlers import RECORDING_ROUTES, ROUTES
 
@@ -49,7 +49,7 @@ def create_app(settings: Settings) -> Litestar:
     @contextlib.asynccontextmanager
     async def thinking(app: Litestar) -> AsyncIterator[None]:
         async with aiohttp.ClientSession(trust_env=False, cookie_jar=aiohttp.DummyCookieJar()) as session:
-            app.state.thinker = Thinker(session, url, settings.speech.conversation_key)
+            app.state.thinker = ChatClient(session, url, settings.speech.conversation_key)
             yield
 
     async def card_of(name: str | None) -> Card:
@@ -78,7 +78,7 @@ def create_app(settings: Settings) -> Litestar:
         state={
             "host": host,
             "models": host.models,
-            "live_seats": LiveSeats(settings.speech.max_live_sessions),
+            "live_seats": LiveSessionLimit(settings.speech.max_live_sessions),
             "max_body_bytes": waited_for,
             **heard.state,
         },

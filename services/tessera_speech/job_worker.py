@@ -74,16 +74,16 @@ def work(settings: Settings) -> int:
         )
     directory = ensure(settings.speech.transcription_model, settings.models_dir, logger.info).path
 
-    async def hear(message: Transcribe) -> list[Transcript]:
+    async def transcribe(message: Transcribe) -> list[Transcript]:
         async with aiohttp.ClientSession(trust_env=False, cookie_jar=aiohttp.DummyCookieJar()) as session:
-            return await PieceClient(session, url, card.id).hear(message)
+            return await PieceClient(session, url, card.id).transcribe(message)
 
     store = WorkerStore(settings.redis_url, timeout_s=settings.redis.timeout_s, settings=settings.jobs)
     artifacts = make_artifact_store(settings)
     app = make_app(settings)
     bell = CeleryBell(app)
     worker_id, queue = f"speech-{uuid.uuid4().hex[:12]}", queue_of_transcriptions(card.id)
-    pipeline = TranscriptionJobs(card, directory, artifacts, settings.speech, settings.data_dir / "hearing", hear)
+    pipeline = TranscriptionJobs(card, directory, artifacts, settings.speech, settings.data_dir / "hearing", transcribe)
     slots = settings.speech.concurrent_jobs
     runner = JobRunner(store, artifacts, bell, {"transcription": pipeline}, worker=worker_id, queue=queue, slots=slots)
     info = WorkerInfo(

@@ -9,8 +9,8 @@ from prometheus_client import Histogram
 from tessera.engine.client import EngineClient
 from tessera.settings.speech import SpeechSettings
 from tessera.wire.engine import Ready
-from tessera_speech.synthesis.text_to_audio import Synthesis
-from tessera_speech.transcription.audio_to_text import Transcription
+from tessera_speech.synthesis.text_to_audio import SynthesisPipeline
+from tessera_speech.transcription.audio_to_text import TranscriptionPipeline
 
 
 class SpeechTools:
@@ -19,5 +19,5 @@ class SpeechTools:
     def __init__(self, ready: Ready, engine: EngineClient, settings: SpeechSettings, first_audio: Histogram) -> None:
         spoken, heard = ready.cards
         speech_directory, transcription_directory = map(Path, ready.directories)
-        self.synthesis = Synthesis(spoken, speech_directory, engine, settings, first_audio)
-        self.transcription = Transcription(heard, transcription_directory, engine, settings)
+        self.synthesis = SynthesisPipeline(spoken, speech_directory, engine, settings, first_audio)
+        self.transcription = TranscriptionPipeline(heard, transcription_directory, engine, settings)

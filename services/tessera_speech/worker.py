@@ -17,8 +17,8 @@ from tessera.settings.tree import Settings
 from tessera.telemetry import configure_logging
 from tessera.wire.engine import MAX_MESSAGE_BYTES, Ready
 from tessera_speech.recordings.voice_activity import RATE, model_file
-from tessera_speech.text.readers import kind_of, reader_of
-from tessera_speech.transcription.transcripts import Transcripts
+from tessera_speech.text.planners import load_planner, model_type_of
+from tessera_speech.transcription.transcript_tokenizer import TranscriptTokenizer
 
 logger = logging.getLogger(__name__)
 
@@ -56,11 +56,11 @@ def build(settings: Settings) -> Engine:
     for found in (synthesis, transcription):
         store.check(found)
     # The HTTP process reads these; what is wrong with them is found here, at the start.
-    reader_of(synthesis.path)
-    Transcripts(transcription.path)
+    load_planner(synthesis.path)
+    TranscriptTokenizer(transcription.path)
     marks.append(time.perf_counter())
     synthesizer: Synthesizer | CodecSpeechQueue
-    kind = kind_of(synthesis.path)
+    kind = model_type_of(synthesis.path)
     if kind == speech_csm.KIND:
         speaking = speech_csm.load_codec_language_model(
             synthesis.path,

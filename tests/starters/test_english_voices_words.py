@@ -14,8 +14,8 @@ from tessera.hub.cards import read_card
 from tessera.speech.synthesis.random_stream import RandomStream
 from tessera.speech.synthesis.vits import load_synthesizer
 from tessera_speech.starter.synthesis.recipe import WEIGHTS, build
-from tessera_speech.text.characters import Characters
-from tessera_speech.text.script import planned, timed
+from tessera_speech.text.characters import CharacterTokenizer
+from tessera_speech.text.speech_plan import plan_text, word_times
 
 TEXT = "Every large picture is made of 12 small stones."
 SAID = "every large picture is made of twelve small stones"
@@ -43,14 +43,14 @@ def test_words_are_said_when_it_is_told(voice: int, tmp_path: Path) -> None:
     torch.set_num_threads(1)
     build(tmp_path, lambda _line: None)
     synthesizer = load_synthesizer(tmp_path, read_card(tmp_path), device=torch.device("cpu"))
-    plan = planned(TEXT, Characters(tmp_path))
-    (sentence,), (marks,) = plan.sentences, plan.marks
+    plan = plan_text(TEXT, CharacterTokenizer(tmp_path))
+    (sentence,), (marks,) = plan.sentences, plan.words
     latents = synthesizer.latents(
         sentence.token_ids, voices={voice: 1.0}, speed=0.9, random=RandomStream(0, synthesizer.device)
     )
     (samples,) = synthesizer.decode([(latents, slice(0, latents.frames_FT.shape[1]))])
     token_samples = [frames * synthesizer.hop for frames in latents.token_frames]
-    told = timed(marks, token_samples, begin=0, rate=synthesizer.sample_rate)
+    told = word_times(marks, token_samples, begin=0, rate=synthesizer.sample_rate)
     found = heard(samples.numpy(), synthesizer.sample_rate)
     assert [word.word for word in told] == [*TEXT.removesuffix(".").split()]
     apart = [abs(word.start - found["twelve" if word.word == "12" else word.word.lower()]) for word in told]

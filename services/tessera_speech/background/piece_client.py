@@ -38,7 +38,7 @@ class PieceClient:
         self.url = url
         self.model = model
 
-    async def hear(self, message: Transcribe) -> list[Transcript]:
+    async def transcribe(self, message: Transcribe) -> list[Transcript]:
         """The answers to a piece. Waits for a service that is away or has much to do; cancelling it cancels there.
 
         Raises:
@@ -53,7 +53,7 @@ class PieceClient:
                 return await self._ask(message)
             except EngineDiedError:
                 raise
-            except _CutError as error:
+            except _ConnectionLostError as error:
                 cuts += 1
                 if cuts > MOST_CUTS:
                     raise EngineDiedError("the speech service ended again and again while it heard a piece") from error
@@ -80,13 +80,13 @@ class PieceClient:
             raise UnavailableError(f"the speech service did not hear a piece in {PIECE_S:g} s") from error
         except (aiohttp.ClientError, OSError) as error:
             logger.warning("the speech service ended with a piece in work: %s", error)
-            raise _CutError from error
+            raise _ConnectionLostError from error
         if answer.status != 200:
             raise _error_of(data, answer.status)
         return msgspec.msgpack.decode(data, type=list[Transcript])
 
 
-class _CutError(Exception):
+class _ConnectionLostError(Exception):
     """The connection ended before the answer."""
 
 

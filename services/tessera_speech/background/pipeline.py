@@ -29,13 +29,18 @@ from tessera.wire.audio import DiarizedFormat, TranscriptionRequest
 from tessera.wire.engine import Array, Transcribe, Transcript
 from tessera.wire.jobs import Artifact, Job, TranscriptionInput
 from tessera.wire.models import Card
-from tessera_speech.background.state import CONTENT_TYPE, NAME, HeardSoFar, silent_message
+from tessera_speech.background.checkpoint import CONTENT_TYPE, NAME, TranscriptionCheckpoint, replay_message
 from tessera_speech.recordings import decoding as recordings
 from tessera_speech.recordings.diarization import known_speakers
-from tessera_speech.transcription.audio_to_text import TIMED_FORMATS, Listening
-from tessera_speech.transcription.cuts import Cutter
-from tessera_speech.transcription.transcript_files import SUFFIXES, file_of, finished, finished_with_speakers
-from tessera_speech.transcription.transcripts import Transcripts
+from tessera_speech.transcription.audio_to_text import TIMED_FORMATS, RunningTranscription
+from tessera_speech.transcription.transcript_files import (
+    SUFFIXES,
+    encode_transcript,
+    finish_transcript,
+    finish_with_speakers,
+)
+from tessera_speech.transcription.transcript_tokenizer import TranscriptTokenizer
+from tessera_speech.transcription.window_planning import WindowPlanner
 
 logger = logging.getLogger(__name__)
 
@@ -43,12 +48,12 @@ LOOK_EVERY_S = 0.2
 """Between two looks, while a piece is heard, whether the job is to stop."""
 MOST_PROGRESS = 99
 BYTES_PER_SAMPLE = 4
-Hear = Callable[[Transcribe], Awaitable[list[Transcript]]]
+TranscribePiece = Callable[[Transcribe], Awaitable[list[Transcript]]]
 """Has a piece heard. Called within an event loop of its job; cancelled when the job is to stop."""
 
 
 @dataclass(frozen=True)
-class _Asked:
+class _JobRequest:
     """A job, decoded."""
 
     given: TranscriptionInput
@@ -67,7 +72,7 @@ class TranscriptionJobs:
         artifacts: where recordings come from and transcripts go.
         settings: limits.
         scratch: a directory for samples; made when it is missing.
-        hear: the model.
+        transcribe: the model.
     """
 
     def __init__(
@@ -77,15 +82,15 @@ class TranscriptionJobs:
         artifacts: ArtifactStore,
         settings: SpeechSettings,
         scratch: Path,
-        hear: Hear,
+        transcribe: TranscribePiece,
     ) -> None:
         self.card = card
         self.artifacts = artifacts
         self.settings = settings
         self.scratch = scratch
-        self.hear = hear
-        self._transcripts = Transcripts(directory)
-        self._cutter = Cutter(card, self._transcripts, settings)
+        self.transcribe = transcribe
+        self._transcripts = TranscriptTokenizer(directory)
+        self._cutter = WindowPlanner(card, self._transcripts, settings)
 
     def __call__(self, job: Job, context: JobContext) -> Mapping[str, Artifact]:
         """A `tessera.jobs.worker.runner.Handler`: the transcript in every format that was heard, by the format's name.
@@ -104,12 +109,12 @@ class TranscriptionJobs:
             with tempfile.TemporaryFile(dir=self.scratch, prefix="samples-") as file:
                 samples = self._decoded(given, file, context)
                 state = self._state(job, asked, samples, context)
-                asyncio.run(self._hear_all(asked, samples, state, context))
+                asyncio.run(self._transcribe_all(asked, samples, state, context))
             return asyncio.run(self._files(asked, state, context))
         finally:
             request_id_var.reset(token)
 
-    def _asked(self, job: Job, given: TranscriptionInput) -> _Asked:
+    def _asked(self, job: Job, given: TranscriptionInput) -> _JobRequest:
         if given.model != self.card.id:
             raise InvalidRequestError(f"this worker has the model {self.card.id!r}, not {given.model!r}", param="model")
         references: list[str] = []
@@ -123,7 +128,7 @@ class TranscriptionJobs:
                 "`chunking_strategy` out, or send the recording without `background`",
                 param="chunking_strategy",
             )
-        return _Asked(
+        return _JobRequest(
             given=msgspec.structs.replace(given, language=self._transcripts.language(given.language)),
             body=body,
             prompt_ids=self._transcripts.prompt_ids(given.prompt),
@@ -143,7 +148,9 @@ class TranscriptionJobs:
             )
         return np.memmap(file, dtype="<f4", mode="r", shape=(count,))
 
-    def _state(self, job: Job, asked: _Asked, samples: np.ndarray[Any, Any], context: JobContext) -> HeardSoFar:
+    def _state(
+        self, job: Job, asked: _JobRequest, samples: np.ndarray[Any, Any], context: JobContext
+    ) -> TranscriptionCheckpoint:
         """What an earlier attempt has left, or where this one begins."""
         identity = hashlib.sha256(f"{self.card.sha256} 1 ".encode() + bytes(job.input)).hexdigest()
         found = self._checkpoint(job)
@@ -154,7 +161,7 @@ class TranscriptionJobs:
         known = known_speakers(asked.body) if wanted.diarized else None
         cut = self._cutter.cut(samples, wanted, known, always=True, look=lambda: context.step(0))
         assert cut.windows is not None
-        return HeardSoFar(
+        return TranscriptionCheckpoint(
             identity=identity,
             samples=samples.size,
             windows=cut.windows,
@@ -162,18 +169,18 @@ class TranscriptionJobs:
             language=asked.given.language,
         )
 
-    def _checkpoint(self, job: Job) -> HeardSoFar | None:
+    def _checkpoint(self, job: Job) -> TranscriptionCheckpoint | None:
         if job.checkpoint is None:
             return None
         try:
             with self.artifacts.open(job.checkpoint) as file:
-                return msgspec.msgpack.decode(file.read(), type=HeardSoFar)
+                return msgspec.msgpack.decode(file.read(), type=TranscriptionCheckpoint)
         except (TesseraError, OSError, msgspec.MsgspecError) as error:
             logger.warning("the checkpoint of %s cannot be read, so it begins anew: %s", job.id, error)
             return None
 
-    async def _hear_all(
-        self, asked: _Asked, samples: np.ndarray[Any, Any], state: HeardSoFar, context: JobContext
+    async def _transcribe_all(
+        self, asked: _JobRequest, samples: np.ndarray[Any, Any], state: TranscriptionCheckpoint, context: JobContext
     ) -> None:
         rate = self._cutter.rate
         total = round(samples.size / rate, 3)
@@ -184,11 +191,11 @@ class TranscriptionJobs:
 
         while True:
             progress()
-            if state.heard == len(state.windows):
+            if state.transcribed == len(state.windows):
                 return
             self._keep(state, context)
-            count = state.next_piece(self.settings.job_piece_seconds * rate)
-            hearing = asyncio.ensure_future(self.hear(self._piece(asked, samples, state, count)))
+            count = state.next_piece_windows(self.settings.job_piece_seconds * rate)
+            hearing = asyncio.ensure_future(self.transcribe(self._piece(asked, samples, state, count)))
             try:
                 while not hearing.done():
                     await asyncio.wait({hearing}, timeout=LOOK_EVERY_S)
@@ -198,8 +205,10 @@ class TranscriptionJobs:
                 await asyncio.gather(hearing, return_exceptions=True)
             state.add(count, hearing.result())
 
-    def _piece(self, asked: _Asked, samples: np.ndarray[Any, Any], state: HeardSoFar, count: int) -> Transcribe:
-        windows = state.windows[state.heard : state.heard + count]
+    def _piece(
+        self, asked: _JobRequest, samples: np.ndarray[Any, Any], state: TranscriptionCheckpoint, count: int
+    ) -> Transcribe:
+        windows = state.windows[state.transcribed : state.transcribed + count]
         first, end = windows[0][0], windows[-1][1]
         longer_than_a_window = samples.size > self._cutter.window_s * self._cutter.rate
         return Transcribe(
@@ -210,13 +219,13 @@ class TranscriptionJobs:
             temperature=asked.body.temperature,
             # As for who waits: a recording of several windows has segments, whatever is asked for.
             timestamps=asked.body.response_format in TIMED_FORMATS or longer_than_a_window,
-            seed=(asked.seed + state.heard) % 2**63,
+            seed=(asked.seed + state.transcribed) % 2**63,
             windows=[(begin - first, stop - first) for begin, stop in windows],
             words=asked.words,
             offset=first,
         )
 
-    def _keep(self, state: HeardSoFar, context: JobContext) -> None:
+    def _keep(self, state: TranscriptionCheckpoint, context: JobContext) -> None:
         """A checkpoint: never worth a job."""
         try:
             stored = self.artifacts.put(context.key(NAME), msgspec.msgpack.encode(state), CONTENT_TYPE)
@@ -225,16 +234,18 @@ class TranscriptionJobs:
         else:
             context.checkpointed(stored.key)
 
-    async def _files(self, asked: _Asked, state: HeardSoFar, context: JobContext) -> Mapping[str, Artifact]:
-        def listening() -> Listening:
+    async def _files(
+        self, asked: _JobRequest, state: TranscriptionCheckpoint, context: JobContext
+    ) -> Mapping[str, Artifact]:
+        def listening() -> RunningTranscription:
             seconds = state.samples / self._cutter.rate
-            return Listening(silent_message(state), state, self._transcripts, seconds, state.turns)
+            return RunningTranscription(replay_message(state), state, self._transcripts, seconds, state.turns)
 
         formats: list[DiarizedFormat] = ["json", "text", "srt", "vtt", "verbose_json"]
-        found = await finished(listening(), words="word" in asked.body.timestamp_granularities)
-        files = {name: file_of(found, name) for name in formats}
+        found = await finish_transcript(listening(), words="word" in asked.body.timestamp_granularities)
+        files = {name: encode_transcript(found, name) for name in formats}
         if state.turns is not None:
-            files["diarized_json"] = file_of(await finished_with_speakers(listening()), "diarized_json")
+            files["diarized_json"] = encode_transcript(await finish_with_speakers(listening()), "diarized_json")
         return {
             name: self.artifacts.put(context.key(f"transcript.{SUFFIXES[name]}"), data, content_type)
             for name, (data, content_type) in files.items()

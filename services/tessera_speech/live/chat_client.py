@@ -31,7 +31,7 @@ class _Choice(msgspec.Struct, frozen=True):
     delta: _Delta = _Delta()
 
 
-class Tokens(msgspec.Struct, frozen=True):
+class TokenUsage(msgspec.Struct, frozen=True):
     """What an answer took."""
 
     prompt_tokens: int = 0
@@ -40,7 +40,7 @@ class Tokens(msgspec.Struct, frozen=True):
 
 class _Chunk(msgspec.Struct, frozen=True):
     choices: list[_Choice] = []
-    usage: Tokens | None = None
+    usage: TokenUsage | None = None
     error: ErrorBody | None = None
 
 
@@ -48,7 +48,7 @@ class _Refusal(msgspec.Struct, frozen=True):
     error: ErrorBody
 
 
-class Thinker:
+class ChatClient:
     """One server.
 
     Args:
@@ -63,7 +63,7 @@ class Thinker:
         self._key = {"authorization": f"Bearer {api_key}"} if api_key else {}
         self._timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S, sock_read=SILENT_S)
 
-    async def model(self) -> str:
+    async def first_chat_model(self) -> str:
         """The first model of the server that chats.
 
         Raises:
@@ -81,9 +81,9 @@ class Thinker:
                 return model.id
         raise UnavailableError("the text service has no model that chats", retry_after=2)
 
-    async def answer(
+    async def stream(
         self, model: str, messages: list[dict[str, str]], *, max_tokens: int | None, tenant: str
-    ) -> AsyncGenerator[str | Tokens, None]:
+    ) -> AsyncGenerator[str | TokenUsage, None]:
         """The answer to a conversation, as it is made; what it took comes last. Closing the iterator cancels.
 
         Of a conversation that is too long for the model, the older half is left out, again and again.
@@ -93,7 +93,7 @@ class Thinker:
         """
         while True:
             try:
-                pieces = self._stream(model, messages, max_tokens, tenant)
+                pieces = self._stream_once(model, messages, max_tokens, tenant)
                 async with aclosing(pieces):
                     async for piece in pieces:
                         yield piece
@@ -105,9 +105,9 @@ class Thinker:
                 kept = later[len(later) // 2 :]
                 messages = [message for message in messages if message["role"] == "system" or message in kept]
 
-    async def _stream(
+    async def _stream_once(
         self, model: str, messages: list[dict[str, str]], max_tokens: int | None, tenant: str
-    ) -> AsyncGenerator[str | Tokens, None]:
+    ) -> AsyncGenerator[str | TokenUsage, None]:
         body: dict[str, Any] = {
             "model": model,
             "messages": messages,

@@ -15,10 +15,10 @@ MOST_ITEMS = 512
 
 
 @dataclass
-class Item:
+class ConversationItem:
     """A message.
 
-    `heard` has, for spoken answers, each sentence and the millisecond at which it ends.
+    `sentence_ends` has, for spoken answers, each sentence and the millisecond at which it ends.
     """
 
     id: str
@@ -26,7 +26,7 @@ class Item:
     kind: str
     text: str | None = None
     status: str = "completed"
-    heard: list[tuple[str, float]] = field(default_factory=list)
+    sentence_ends: list[tuple[str, float]] = field(default_factory=list)
 
     def wire(self) -> dict[str, Any]:
         """As events have it."""
@@ -46,9 +46,9 @@ class Conversation:
     """Messages in order."""
 
     def __init__(self) -> None:
-        self.items: list[Item] = []
+        self.items: list[ConversationItem] = []
 
-    def add(self, item: Item, previous: str | None = None) -> str | None:
+    def add(self, item: ConversationItem, previous: str | None = None) -> str | None:
         """Put a message behind another (`root`: first; None: last). Returns the id of the one before it.
 
         Raises:
@@ -70,7 +70,7 @@ class Conversation:
         self.items.insert(place, item)
         return self.items[place - 1].id if place else None
 
-    def find(self, identity: str) -> Item:
+    def find(self, identity: str) -> ConversationItem:
         """A message.
 
         Raises:
@@ -91,13 +91,13 @@ class Conversation:
         item = self.find(identity)
         if item.kind != "output_audio":
             raise InvalidRequestError("`item_id`: only spoken answers can be truncated", param="item_id")
-        length = item.heard[-1][1] if item.heard else 0.0
+        length = item.sentence_ends[-1][1] if item.sentence_ends else 0.0
         if end_ms > length:
             raise InvalidRequestError(
                 f"`audio_end_ms` is {end_ms}; the audio has {length:.0f} ms", param="audio_end_ms"
             )
-        item.heard = [(text, end) for text, end in item.heard if end <= end_ms]
-        item.text = " ".join(text for text, _ in item.heard)
+        item.sentence_ends = [(text, end) for text, end in item.sentence_ends if end <= end_ms]
+        item.text = " ".join(text for text, _ in item.sentence_ends)
 
     def messages(self, instructions: str) -> list[dict[str, str]]:
         """What a language model reads. Messages without text (sound that nobody could make out) are left out."""

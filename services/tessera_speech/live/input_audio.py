@@ -16,8 +16,8 @@ import numpy as np
 
 from tessera.errors import InvalidRequestError
 from tessera.wire.realtime import ServerVAD
-from tessera_speech.live.turns import Turn, Turns
-from tessera_speech.recordings.detectors import RATE, Detector, Samples
+from tessera_speech.live.turn_detection import TurnDetector, TurnEvent
+from tessera_speech.recordings.detectors import RATE, Samples, SpeechDetector
 
 INPUT_RATE = 24_000
 LONGEST_S = 300
@@ -28,16 +28,16 @@ LEAST_S = 0.1
 """Of a message."""
 
 
-class Hearing:
+class InputAudioBuffer:
     """One session's input buffer.
 
     Args:
         detector: makes a new ear.
     """
 
-    def __init__(self, detector: Callable[[], Detector]) -> None:
+    def __init__(self, detector: Callable[[], SpeechDetector]) -> None:
         self._detector = detector
-        self._turns: Turns | None = None
+        self._turns: TurnDetector | None = None
         self._vad: ServerVAD | None = None
         self._held: list[Samples] = []
         self._begin = 0
@@ -54,21 +54,21 @@ class Hearing:
         """Whether a turn has begun and not ended."""
         return self._turns is not None and self._turns.speaking
 
-    def listen_for(self, vad: ServerVAD | None) -> None:
+    def set_turn_detection(self, vad: ServerVAD | None) -> None:
         """How turns are found from now on; None: the client says when."""
         if vad == self._vad:
             return
         self._vad = vad
         self._turns = None
         if vad is not None:
-            self._turns = Turns(
+            self._turns = TurnDetector(
                 self._detector(),
                 threshold=vad.threshold,
                 silence_ms=vad.silence_duration_ms,
                 position=self._received,
             )
 
-    def append(self, audio: str) -> Iterator[Turn]:
+    def append(self, audio: str) -> Iterator[TurnEvent]:
         """More sound.
 
         Args:
@@ -124,19 +124,19 @@ class Hearing:
         if self._turns is not None:
             self._turns.reset()
 
-    def end_turn(self) -> Turn:
+    def end_turn(self) -> TurnEvent:
         """A turn that has become too long ends here; who goes on speaking begins another."""
         assert self._turns is not None, "only a turn that was heard can end"
         self._turns.reset()
-        return Turn("stopped", self._received)
+        return TurnEvent("stopped", self._received)
 
-    def begin_at(self, place: int) -> int:
+    def trim_to_turn(self, place: int) -> int:
         """Forget what is before a turn and its padding. Returns where what is left begins."""
         padding = 0 if self._vad is None else self._vad.prefix_padding_ms * RATE // 1000
         self._forget(place - padding)
         return self._begin
 
-    def _hear(self, data: bytes) -> Iterator[Turn]:
+    def _hear(self, data: bytes) -> Iterator[TurnEvent]:
         # Small steps, so that a turn is told before the sound after it is taken in.
         step = INPUT_RATE // 5 * 2
         for begin in range(0, len(data), step):
@@ -145,7 +145,7 @@ class Hearing:
             frame.sample_rate, frame.time_base = INPUT_RATE, Fraction(1, INPUT_RATE)
             fresh = self._keep(self._resampler.resample(frame))
             if self._turns is not None:
-                yield from self._turns.hear(fresh)
+                yield from self._turns.feed(fresh)
                 if not self._turns.speaking:
                     padding = 0 if self._vad is None else self._vad.prefix_padding_ms * RATE // 1000
                     self._forget(self._received - padding - RATE // 5)

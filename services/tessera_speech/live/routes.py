@@ -18,7 +18,7 @@ from tessera.engine.host import EngineHost
 from tessera.errors import InvalidRequestError, OverloadedError, TesseraError
 from tessera.web.origins import refuse_foreign_pages
 from tessera.web.tenant import tenant_from
-from tessera_speech.live.chat_client import Thinker
+from tessera_speech.live.chat_client import ChatClient
 from tessera_speech.live.conversation import new_id
 from tessera_speech.live.session import LiveSession
 from tessera_speech.live.settings import default_session
@@ -28,7 +28,7 @@ TRY_AGAIN_LATER = 1013
 POLICY = 1008
 
 
-class LiveSeats:
+class LiveSessionLimit:
     """How many sessions there may be at once."""
 
     def __init__(self, most: int) -> None:
@@ -87,7 +87,7 @@ async def _session(socket: WebSocket[Any, Any, State], state: State, send: Calla
         UnavailableError: the engine has not loaded yet.
     """
     host: EngineHost[SpeechTools] = state.host
-    thinker: Thinker = state.thinker
+    thinker: ChatClient = state.thinker
     intent = socket.query_params.get("intent", "realtime")
     if intent not in {"realtime", "transcription"}:
         raise InvalidRequestError("`intent` is `transcription`, or left out", param="intent")

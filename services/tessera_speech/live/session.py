@@ -19,17 +19,17 @@ from tessera.web.errors import translate
 from tessera.wire import realtime as wire
 from tessera.wire.audio import TranscriptionRequest
 from tessera.wire.decoding import decode_json
-from tessera_speech.live.answering import Answering
-from tessera_speech.live.chat_client import Thinker
-from tessera_speech.live.conversation import Conversation, Item, new_id
-from tessera_speech.live.input_audio import LONGEST_TURN_S, Hearing
+from tessera_speech.live.chat_client import ChatClient
+from tessera_speech.live.conversation import Conversation, ConversationItem, new_id
+from tessera_speech.live.input_audio import LONGEST_TURN_S, InputAudioBuffer
+from tessera_speech.live.response import LiveResponse
 from tessera_speech.live.settings import default_session, updated
-from tessera_speech.live.turns import Turn
+from tessera_speech.live.turn_detection import TurnEvent
 from tessera_speech.pipeline import SpeechTools
-from tessera_speech.recordings.detectors import RATE, Detector, Samples
+from tessera_speech.recordings.detectors import RATE, Samples, SpeechDetector
 from tessera_speech.synthesis import voices
 from tessera_speech.synthesis.audio_files import WAVEncoder, to_int16
-from tessera_speech.transcription.transcripts import TextInProgress
+from tessera_speech.transcription.transcript_tokenizer import IncrementalText
 
 logger = logging.getLogger(__name__)
 
@@ -51,7 +51,7 @@ class LiveSession:
 
     Args:
         tools: speech both ways.
-        thinker: the language model's server.
+        chat_client: the language model's server.
         send: takes each event's JSON; returns when there is room for more; raises OSError when the client has left.
         detector: makes an ear for turns.
         session: the settings to begin with; see `default_session`.
@@ -61,25 +61,25 @@ class LiveSession:
     def __init__(
         self,
         tools: SpeechTools,
-        thinker: Thinker,
+        chat_client: ChatClient,
         send: Callable[[bytes], Awaitable[None]],
-        detector: Callable[[], Detector],
+        detector: Callable[[], SpeechDetector],
         session: wire.Session | None = None,
         tenant: str = "",
     ) -> None:
         self.id = new_id("sess")
         self.session: wire.Session = session or default_session("realtime", None)
         self._tools = tools
-        self._thinker = thinker
+        self._chat_client = chat_client
         self._send = send
         self._sending = asyncio.Lock()
         self._tenant = tenant
         self._conversation = Conversation()
-        self._hearing = Hearing(detector)
-        self._hearing.listen_for(self.session.audio.input.turn_detection)
+        self._input_audio = InputAudioBuffer(detector)
+        self._input_audio.set_turn_detection(self.session.audio.input.turn_detection)
         self._next_item = new_id("item")
         self._pending: dict[str, asyncio.Task[None]] = {}
-        self._answering: Answering | None = None
+        self._response: LiveResponse | None = None
         self._closed = False
 
     async def begin(self) -> None:
@@ -115,8 +115,8 @@ class LiveSession:
     async def close(self) -> None:
         """The client has left: stop all that is done for it."""
         self._closed = True
-        if self._answering is not None:
-            await self._answering.abandon()
+        if self._response is not None:
+            await self._response.abandon()
         tasks = list(self._pending.values())
         for task in tasks:
             task.cancel()
@@ -127,16 +127,16 @@ class LiveSession:
             case wire.SessionUpdate():
                 await self._update(event.session)
             case wire.BufferAppend():
-                turns = self._hearing.append(event.audio)
+                turns = self._input_audio.append(event.audio)
                 # In a thread: a large piece, or a detector that is a model, must not hold up other sessions.
                 while (turn := await asyncio.to_thread(next, turns, None)) is not None:
                     await self._turn(turn)
-                if self._hearing.speaking and self._hearing.seconds >= LONGEST_TURN_S:
-                    await self._turn(self._hearing.end_turn())
+                if self._input_audio.speaking and self._input_audio.seconds >= LONGEST_TURN_S:
+                    await self._turn(self._input_audio.end_turn())
             case wire.BufferCommit():
                 await self._commit(None)
             case wire.BufferClear():
-                self._hearing.clear()
+                self._input_audio.clear()
                 await self._emit("input_audio_buffer.cleared")
             case wire.ResponseCreate():
                 await self._respond(event.response)
@@ -159,7 +159,7 @@ class LiveSession:
         if isinstance(session, wire.ConversationSession):
             self._check_voice(session.audio.output, "session.audio.output.voice")
         self.session = session
-        self._hearing.listen_for(session.audio.input.turn_detection)
+        self._input_audio.set_turn_detection(session.audio.input.turn_detection)
         await self._emit("session.updated", session=self._settings())
 
     def _check_voice(self, output: wire.AudioOutput, param: str) -> None:
@@ -172,27 +172,27 @@ class LiveSession:
     def _settings(self) -> dict[str, Any]:
         return {"id": self.id, "object": "realtime.session", **msgspec.to_builtins(self.session)}
 
-    async def _turn(self, turn: Turn) -> None:
+    async def _turn(self, turn: TurnEvent) -> None:
         vad = self.session.audio.input.turn_detection
         assert vad is not None, "turns are only told when they are listened for"
         if turn.kind == "started":
-            begin = self._hearing.begin_at(turn.at)
+            begin = self._input_audio.trim_to_turn(turn.at)
             at = {"item_id": self._next_item, "audio_start_ms": round(1000 * begin / RATE)}
             await self._emit("input_audio_buffer.speech_started", **at)
-            if vad.interrupt_response and self._answering is not None:
-                await self._answering.cancel("turn_detected")
+            if vad.interrupt_response and self._response is not None:
+                await self._response.cancel("turn_detected")
             return
         at = {"item_id": self._next_item, "audio_end_ms": round(1000 * turn.at / RATE)}
         await self._emit("input_audio_buffer.speech_stopped", **at)
         await self._commit(turn.at)
-        if isinstance(self.session, wire.ConversationSession) and vad.create_response and self._answering is None:
+        if isinstance(self.session, wire.ConversationSession) and vad.create_response and self._response is None:
             await self._respond(wire.ResponseParameters())
 
     async def _commit(self, until: int | None) -> None:
         if len(self._pending) >= MOST_PENDING:
             raise OverloadedError(f"{MOST_PENDING} messages are still being transcribed; commit again in a moment")
-        samples = self._hearing.take(until)
-        item = Item(self._next_item, "user", "input_audio")
+        samples = self._input_audio.take(until)
+        item = ConversationItem(self._next_item, "user", "input_audio")
         self._next_item = new_id("item")
         if isinstance(self.session, wire.TranscriptionSession) and len(self._conversation.items) >= KEPT_ITEMS:
             del self._conversation.items[0]
@@ -204,7 +204,9 @@ class LiveSession:
         self._pending[item.id] = task
         task.add_done_callback(lambda _: self._pending.pop(item.id, None))
 
-    async def _transcribe(self, item: Item, samples: Samples, asked: wire.InputTranscription | None) -> None:
+    async def _transcribe(
+        self, item: ConversationItem, samples: Samples, asked: wire.InputTranscription | None
+    ) -> None:
         """Write a message down; with `asked`, tell the client, too. Without it the answer still needs the words."""
         place = {"item_id": item.id, "content_index": 0}
         name = "conversation.item.input_audio_transcription"
@@ -214,10 +216,10 @@ class LiveSession:
             language=asked.language if asked else None,
             prompt=asked.prompt if asked else None,
         )
-        text = TextInProgress()
+        text = IncrementalText()
         try:
             data = WAVEncoder(RATE).add(to_int16(samples), last=True)
-            listening = await transcription.listen(body, data, timestamps=False)
+            listening = await transcription.transcribe(body, data, timestamps=False)
             segments = listening.segments()
             async with aclosing(segments):
                 async for segment in segments:
@@ -247,36 +249,36 @@ class LiveSession:
     async def _respond(self, asked: wire.ResponseParameters) -> None:
         if not isinstance(self.session, wire.ConversationSession):
             raise InvalidRequestError("a transcription session does not answer", param="type")
-        if self._answering is not None:
+        if self._response is not None:
             raise ConflictError(
-                f"{self._answering.id} is in progress; wait for its response.done or cancel it",
+                f"{self._response.id} is in progress; wait for its response.done or cancel it",
                 code="conversation_already_has_active_response",
             )
         if asked.audio is not None:
             self._check_voice(asked.audio.output, "response.audio.output.voice")
-        self._answering = Answering(
+        self._response = LiveResponse(
             self.session,
             asked,
             self._conversation,
             self._heard,
             self._emit,
-            self._thinker,
+            self._chat_client,
             self._tools.synthesis,
             self._tenant,
         )
-        self._answering.start(self._answered)
+        self._response.start(self._answered)
 
     def _answered(self) -> None:
-        self._answering = None
+        self._response = None
 
     async def _cancel(self, response_id: str | None) -> None:
-        if self._answering is None or response_id not in {None, self._answering.id}:
+        if self._response is None or response_id not in {None, self._response.id}:
             raise InvalidRequestError(
                 "`response_id`: there is no such response in progress",
                 param="response_id",
                 code="response_cancel_not_active",
             )
-        await self._answering.cancel("client_cancelled")
+        await self._response.cancel("client_cancelled")
 
     async def _change_conversation(self, event: Any) -> None:
         conversation = self._conversation
@@ -289,7 +291,7 @@ class LiveSession:
                         f"`item.content`: what {message.role!r} says is `{kind}` here; sound is appended to the buffer",
                         param="item.content",
                     )
-                item = Item(message.id or new_id("item"), message.role, kind, text)
+                item = ConversationItem(message.id or new_id("item"), message.role, kind, text)
                 previous = conversation.add(item, event.previous_item_id)
                 await self._emit("conversation.item.added", previous_item_id=previous, item=item.wire())
                 await self._emit("conversation.item.done", previous_item_id=previous, item=item.wire())

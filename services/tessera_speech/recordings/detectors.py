@@ -17,8 +17,8 @@ FRAME = 512
 """Samples of a frame: 32 ms."""
 
 
-class Detector(Protocol):
-    """Hears one session."""
+class SpeechDetector(Protocol):
+    """Finds speech in one stream of sound."""
 
     def probability(self, frame: Samples) -> float:
         """How likely a frame is speech.
@@ -39,7 +39,7 @@ class EnergyDetector:
         self._floor = QUIETEST_DB
 
     def probability(self, frame: Samples) -> float:
-        """See `Detector`."""
+        """See `SpeechDetector`."""
         level = 10 * math.log10(float(np.mean(np.square(frame, dtype=np.float64))) + 1e-10)
         if level < self._floor:
             self._floor = max(level, QUIETEST_DB)

@@ -20,7 +20,7 @@ from tessera.errors import InvalidRequestError, TesseraError
 from tessera.wire.audio import TranscriptionRequest, VADConfig
 from tessera_speech.recordings import decoding as recordings
 from tessera_speech.recordings.speakers import Diarizer
-from tessera_speech.recordings.voice_activity import RATE, spans
+from tessera_speech.recordings.voice_activity import RATE, speech_spans
 
 BETWEEN_TURNS = VADConfig(prefix_padding_ms=0, silence_duration_ms=300)
 """A shorter silence than where a recording is cut: people take turns quickly."""
@@ -31,7 +31,7 @@ _Timed = TypeVar("_Timed")
 
 
 @dataclass(frozen=True)
-class Known:
+class KnownSpeakers:
     """Speakers with names, and how they sound."""
 
     names: list[str]
@@ -39,14 +39,14 @@ class Known:
 
 
 @dataclass(frozen=True)
-class Turns:
+class SpeakerTurns:
     """Who speaks when: the second each turn begins, the one it ends, its speaker's name; in order."""
 
     begins: list[float]
     ends: list[float]
     names: list[str]
 
-    def at(self, second: float) -> str:
+    def speaker_at(self, second: float) -> str:
         """Who speaks then; between two turns the nearer one counts."""
         if not self.begins:
             return "A"
@@ -57,14 +57,16 @@ class Turns:
             return self.names[after]
         return self.names[after - 1]
 
-    def parts(self, words: Sequence[_Timed], times: Sequence[tuple[float, float]]) -> list[tuple[str, list[_Timed]]]:
+    def split_by_speaker(
+        self, words: Sequence[_Timed], times: Sequence[tuple[float, float]]
+    ) -> list[tuple[str, list[_Timed]]]:
         """Words in runs of one speaker. `times` are when each begins and ends."""
-        said = [self.at((begin + end) / 2) for begin, end in times]
+        said = [self.speaker_at((begin + end) / 2) for begin, end in times]
         runs = groupby(zip(said, words, strict=True), key=lambda pair: pair[0])
         return [(name, [word for _, word in run]) for name, run in runs]
 
 
-def known_speakers(body: TranscriptionRequest) -> Known:
+def known_speakers(body: TranscriptionRequest) -> KnownSpeakers:
     """Decode what the request says about speakers.
 
     Raises:
@@ -79,7 +81,9 @@ def known_speakers(body: TranscriptionRequest) -> Known:
         )
     if len(set(names)) != len(names):
         raise InvalidRequestError("`known_speaker_names` must differ", param="known_speaker_names")
-    return Known(list(names), [_reference(reference, name) for name, reference in zip(names, references, strict=True)])
+    return KnownSpeakers(
+        list(names), [_reference(reference, name) for name, reference in zip(names, references, strict=True)]
+    )
 
 
 def _reference(url: str, name: str) -> np.ndarray[Any, Any]:
@@ -104,9 +108,9 @@ def _reference(url: str, name: str) -> np.ndarray[Any, Any]:
     return samples
 
 
-def turns_of(
-    samples: np.ndarray[Any, Any], probabilities: np.ndarray[Any, Any], diarizer: Diarizer, known: Known
-) -> Turns:
+def find_speaker_turns(
+    samples: np.ndarray[Any, Any], probabilities: np.ndarray[Any, Any], diarizer: Diarizer, known: KnownSpeakers
+) -> SpeakerTurns:
     """Find the turns of a recording and who speaks in each.
 
     Args:
@@ -115,10 +119,10 @@ def turns_of(
         diarizer: tells speakers apart.
         known: speakers; the others are A, B, C, … in order of appearance.
     """
-    found = spans(probabilities, samples.size, BETWEEN_TURNS)
+    found = speech_spans(probabilities, samples.size, BETWEEN_TURNS)
     speakers = diarizer.speakers(samples, found, known.samples)
     names = [known.names[one] if one < len(known.names) else _letters(one - len(known.names)) for one in speakers]
-    return Turns([first / RATE for first, _ in found], [end / RATE for _, end in found], names)
+    return SpeakerTurns([first / RATE for first, _ in found], [end / RATE for _, end in found], names)
 
 
 def _letters(number: int) -> str:

@@ -102,14 +102,14 @@ class ClusteringDiarizer:
         members = [{turn} for turn in long]
         clusters = self._merged([_Speaker.of(frames[turn]) for turn in long], members)
         labels: dict[int, int] = {}
-        for cluster, turns_of in sorted(zip(clusters, members, strict=True), key=lambda pair: min(pair[1])):
+        for cluster, turns_of_cluster in sorted(zip(clusters, members, strict=True), key=lambda pair: min(pair[1])):
             gains = [self._gain(one, cluster) for one in found[:known]]
             if gains and min(gains) < 0:
                 label = int(np.argmin(gains))
             else:
                 label = len(found)
                 found.append(cluster)
-            labels |= dict.fromkeys(turns_of, label)
+            labels |= dict.fromkeys(turns_of_cluster, label)
         for turn, part in enumerate(frames):
             if turn not in labels:
                 labels[turn] = self._nearest(part, found) if found and len(part) else max(0, known)

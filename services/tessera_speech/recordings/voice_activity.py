@@ -33,7 +33,7 @@ SHORTEST_S = 0.1
 MODEL = "silero_vad_16k_sequence.onnx"
 
 
-class VoiceActivity:
+class VoiceActivityModel:
     """Silero's model, loaded once. `probabilities` may be called from several threads at once.
 
     Raises:
@@ -57,7 +57,7 @@ class VoiceActivity:
         Returns:
             float32 of shape [ceil(samples / 512)].
         """
-        ear = Ear(self._session)
+        ear = VoiceActivityStream(self._session)
         parts = range(0, samples.size, FRAME * FRAMES_AT_ONCE)
         found = []
         for first in parts:
@@ -65,12 +65,12 @@ class VoiceActivity:
             found.append(ear.probabilities(samples[first : first + FRAME * FRAMES_AT_ONCE]))
         return np.concatenate(found) if found else np.zeros(0, dtype=np.float32)
 
-    def ear(self) -> Ear:
+    def stream(self) -> VoiceActivityStream:
         """For sound that comes in pieces."""
-        return Ear(self._session)
+        return VoiceActivityStream(self._session)
 
 
-class Ear:
+class VoiceActivityStream:
     """Silero's model on one stream of sound, with what it remembers of it.
 
     Args:
@@ -119,11 +119,11 @@ def model_file() -> Path:
     )
 
 
-def spans(probabilities: np.ndarray[Any, Any], samples: int, detection: VADConfig) -> list[tuple[int, int]]:
+def speech_spans(probabilities: np.ndarray[Any, Any], samples: int, detection: VADConfig) -> list[tuple[int, int]]:
     """Where speech is.
 
     Args:
-        probabilities: see `VoiceActivity.probabilities`.
+        probabilities: see `VoiceActivityModel.probabilities`.
         samples: length of the recording.
         detection: thresholds and padding.
 

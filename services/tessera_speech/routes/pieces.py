@@ -26,7 +26,7 @@ MOST_BYTES = 256 * 1024 * 1024
 
 
 @post(PATH, include_in_schema=False, status_code=200, request_max_body_size=MOST_BYTES)
-async def hear_piece(request: Request[Any, Any, Any], state: State, model: str) -> Response[bytes]:
+async def transcribe_piece(request: Request[Any, Any, Any], state: State, model: str) -> Response[bytes]:
     """Answers a `Transcribe` by a list of `Transcript`, once all of it is heard. Who leaves cancels."""
     try:
         message = msgspec.msgpack.decode(await request.body(), type=Transcribe)

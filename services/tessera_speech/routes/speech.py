@@ -22,7 +22,7 @@ from tessera.wire.audio import SpeechAudioDelta, SpeechAudioDone, SpeechAudioWor
 from tessera.wire.decoding import decode_json
 from tessera_speech.pipeline import SpeechTools
 from tessera_speech.synthesis.audio_files import content_type
-from tessera_speech.synthesis.text_to_audio import Piece
+from tessera_speech.synthesis.text_to_audio import AudioChunk
 
 Host = EngineHost[SpeechTools]
 
@@ -48,7 +48,7 @@ async def synthesize(request: Request[Any, Any, State], state: State) -> Stream:
     body = decode_json(await request.body(), SpeechRequest)
     host: Host = state.host
     synthesis = (await host.tools(body.model)).synthesis
-    pieces = synthesis.speak(body)
+    pieces = synthesis.synthesize(body)
     if body.stream_format == "sse":
         events = _events(pieces, words=bool(body.timestamp_granularities))
         return await unless_client_leaves(request, stream_response(events, done=False))
@@ -60,7 +60,7 @@ async def synthesize(request: Request[Any, Any, State], state: State) -> Stream:
     return Stream(await unless_client_leaves(request, _begun(pieces)), headers=headers)
 
 
-async def _begun(pieces: AsyncGenerator[Piece, None]) -> AsyncGenerator[bytes, None]:
+async def _begun(pieces: AsyncGenerator[AudioChunk, None]) -> AsyncGenerator[bytes, None]:
     """The bytes of `pieces` once the first has come, so that an error before it has its own HTTP status."""
     first = await anext(pieces)
 
@@ -75,7 +75,7 @@ async def _begun(pieces: AsyncGenerator[Piece, None]) -> AsyncGenerator[bytes, N
     return resumed()
 
 
-async def _events(pieces: AsyncGenerator[Piece, None], *, words: bool) -> AsyncGenerator[bytes, None]:
+async def _events(pieces: AsyncGenerator[AudioChunk, None], *, words: bool) -> AsyncGenerator[bytes, None]:
     async with aclosing(pieces):
         async for piece in pieces:
             if words and piece.words:

@@ -32,9 +32,9 @@ from tessera.wire.audio import (
 )
 from tessera.wire.decoding import convert_form
 from tessera_speech.pipeline import SpeechTools
-from tessera_speech.transcription.audio_to_text import TIMED_FORMATS, Listening
-from tessera_speech.transcription.transcript_files import file_of, finished, finished_with_speakers
-from tessera_speech.transcription.transcripts import TextInProgress
+from tessera_speech.transcription.audio_to_text import TIMED_FORMATS, RunningTranscription
+from tessera_speech.transcription.transcript_files import encode_transcript, finish_transcript, finish_with_speakers
+from tessera_speech.transcription.transcript_tokenizer import IncrementalText
 
 Host = EngineHost[SpeechTools]
 SpeechHTTPRequest = Request[Any, Any, State]
@@ -61,7 +61,7 @@ async def transcribe(request: SpeechHTTPRequest, state: State) -> Response[bytes
     body = read_transcription(form.fields)
     host: Host = state.host
     transcription = (await host.tools(body.model)).transcription
-    work = transcription.listen(body, data, timestamps=body.response_format in TIMED_FORMATS)
+    work = transcription.transcribe(body, data, timestamps=body.response_format in TIMED_FORMATS)
     listening = await unless_client_leaves(request, work)
     if body.stream:
         events = _diarized_events if body.response_format == "diarized_json" else _transcript_events
@@ -91,7 +91,7 @@ async def translate(request: SpeechHTTPRequest, state: State) -> Response[bytes]
     host: Host = state.host
     transcription = (await host.tools(body.model)).transcription
     timestamps = body.response_format in TIMED_FORMATS
-    work = transcription.listen(body, data, timestamps=timestamps, translate=True)
+    work = transcription.transcribe(body, data, timestamps=timestamps, translate=True)
     listening = await unless_client_leaves(request, work)
     return await unless_client_leaves(request, _whole(listening, body, task="translate"))
 
@@ -123,8 +123,8 @@ def _file(form: Form) -> bytes:
     return form.files["file"].data
 
 
-async def _transcript_events(listening: Listening) -> AsyncGenerator[bytes, None]:
-    text = TextInProgress()
+async def _transcript_events(listening: RunningTranscription) -> AsyncGenerator[bytes, None]:
+    text = IncrementalText()
     segments = listening.segments()
     async with aclosing(segments):
         async for segment in segments:
@@ -133,8 +133,8 @@ async def _transcript_events(listening: Listening) -> AsyncGenerator[bytes, None
     yield event(TranscriptTextDone(text=text.text, usage=TranscriptUsage(seconds=_seconds(listening))))
 
 
-async def _diarized_events(listening: Listening) -> AsyncGenerator[bytes, None]:
-    text = TextInProgress()
+async def _diarized_events(listening: RunningTranscription) -> AsyncGenerator[bytes, None]:
+    text = IncrementalText()
     segments = listening.diarized()
     async with aclosing(segments):
         async for segment in segments:
@@ -145,15 +145,15 @@ async def _diarized_events(listening: Listening) -> AsyncGenerator[bytes, None]:
 
 
 async def _whole(
-    listening: Listening, body: TranscriptionRequest, task: Literal["transcribe", "translate"] = "transcribe"
+    listening: RunningTranscription, body: TranscriptionRequest, task: Literal["transcribe", "translate"] = "transcribe"
 ) -> Response[bytes]:
     if body.response_format == "diarized_json":
-        found = await finished_with_speakers(listening)
+        found = await finish_with_speakers(listening)
     else:
-        found = await finished(listening, words="word" in body.timestamp_granularities, task=task)
-    data, content_type = file_of(found, body.response_format)
+        found = await finish_transcript(listening, words="word" in body.timestamp_granularities, task=task)
+    data, content_type = encode_transcript(found, body.response_format)
     return Response(data, headers={"content-type": content_type})
 
 
-def _seconds(listening: Listening) -> float:
+def _seconds(listening: RunningTranscription) -> float:
     return round(listening.seconds, 3)

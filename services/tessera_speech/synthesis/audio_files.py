@@ -26,7 +26,7 @@ UNKNOWN_LENGTH = 0xFFFFFFFF
 
 
 @dataclass(frozen=True)
-class Container:
+class AudioContainer:
     """A compressed format: how PyAV calls it and what it is encoded with."""
 
     muxer: str
@@ -36,17 +36,19 @@ class Container:
     options: dict[str, str] = field(default_factory=dict)
 
 
-CONTAINERS: dict[AudioFormat, Container] = {
-    "mp3": Container("mp3", "libmp3lame", "audio/mpeg", bit_rate=96_000),
+CONTAINERS: dict[AudioFormat, AudioContainer] = {
+    "mp3": AudioContainer("mp3", "libmp3lame", "audio/mpeg", bit_rate=96_000),
     # Pages of 0.2 s instead of 1 s: how long a listener waits for the first sound.
-    "opus": Container("ogg", "libopus", "audio/ogg; codecs=opus", bit_rate=48_000, options={"page_duration": "200000"}),
-    "aac": Container("adts", "aac", "audio/aac", bit_rate=96_000),
-    "flac": Container("flac", "flac", "audio/flac"),
+    "opus": AudioContainer(
+        "ogg", "libopus", "audio/ogg; codecs=opus", bit_rate=48_000, options={"page_duration": "200000"}
+    ),
+    "aac": AudioContainer("adts", "aac", "audio/aac", bit_rate=96_000),
+    "flac": AudioContainer("flac", "flac", "audio/flac"),
 }
 OPUS_RATE = 48_000
 
 
-class Encoder(Protocol):
+class AudioEncoder(Protocol):
     """An audio file in the making."""
 
     def add(self, samples: np.ndarray[Any, Any], *, last: bool) -> bytes:
@@ -63,13 +65,13 @@ class Encoder(Protocol):
 
 
 def content_type(form: AudioFormat) -> str:
-    """The media type of what `encoder` makes."""
+    """The media type of what `make_encoder` makes."""
     if form in CONTAINERS:
         return CONTAINERS[form].content_type
     return f"audio/pcm; rate={PCM_RATE}; channels=1" if form == "pcm" else "audio/wav"
 
 
-def encoder(form: AudioFormat, rate: int) -> Encoder:
+def make_encoder(form: AudioFormat, rate: int) -> AudioEncoder:
     """An encoder of mono samples at `rate`."""
     if form in CONTAINERS:
         return ContainerEncoder(CONTAINERS[form], rate)
@@ -89,7 +91,7 @@ class WAVEncoder:
         self._begun = False
 
     def add(self, samples: np.ndarray[Any, Any], *, last: bool) -> bytes:
-        """See `Encoder`."""
+        """See `AudioEncoder`."""
         data = samples.tobytes()
         if self._begun:
             return data
@@ -110,7 +112,7 @@ class PCMEncoder:
         self._resampler = av.AudioResampler(format="s16", layout="mono", rate=PCM_RATE)
 
     def add(self, samples: np.ndarray[Any, Any], *, last: bool) -> bytes:
-        """See `Encoder`."""
+        """See `AudioEncoder`."""
         made = self._resampler.resample(self._frames.next(samples)) if samples.size else []
         if last:
             made += self._resampler.resample(None)
@@ -120,7 +122,7 @@ class PCMEncoder:
 class ContainerEncoder:
     """A compressed file through PyAV, at the model's rate where the codec has it, else at the next higher one."""
 
-    def __init__(self, container: Container, rate: int) -> None:
+    def __init__(self, container: AudioContainer, rate: int) -> None:
         self._kind = container
         self._rate = rate
         self._frames = _Frames(rate)
@@ -129,7 +131,7 @@ class ContainerEncoder:
         self._stream: Any = None
 
     def add(self, samples: np.ndarray[Any, Any], *, last: bool) -> bytes:
-        """See `Encoder`."""
+        """See `AudioEncoder`."""
         if self._output is None:
             self._open(seekable=last)
         if samples.size:

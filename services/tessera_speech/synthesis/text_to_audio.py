@@ -24,13 +24,13 @@ from tessera.wire.audio import SpeechRequest, SpeechUsage, SpokenWord
 from tessera.wire.engine import Audio, Synthesize
 from tessera.wire.models import Card
 from tessera_speech.synthesis import voices
-from tessera_speech.synthesis.audio_files import encoder, to_int16
-from tessera_speech.text.readers import reader_of
-from tessera_speech.text.script import Plan, timed
+from tessera_speech.synthesis.audio_files import make_encoder, to_int16
+from tessera_speech.text.planners import load_planner
+from tessera_speech.text.speech_plan import SpeechPlan, word_times
 
 
 @dataclass(frozen=True)
-class Piece:
+class AudioChunk:
     """A part of a file in the making. `words` are said at its beginning and after it; `usage` comes with the last."""
 
     data: bytes
@@ -38,7 +38,7 @@ class Piece:
     usage: SpeechUsage | None
 
 
-class Synthesis:
+class SynthesisPipeline:
     """Text to audio files.
 
     Args:
@@ -55,7 +55,7 @@ class Synthesis:
         assert card.sample_rate is not None, "the engine completes the cards it sends"
         self.card = card
         self.rate = card.sample_rate
-        self._reader = reader_of(directory)
+        self._reader = load_planner(directory)
         self._engine = engine
         self._settings = settings
         self._first_audio = first_audio
@@ -63,11 +63,11 @@ class Synthesis:
     def can_speak(self, text: str) -> bool:
         """Whether a plain text has anything that the model can speak."""
         try:
-            return bool(self._reader.planned(text, markup=False, voice=self.card.voices[0]).tokens)
+            return bool(self._reader.plan(text, markup=False, voice=self.card.voices[0]).tokens)
         except InvalidRequestError:
             return False
 
-    async def speak(self, body: SpeechRequest, *, markup: bool = True) -> AsyncGenerator[Piece, None]:
+    async def synthesize(self, body: SpeechRequest, *, markup: bool = True) -> AsyncGenerator[AudioChunk, None]:
         """The asked-for file in pieces, as they are made. Closing the iterator cancels. SSML is read with `markup`.
 
         Raises:
@@ -78,16 +78,16 @@ class Synthesis:
         self._check(body)
         weights = voices.mixture_of(_voice_of(body), self.card.voices)
         voice = self.card.voices[max(weights, key=lambda index: weights[index])]
-        plan = self._reader.planned(body.input, markup=markup, voice=voice)
-        made = encoder(body.response_format, self.rate)
+        plan = self._reader.plan(body.input, markup=markup, voice=voice)
+        made = make_encoder(body.response_format, self.rate)
         waiting = True
         position = frames = 0
         async with aclosing(self._engine.request(self._message(body, plan, weights))) as answers:
             async for answer in answers:
                 assert isinstance(answer, Audio)
                 samples = to_int16(np.frombuffer(answer.samples.data, dtype="<f4"))
-                marks = plan.marks[answer.sentence] if answer.token_samples else []
-                words = timed(marks, answer.token_samples, begin=position, rate=self.rate)
+                marks = plan.words[answer.sentence] if answer.token_samples else []
+                words = word_times(marks, answer.token_samples, begin=position, rate=self.rate)
                 position += samples.size
                 frames += answer.frames
                 data = await asyncio.to_thread(made.add, samples, last=answer.last)
@@ -100,7 +100,7 @@ class Synthesis:
                         input_tokens=plan.tokens, output_tokens=frames, total_tokens=plan.tokens + frames
                     )
                 if data or words or usage:
-                    yield Piece(data, words, usage)
+                    yield AudioChunk(data, words, usage)
 
     def _check(self, body: SpeechRequest) -> None:
         if body.model != self.card.id:
@@ -121,7 +121,7 @@ class Synthesis:
                 code="string_above_max_length",
             )
 
-    def _message(self, body: SpeechRequest, plan: Plan, weights: dict[int, float]) -> Synthesize:
+    def _message(self, body: SpeechRequest, plan: SpeechPlan, weights: dict[int, float]) -> Synthesize:
         return Synthesize(
             request_id=f"speech-{uuid.uuid4().hex}",
             sentences=plan.sentences,

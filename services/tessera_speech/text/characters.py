@@ -12,13 +12,13 @@ from pathlib import Path
 import msgspec
 
 from tessera.errors import ModelLoadError
-from tessera_speech.text.normalization import rewritten
-from tessera_speech.text.rewriting import Traced
+from tessera_speech.text.normalization import normalize_traced
+from tessera_speech.text.traced_text import TracedText
 
 _ENGLISH = frozenset({"eng", "en"})
 
 
-class _TokenizerSettings(msgspec.Struct, frozen=True):
+class _CharacterTokenizerSettings(msgspec.Struct, frozen=True):
     """What `tokenizer_config.json` says, with Transformers' defaults."""
 
     add_blank: bool = True
@@ -29,7 +29,7 @@ class _TokenizerSettings(msgspec.Struct, frozen=True):
     unk_token: str = "<unk>"  # noqa: S105 - a token of a vocabulary
 
 
-class Characters:
+class CharacterTokenizer:
     """A model's alphabet.
 
     Args:
@@ -42,7 +42,9 @@ class Characters:
     def __init__(self, directory: Path) -> None:
         try:
             self._ids = msgspec.json.decode((directory / "vocab.json").read_bytes(), type=dict[str, int])
-            settings = msgspec.json.decode((directory / "tokenizer_config.json").read_bytes(), type=_TokenizerSettings)
+            settings = msgspec.json.decode(
+                (directory / "tokenizer_config.json").read_bytes(), type=_CharacterTokenizerSettings
+            )
         except (OSError, msgspec.MsgspecError) as error:
             raise ModelLoadError(f"cannot read the tokenizer in {directory}: {error}") from error
         if settings.phonemize or settings.is_uroman:
@@ -57,19 +59,19 @@ class Characters:
             raise ModelLoadError(f"{directory / 'vocab.json'} has no token 0, which stands between the others")
 
     @property
-    def writes_out(self) -> bool:
+    def normalizes(self) -> bool:
         """Whether texts are written out in English words before they are encoded."""
         return self._settings.language in _ENGLISH and not all(digit in self._ids for digit in string.digits)
 
-    def readable(self, text: Traced) -> Traced:
+    def normalize(self, text: TracedText) -> TracedText:
         """`text` as `encode` is to get it: for English without all digits, what they mean is written out."""
-        return rewritten(text) if self.writes_out else text
+        return normalize_traced(text) if self.normalizes else text
 
     def encode(self, text: str) -> list[int]:
         """Token ids of `text`; empty when the model has none of its characters."""
-        return [token for token, _ in self.placed(text)]
+        return [token for token, _ in self.encode_with_places(text)]
 
-    def placed(self, text: str) -> list[tuple[int, int]]:
+    def encode_with_places(self, text: str) -> list[tuple[int, int]]:
         """Token ids of `text`, each with the place of its character in it; -1 for what stands between characters."""
         settings, ids = self._settings, self._ids
         characters = list(enumerate(text))

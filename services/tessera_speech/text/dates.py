@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 from tessera_speech.text.numerals import cardinal, digits, ordinal, year
-from tessera_speech.text.rewriting import Rule
+from tessera_speech.text.traced_text import Rule
 
 MONTHS = (
     "January",

@@ -11,7 +11,7 @@ import unicodedata
 
 from tessera_speech.text.dates import DATES
 from tessera_speech.text.numerals import LETTERS, cardinal, number, ordinal, year
-from tessera_speech.text.rewriting import Rule, Traced
+from tessera_speech.text.traced_text import Rule, TracedText
 
 _MONEY = {"$": ("dollar", "cent"), "£": ("pound", "penny"), "€": ("euro", "cent"), "¥": ("yen", "sen")}
 _PLURALS = {"penny": "pence", "foot": "feet", "yen": "yen", "sen": "sen"}
@@ -138,13 +138,13 @@ _SPELLED_LENGTH = 3
 """Capitals of up to so many letters, or without a vowel, are read letter by letter: "US", "GPU", "HTTP"; not "NASA"."""
 
 
-def spoken(text: str) -> str:
+def normalize(text: str) -> str:
     """`text` with its numbers, symbols and abbreviations written out, one line break kept for each; ends in `.?!`."""
-    return rewritten(Traced(text)).text
+    return normalize_traced(TracedText(text)).text
 
 
-def rewritten(text: Traced) -> Traced:
-    """See `spoken`; each character knows where it comes from."""
+def normalize_traced(text: TracedText) -> TracedText:
+    """See `normalize`; each character knows where it comes from."""
     text = text.map(_composed)
     for rule in RULES:
         text = text.sub(*rule)

@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 
 from tessera.errors import InvalidRequestError, ModelLoadError
-from tessera_speech.text.rewriting import Span
+from tessera_speech.text.traced_text import Span
 
 LEXICON_FILE = "lexicon.txt"
 MOST_LEXICON_BYTES = 32 * 1024 * 1024
@@ -40,14 +40,14 @@ _LETTERS = _VOWELS | _CONSONANTS
 _IPA = re.compile("|".join([*sorted(_LETTERS, key=len, reverse=True), *_STRESSES, r"[.\s]"]))
 
 
-class _TokenizerSettings(msgspec.Struct, frozen=True):
+class _PhonemeTokenizerSettings(msgspec.Struct, frozen=True):
     """What `tokenizer_config.json` says, with Transformers' defaults."""
 
     eos_token: str = "<sos/eos>"  # noqa: S105 - a token of a vocabulary
     should_strip_spaces: bool = False
 
 
-class Phonemes:
+class PhonemeTokenizer:
     """A model's phonemes and what words sound like.
 
     Args:
@@ -62,7 +62,7 @@ class Phonemes:
         try:
             self._ids = msgspec.json.decode((directory / "vocab.json").read_bytes(), type=dict[str, int])
             content = path.read_bytes() if path.is_file() else b"{}"
-            settings = msgspec.json.decode(content, type=_TokenizerSettings)
+            settings = msgspec.json.decode(content, type=_PhonemeTokenizerSettings)
             self._lexicon = _read(directory / LEXICON_FILE)
         except (OSError, ValueError, msgspec.MsgspecError) as error:
             raise ModelLoadError(f"cannot read the tokenizer in {directory}: {error}") from error
@@ -91,7 +91,9 @@ class Phonemes:
             raise ValueError(f"{unknown[0]!r} is no phoneme of this model" if unknown else "there is no phoneme")
         return found
 
-    def placed(self, text: str, origins: Sequence[Span], said: dict[Span, list[str]]) -> list[tuple[int, int]]:
+    def encode_with_places(
+        self, text: str, origins: Sequence[Span], said: dict[Span, list[str]]
+    ) -> list[tuple[int, int]]:
         """Token ids of a sentence, each with the place of its word in it; -1 for what stands between words.
 
         Args:

@@ -9,25 +9,25 @@ import re
 from collections.abc import Callable
 
 from tessera_speech.text import dates
-from tessera_speech.text.normalization import spoken
+from tessera_speech.text.normalization import normalize
 from tessera_speech.text.numerals import LETTERS, MAX_DIGITS, digits, number, ordinal
 
 _GROUPS = re.compile(r"\d+")
 
 
-def said_as(text: str, kind: str, form: str = "") -> str | None:
+def say_as_words(text: str, kind: str, form: str = "") -> str | None:
     """`text` in words; None when it is no such thing.
 
     Args:
         text: as it is written, not empty.
-        kind: one of `READINGS`.
+        kind: one of `INTERPRETATIONS`.
         form: of a date: the order of day, month and year, as `dmy`.
     """
-    return _date(text, form) if kind == "date" else READINGS[kind](text)
+    return _date(text, form) if kind == "date" else INTERPRETATIONS[kind](text)
 
 
 def _characters(text: str) -> str | None:
-    said = [LETTERS.get(c.lower()) or digits(c) or (None if c.isspace() else spoken(c).strip(" .")) for c in text]
+    said = [LETTERS.get(c.lower()) or digits(c) or (None if c.isspace() else normalize(c).strip(" .")) for c in text]
     return ", ".join(each.replace("_", " ") for each in said if each) or None
 
 
@@ -49,7 +49,7 @@ def _digits(text: str) -> str | None:
 
 def _fraction(text: str) -> str | None:
     match = re.fullmatch(r"(?:\d+\s)?\d+\s?/\s?\d+", text, re.ASCII)
-    return spoken(text.replace(" /", "/").replace("/ ", "/")).rstrip(".") if match else None
+    return normalize(text.replace(" /", "/").replace("/ ", "/")).rstrip(".") if match else None
 
 
 def _telephone(text: str) -> str | None:
@@ -57,16 +57,16 @@ def _telephone(text: str) -> str | None:
 
 
 def _time(text: str) -> str | None:
-    return spoken(text).rstrip(".") if re.match(r"\s*\d{1,2}(:\d\d)?", text) else None
+    return normalize(text).rstrip(".") if re.match(r"\s*\d{1,2}(:\d\d)?", text) else None
 
 
 def _free(text: str) -> str | None:
-    return spoken(text).rstrip(".") or None
+    return normalize(text).rstrip(".") or None
 
 
 def _date(text: str, form: str) -> str | None:
     if not form:
-        said = spoken(text).rstrip(".")
+        said = normalize(text).rstrip(".")
         return said if any(month in said for month in dates.MONTHS) else None
     groups = _GROUPS.findall(text)
     if sorted(form) not in (sorted("dmy"), sorted("dm")) or len(groups) != len(form):
@@ -75,7 +75,7 @@ def _date(text: str, form: str) -> str | None:
     return dates.date(int(named["d"]), int(named["m"]), dates.whole_year(named["y"]) if "y" in named else None)
 
 
-READINGS: dict[str, Callable[[str], str | None]] = {
+INTERPRETATIONS: dict[str, Callable[[str], str | None]] = {
     "characters": _characters,
     "spell-out": _characters,
     "verbatim": _characters,

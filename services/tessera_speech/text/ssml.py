@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from xml.parsers import expat
 
 from tessera.errors import InvalidRequestError
-from tessera_speech.text.say_as import READINGS, said_as
+from tessera_speech.text.say_as import INTERPRETATIONS, say_as_words
 
 MOST_PAUSE_S = 10.0
 """Of one `break`."""
@@ -41,7 +41,7 @@ ALPHABETS = ("ipa", "x-arpabet")
 _TEXT_ONLY = ("say-as", "sub", "phoneme")
 _STANDS_FOR = "word"
 """What is read instead of a word with phonemes, so that nothing is made of it."""
-Written = Callable[[str, str], list[str]]
+PhonemeReading = Callable[[str, str], list[str]]
 """(phonemes, alphabet) → the model's own names; raises ValueError with what is wrong."""
 _SPACE = re.compile(r"\s+")
 
@@ -50,14 +50,14 @@ _SPACE = re.compile(r"\s+")
 class Script:
     """A text to speak and how.
 
-    `rates` are (begin, end, factor) of characters; `readings` (begin, end, words) replace characters; `pauses` are
+    `rates` are (begin, end, factor) of characters; `replacements` (begin, end, words) replace characters; `pauses` are
     (place, seconds) where the text is cut, with or without silence. All are in order and none overlap. `sounds` are the
-    phonemes of some of the readings, by their (begin, end).
+    phonemes of some of the replacements, by their (begin, end).
     """
 
     text: str = ""
     rates: list[tuple[int, int, float]] = field(default_factory=list)
-    readings: list[tuple[int, int, str]] = field(default_factory=list)
+    replacements: list[tuple[int, int, str]] = field(default_factory=list)
     pauses: list[tuple[int, float]] = field(default_factory=list)
     sounds: dict[tuple[int, int], list[str]] = field(default_factory=dict)
 
@@ -67,7 +67,7 @@ def is_ssml(text: str) -> bool:
     return re.match(r"\s*(<\?xml[^>]*>\s*)?<speak[\s/>]", text) is not None
 
 
-def parse(text: str, phonemes: Written | None = None) -> Script:
+def parse(text: str, phonemes: PhonemeReading | None = None) -> Script:
     """Read SSML.
 
     Args:
@@ -77,13 +77,13 @@ def parse(text: str, phonemes: Written | None = None) -> Script:
     Raises:
         InvalidRequestError: it is malformed, or asks for what is not supported; names line and column.
     """
-    reader = _Reader(text, phonemes)
+    reader = _SSMLParser(text, phonemes)
     reader.read()
     return reader.script
 
 
-class _Reader:
-    def __init__(self, text: str, phonemes: Written | None) -> None:
+class _SSMLParser:
+    def __init__(self, text: str, phonemes: PhonemeReading | None) -> None:
         self._phonemes = phonemes
         self.script = Script()
         self._source = text
@@ -148,8 +148,8 @@ class _Reader:
                 raise self._error(f"`rate` must come to {SLOWEST} to {FASTEST} times")
         elif name in {"p", "s"}:
             self._pause(0.0)
-        elif name == "say-as" and attributes.get("interpret-as") not in READINGS:
-            raise self._error(f"`interpret-as` must be one of {', '.join(READINGS)}")
+        elif name == "say-as" and attributes.get("interpret-as") not in INTERPRETATIONS:
+            raise self._error(f"`interpret-as` must be one of {', '.join(INTERPRETATIONS)}")
         elif name == "phoneme":
             self._said = self._sounds(attributes)
         elif name == "sub" and not attributes.get("alias", "").strip():
@@ -171,7 +171,7 @@ class _Reader:
             raise self._error(f"`{name}` is empty")
         said = attributes.get("alias", "")
         if name == "say-as":
-            found = said_as(written, attributes["interpret-as"], attributes.get("format", ""))
+            found = say_as_words(written, attributes["interpret-as"], attributes.get("format", ""))
             if found is None:
                 raise self._error(f"{written!r} cannot be read as `{attributes['interpret-as']}`")
             said = found
@@ -181,7 +181,7 @@ class _Reader:
         if name == "phoneme":
             said = _STANDS_FOR
             self.script.sounds[begin, end] = self._said
-        self.script.readings.append((begin, end, said))
+        self.script.replacements.append((begin, end, said))
 
     def _sounds(self, attributes: dict[str, str]) -> list[str]:
         assert self._phonemes is not None

@@ -21,10 +21,10 @@ from tessera.wire.audio import Segment, TranscriptionRequest, TranscriptTextSegm
 from tessera.wire.engine import Array, FromEngine, Transcribe, Transcript, TranscriptSegment, TranscriptWord
 from tessera.wire.models import Card
 from tessera_speech.recordings import decoding as recordings
-from tessera_speech.recordings.detectors import Detector
-from tessera_speech.recordings.diarization import Turns, known_speakers
-from tessera_speech.transcription.cuts import Cutter
-from tessera_speech.transcription.transcripts import Transcripts
+from tessera_speech.recordings.detectors import SpeechDetector
+from tessera_speech.recordings.diarization import SpeakerTurns, known_speakers
+from tessera_speech.transcription.transcript_tokenizer import TranscriptTokenizer
+from tessera_speech.transcription.window_planning import WindowPlanner
 
 TIMED_FORMATS = ("srt", "vtt", "verbose_json", "diarized_json")
 DECODERS = 2
@@ -33,7 +33,7 @@ HELD_RECORDINGS = 8
 """Decoded recordings of the longest kind that may wait in memory, or as many shorter ones as are as long together."""
 
 
-class Hears(Protocol):
+class TranscriptSource(Protocol):
     """What a transcript comes from: an engine."""
 
     def request(self, message: Transcribe) -> AsyncGenerator[FromEngine]:
@@ -41,7 +41,7 @@ class Hears(Protocol):
         ...
 
 
-class Transcription:
+class TranscriptionPipeline:
     """Recordings to text.
 
     Args:
@@ -55,17 +55,17 @@ class Transcription:
         assert card.sample_rate is not None, "the engine completes the cards it sends"
         self.card = card
         self.rate = card.sample_rate
-        self._transcripts = Transcripts(directory)
+        self._transcripts = TranscriptTokenizer(directory)
         self._engine = engine
         self._settings = settings
         self._decoding = asyncio.Semaphore(DECODERS)
-        self._cutter = Cutter(card, self._transcripts, settings)
+        self._cutter = WindowPlanner(card, self._transcripts, settings)
         # Counts what is in memory for as long as it is, however its request ends.
-        self._held: weakref.WeakSet[Listening] = weakref.WeakSet()
+        self._held: weakref.WeakSet[RunningTranscription] = weakref.WeakSet()
 
-    async def listen(
+    async def transcribe(
         self, body: TranscriptionRequest, data: bytes, *, timestamps: bool, translate: bool = False
-    ) -> Listening:
+    ) -> RunningTranscription:
         """Decode a recording and say how to follow its transcript.
 
         Args:
@@ -117,16 +117,16 @@ class Transcription:
             words=wanted.diarized or "word" in body.timestamp_granularities,
             translate=translate,
         )
-        listening = Listening(message, self._engine, self._transcripts, samples.size / self.rate, cut.turns)
+        listening = RunningTranscription(message, self._engine, self._transcripts, samples.size / self.rate, cut.turns)
         self._held.add(listening)
         return listening
 
-    def detector(self) -> Detector:
+    def detector(self) -> SpeechDetector:
         """Finds speech in one live stream of sound."""
         return self._cutter.detector()
 
 
-class Listening:
+class RunningTranscription:
     """A transcript in the making.
 
     Args:
@@ -140,10 +140,10 @@ class Listening:
     def __init__(
         self,
         message: Transcribe,
-        engine: Hears,
-        transcripts: Transcripts,
+        engine: TranscriptSource,
+        transcripts: TranscriptTokenizer,
         seconds: float,
-        turns: Turns | None = None,
+        turns: SpeakerTurns | None = None,
     ) -> None:
         self.seconds = seconds
         only = transcripts.languages[0] if len(transcripts.languages) == 1 else ""
@@ -182,7 +182,7 @@ class Listening:
         async with aclosing(self._heard()) as heard_segments:
             async for heard in heard_segments:
                 times = [(word.start, word.end) for word in heard.words]
-                for speaker, words in self._turns.parts(heard.words, times):
+                for speaker, words in self._turns.split_by_speaker(heard.words, times):
                     text = self._transcripts.text([token for word in words for token in word.token_ids])
                     if text.strip():
                         yield TranscriptTextSegment(

@@ -19,8 +19,8 @@ from tessera.wire.audio import (
     Word,
 )
 from tessera_speech.transcription import subtitles
-from tessera_speech.transcription.audio_to_text import Listening
-from tessera_speech.transcription.transcripts import TextInProgress
+from tessera_speech.transcription.audio_to_text import RunningTranscription
+from tessera_speech.transcription.transcript_tokenizer import IncrementalText
 
 SUFFIXES: dict[DiarizedFormat, str] = {
     "json": "json",
@@ -34,7 +34,7 @@ SUFFIXES: dict[DiarizedFormat, str] = {
 
 
 @dataclass(frozen=True)
-class Finished:
+class FinishedTranscript:
     """All that was heard. `words` and `speakers` where they were asked for."""
 
     seconds: float
@@ -45,12 +45,12 @@ class Finished:
     task: Literal["transcribe", "translate"] = "transcribe"
 
 
-async def finished(
-    listening: Listening, *, words: bool, task: Literal["transcribe", "translate"] = "transcribe"
-) -> Finished:
+async def finish_transcript(
+    listening: RunningTranscription, *, words: bool, task: Literal["transcribe", "translate"] = "transcribe"
+) -> FinishedTranscript:
     """Listen to the end. With `words` their times are kept."""
     segments = [segment async for segment in listening.segments()]
-    return Finished(
+    return FinishedTranscript(
         seconds=round(listening.seconds, 3),
         language="english" if task == "translate" else listening.language,
         segments=segments,
@@ -59,13 +59,15 @@ async def finished(
     )
 
 
-async def finished_with_speakers(listening: Listening) -> Finished:
+async def finish_with_speakers(listening: RunningTranscription) -> FinishedTranscript:
     """Listen to the end, for who says what alone."""
     speakers = [segment async for segment in listening.diarized()]
-    return Finished(seconds=round(listening.seconds, 3), language=listening.language, segments=[], speakers=speakers)
+    return FinishedTranscript(
+        seconds=round(listening.seconds, 3), language=listening.language, segments=[], speakers=speakers
+    )
 
 
-def file_of(found: Finished, response_format: DiarizedFormat) -> tuple[bytes, str]:
+def encode_transcript(found: FinishedTranscript, response_format: DiarizedFormat) -> tuple[bytes, str]:
     """Bytes and content type. `diarized_json` needs `speakers`."""
     usage = TranscriptUsage(seconds=found.seconds)
     match response_format:
@@ -98,7 +100,7 @@ def file_of(found: Finished, response_format: DiarizedFormat) -> tuple[bytes, st
 
 
 def _text(pieces: list[str]) -> str:
-    text = TextInProgress()
+    text = IncrementalText()
     for piece in pieces:
         text.add(piece)
     return text.text

@@ -113,7 +113,7 @@ class SpeechEngine:
         together: list[SynthesisRequest] = []
         length = 0
         for request in [first, *self._turns]:
-            if len(together) == max(1, first.synthesizer.together):
+            if len(together) == max(1, first.synthesizer.windows_per_forward):
                 break
             try:
                 found = request.prepare()
@@ -144,14 +144,14 @@ class SpeechEngine:
     def metrics(self) -> dict[str, float]:
         """Requests by state, and seconds of audio done since the start."""
         running = sum(request.started for request in self._turns) + self._recordings.running
-        spoken_s, pages = self._spoken_s, {}
+        synthesized_s, pages = self._spoken_s, {}
         if self._texts is not None:
-            running, spoken_s = running + self._texts.running, spoken_s + self._texts.spoken_s
+            running, synthesized_s = running + self._texts.running, synthesized_s + self._texts.synthesized_s
             pages = self._texts.metrics()
         return {
             "requests_waiting": self._held - running,
             "requests_running": running,
             **pages,
-            "synthesized_audio_seconds_total": spoken_s,
-            "transcribed_audio_seconds_total": self._recordings.heard_s,
+            "synthesized_audio_seconds_total": synthesized_s,
+            "transcribed_audio_seconds_total": self._recordings.transcribed_s,
         }

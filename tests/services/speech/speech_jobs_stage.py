@@ -93,7 +93,7 @@ class Stage:
 
     def listen(self) -> subprocess.Popen[bytes]:
         """Start the stand-in for the speech service."""
-        script = str(Path(__file__).with_name("hearing_stand_in.py"))
+        script = str(Path(__file__).with_name("transcriber_stand_in.py"))
         options = ("--port", str(self.ports["speech"]), "--log", str(self.log), "--nap-s", str(NAP_S))
         return self._start("speech", {}, script, *options)
 

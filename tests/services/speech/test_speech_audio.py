@@ -14,7 +14,7 @@ import soundfile
 
 from tessera.errors import InvalidRequestError, TesseraError, UnsupportedMediaError
 from tessera_speech.recordings import decoding as recordings
-from tessera_speech.synthesis.audio_files import PCM_RATE, content_type, encoder, to_int16
+from tessera_speech.synthesis.audio_files import PCM_RATE, content_type, make_encoder, to_int16
 
 FORMATS = ["wav", "flac", "mp3", "opus", "aac"]
 # Frames of the lossy codecs: what a file may be longer than its samples, in seconds at 16 kHz.
@@ -22,7 +22,7 @@ PADDING_S = {"wav": 0.0, "flac": 0.0, "mp3": 0.12, "opus": 0.0, "aac": 0.15}
 
 
 def made(form: Any, samples: np.ndarray[Any, Any], rate: int, pieces: int) -> list[bytes]:
-    making = encoder(form, rate)
+    making = make_encoder(form, rate)
     parts = np.array_split(to_int16(samples), pieces)
     return [making.add(part, last=number == pieces - 1) for number, part in enumerate(parts)]
 

@@ -26,13 +26,13 @@ from transformers import (
 from tessera.errors import InvalidRequestError, ModelLoadError
 from tessera.hub.cards import read_card
 from tessera.speech.transcription.loading import load_transcriber
-from tessera.speech.transcription.parakeet_ctc import WINDOW_S, CTCTranscriber, Word, cut_at_pause
+from tessera.speech.transcription.parakeet_ctc import WINDOW_S, CTCTranscriber, WordFrames, cut_at_pause
 from tessera.speech.transcription.queue import TranscriptionQueue
-from tessera.speech.transcription.transcriber import Piece, Window
+from tessera.speech.transcription.transcriber import WindowRequest, WindowTranscript
 from tessera.wire.engine import Array, Transcribe, Transcript, TranscriptSegment
 from tessera_speech.recordings.decoding import decode
 from tessera_speech.starter.transcription.recipe import WEIGHTS
-from tessera_speech.transcription.transcripts import Transcripts
+from tessera_speech.transcription.transcript_tokenizer import TranscriptTokenizer
 
 CPU = torch.device("cpu")
 LETTERS = [*"▁abcdefghijklmnopqrstuvwxyz", "▁a", "▁b", "▁c", "▁d"]
@@ -81,13 +81,13 @@ def transcriber(directory: Path) -> CTCTranscriber:
     return made
 
 
-def piece(samples: np.ndarray[Any, Any], **changes: Any) -> Piece:
+def piece(samples: np.ndarray[Any, Any], **changes: Any) -> WindowRequest:
     options: dict[str, Any] = {"language": "en", "timestamps": True, "open_end": True} | changes
-    return Piece(samples=samples, rate=16_000, **options)
+    return WindowRequest(samples=samples, rate=16_000, **options)
 
 
-def window(transcriber: CTCTranscriber, samples: np.ndarray[Any, Any], **changes: Any) -> Window:
-    return transcriber.hear([piece(samples, **changes)])[0]
+def window(transcriber: CTCTranscriber, samples: np.ndarray[Any, Any], **changes: Any) -> WindowTranscript:
+    return transcriber.transcribe([piece(samples, **changes)])[0]
 
 
 def heard(transcriber: CTCTranscriber, samples: np.ndarray[Any, Any]) -> list[TranscriptSegment]:
@@ -97,11 +97,11 @@ def heard(transcriber: CTCTranscriber, samples: np.ndarray[Any, Any]) -> list[Tr
     queue.submit(Transcribe(request_id="a", audio=audio, timestamps=True))
     segments: list[TranscriptSegment] = []
     while len(queue):
-        before = queue.heard_s
+        before = queue.transcribed_s
         for answer in queue.step():
             assert isinstance(answer, Transcript)
             segments += answer.segments
-        assert queue.heard_s > before
+        assert queue.transcribed_s > before
     return segments
 
 
@@ -119,7 +119,7 @@ def test_the_text_is_that_of_transformers(
     found = window(transcriber, samples, timestamps=False)
     assert [(segment.start, segment.end) for segment in found.segments] == [(0.0, seconds)]
     assert found.advance_s == seconds
-    assert Transcripts(directory).text(found.segments[0].token_ids).strip() == expected.strip()
+    assert TranscriptTokenizer(directory).text(found.segments[0].token_ids).strip() == expected.strip()
 
 
 def test_segments_and_words_are_the_same_tokens_in_time(
@@ -129,7 +129,7 @@ def test_segments_and_words_are_the_same_tokens_in_time(
     plain = window(transcriber, samples, timestamps=False).segments[0].token_ids
     segments = window(transcriber, samples).segments
     assert [token for segment in segments for token in segment.token_ids] == plain
-    transcripts = Transcripts(directory)
+    transcripts = TranscriptTokenizer(directory)
     words = [word for segment in segments for word in segment.words]
     assert [token for word in words for token in word.token_ids] == plain
     assert " ".join(transcripts.text(word.token_ids).strip() for word in words) == transcripts.text(plain).strip()
@@ -150,8 +150,8 @@ def test_a_long_recording_is_heard_to_its_end_in_order(transcriber: CTCTranscrib
     assert all(earlier.end <= later.start + 0.09 for earlier, later in pairwise(words))
 
 
-def spoken(*frames: tuple[int, int]) -> list[Word]:
-    return [Word([1], first, end) for first, end in frames]
+def spoken(*frames: tuple[int, int]) -> list[WordFrames]:
+    return [WordFrames([1], first, end) for first, end in frames]
 
 
 @pytest.mark.parametrize(
@@ -164,7 +164,7 @@ def spoken(*frames: tuple[int, int]) -> list[Word]:
         (spoken((0, 100)), 0, 1, 100),  # one endless word: all of it
     ],
 )
-def test_a_window_is_cut_where_nothing_is_said(words: list[Word], quiet: int, kept: int, cut: int) -> None:
+def test_a_window_is_cut_where_nothing_is_said(words: list[WordFrames], quiet: int, kept: int, cut: int) -> None:
     loudness = [1.0] * 100
     loudness[quiet] = 0.0
     assert cut_at_pause(words, loudness) == (kept, cut)
@@ -194,15 +194,15 @@ def test_windows_of_any_length_in_one_pass_hear_what_they_hear_alone(starter: CT
         files("moonshine_voice").joinpath("assets", "beckett.wav").read_bytes(), rate=16_000, max_seconds=60
     )
     pieces = [piece(speech[: int(seconds * 16_000)]) for seconds in (9.9, 1.0, 3.37, 0.2, 7.3)]
-    for one, together in zip(pieces, starter.hear(pieces), strict=True):
-        alone = starter.hear([one])[0]
+    for one, together in zip(pieces, starter.transcribe(pieces), strict=True):
+        alone = starter.transcribe([one])[0]
         assert [(s.token_ids, s.start, s.end, s.words) for s in together.segments] == [
             (s.token_ids, s.start, s.end, s.words) for s in alone.segments
         ]
         for mine, theirs in zip(together.segments, alone.segments, strict=True):
             assert mine.avg_logprob == pytest.approx(theirs.avg_logprob, abs=1e-3)
             assert mine.compression_ratio == theirs.compression_ratio
-    assert sum(len(one.segments) for one in starter.hear(pieces)) >= 4
+    assert sum(len(one.segments) for one in starter.transcribe(pieces)) >= 4
 
 
 def test_a_pass_takes_the_longest_waiting_and_those_of_like_length(transcriber: CTCTranscriber, melody: Any) -> None:
@@ -232,7 +232,7 @@ def test_what_a_ctc_model_cannot_do_is_refused(
 
 
 def test_prompts_and_languages_are_refused_before_the_engine_is_asked(directory: Path) -> None:
-    transcripts = Transcripts(directory)
+    transcripts = TranscriptTokenizer(directory)
     assert transcripts.languages == ["en"]
     assert not transcripts.translates
     assert transcripts.language("EN") == "en"

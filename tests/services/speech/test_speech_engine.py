@@ -134,7 +134,7 @@ def test_a_long_recording_is_transcribed_window_by_window(engine: SpeechEngine, 
 
 
 def test_a_tail_that_is_too_short_to_hold_a_word_is_dropped(engine: SpeechEngine, melody: Any) -> None:
-    engine.transcriber.rules.no_stamps = None  # a model without timestamps: windows are exactly 30 s
+    engine.transcriber.rules.no_timestamps = None  # a model without timestamps: windows are exactly 30 s
     engine.submit(listening("tail", melody(30.05)))
     assert len([answer for answer in answers(engine) if isinstance(answer, Transcript)]) == 1
 

@@ -19,9 +19,9 @@ from tessera.errors import InvalidRequestError, ModelLoadError
 from tessera.hub.store import ModelDirectory
 from tessera.speech.synthesis.fastspeech import FastSpeechSynthesizer, load_fastspeech
 from tessera.speech.synthesis.random_stream import RandomStream
-from tessera_speech.text.phonemes import Phonemes, from_ipa
-from tessera_speech.text.readers import PhonemeReader
-from tessera_speech.text.script import timed
+from tessera_speech.text.phonemes import PhonemeTokenizer, from_ipa
+from tessera_speech.text.planners import PhonemePlanner
+from tessera_speech.text.speech_plan import word_times
 
 CPU = torch.device("cpu")
 NAME = "tiny-random-fastspeech"
@@ -45,12 +45,12 @@ def vocabulary(fastspeech_model: ModelDirectory) -> dict[str, int]:
 
 
 @pytest.fixture(scope="module")
-def reader(fastspeech_model: ModelDirectory) -> PhonemeReader:
-    return PhonemeReader(fastspeech_model.path)
+def reader(fastspeech_model: ModelDirectory) -> PhonemePlanner:
+    return PhonemePlanner(fastspeech_model.path)
 
 
-def tokens_of(reader: PhonemeReader, text: str) -> list[list[int]]:
-    return [sentence.token_ids for sentence in reader.planned(text, markup=True, voice="low").sentences]
+def tokens_of(reader: PhonemePlanner, text: str) -> list[list[int]]:
+    return [sentence.token_ids for sentence in reader.plan(text, markup=True, voice="low").sentences]
 
 
 @pytest.mark.parametrize(("voice", "speed"), [(0, 1.0), (1, 1.0), (1, 0.5), (0, 1.7)])
@@ -64,7 +64,7 @@ def test_the_waveform_is_that_of_transformers_also_in_windows(
         made = reference(torch.tensor([ids]), speaker_ids=torch.tensor([voice]))
     whole = made.waveform[0]
     latents = synthesizer.latents(ids, voices={voice: 1.0}, speed=speed, random=RandomStream(0, CPU))
-    sounding = synthesizer.sounding(latents)
+    sounding = synthesizer.vocoder_progress(latents)
     parts = []
     while not sounding.finished:
         samples = synthesizer.decode([(latents, sounding.window)])[0]
@@ -101,7 +101,7 @@ def test_voices_are_mixed_and_unknown_ones_refused(synthesizer: FastSpeechSynthe
 # ---- from text to phonemes
 
 
-def test_words_of_the_lexicon_become_their_phonemes(reader: PhonemeReader, vocabulary: dict[str, int]) -> None:
+def test_words_of_the_lexicon_become_their_phonemes(reader: PhonemePlanner, vocabulary: dict[str, int]) -> None:
     expected = [vocabulary[name] for name in [*HELLO.split(), ",", *["DH", "EH1", "R"], "!", "<sos/eos>"]]
     assert tokens_of(reader, "Hello, there!") == [expected]
     said = [vocabulary[name] for name in ["T", "W", "EH1", "N", "T", "IY0", "W", "AH1", "N", ".", "<sos/eos>"]]
@@ -117,7 +117,7 @@ def test_words_of_the_lexicon_become_their_phonemes(reader: PhonemeReader, vocab
         '<phoneme ph="hə.ˈloʊ">xyz</phoneme>',
     ],
 )
-def test_ssml_says_phonemes(element: str, reader: PhonemeReader, vocabulary: dict[str, int]) -> None:
+def test_ssml_says_phonemes(element: str, reader: PhonemePlanner, vocabulary: dict[str, int]) -> None:
     hello = [vocabulary[name] for name in HELLO.split()]
     there = [vocabulary[name] for name in ["DH", "EH1", "R"]]
     end = vocabulary["<sos/eos>"]
@@ -143,28 +143,28 @@ def test_ipa_is_read_by_its_longest_sounds() -> None:
         ("…", "nothing that can be spoken"),
     ],
 )
-def test_what_has_no_phonemes_is_named(text: str, says: str, reader: PhonemeReader) -> None:
+def test_what_has_no_phonemes_is_named(text: str, says: str, reader: PhonemePlanner) -> None:
     with pytest.raises(InvalidRequestError) as caught:
-        reader.planned(text, markup=True, voice="low")
+        reader.plan(text, markup=True, voice="low")
     assert says in caught.value.message
     assert caught.value.param == "input"
 
 
-def test_words_have_times(reader: PhonemeReader, synthesizer: FastSpeechSynthesizer) -> None:
+def test_words_have_times(reader: PhonemePlanner, synthesizer: FastSpeechSynthesizer) -> None:
     text = 'Hello <phoneme ph="həˈloʊ">you two</phoneme> there.'
-    plan = reader.planned(f"<speak>{text}</speak>", markup=True, voice="low")
+    plan = reader.plan(f"<speak>{text}</speak>", markup=True, voice="low")
     (sentence,) = plan.sentences
     latents = synthesizer.latents(sentence.token_ids, voices={0: 1.0}, speed=1.0, random=RandomStream(0, CPU))
     samples = [frames * synthesizer.hop for frames in latents.token_frames]
-    words = timed(plan.marks[0], samples, begin=0, rate=synthesizer.sample_rate)
+    words = word_times(plan.words[0], samples, begin=0, rate=synthesizer.sample_rate)
     assert [word.word for word in words] == ["Hello", "you two", "there"]
     assert words[0].start == 0.0
     assert all(one.end <= other.start for one, other in itertools.pairwise(words))
     assert words[-1].end <= sum(samples) / synthesizer.sample_rate
 
 
-def test_a_prosody_rate_reaches_its_phonemes(reader: PhonemeReader) -> None:
-    plan = reader.planned('<speak>Hello <prosody rate="50%">there</prosody></speak>', markup=True, voice="low")
+def test_a_prosody_rate_reaches_its_phonemes(reader: PhonemePlanner) -> None:
+    plan = reader.plan('<speak>Hello <prosody rate="50%">there</prosody></speak>', markup=True, voice="low")
     assert plan.sentences[0].rates[:7] == [1.0] * 4 + [0.5] * 3
 
 
@@ -180,10 +180,10 @@ def copied(fastspeech_model: ModelDirectory, tmp_path: Path) -> Path:
 
 def test_without_a_lexicon_only_phonemes_are_spoken(copied: Path) -> None:
     (copied / "lexicon.txt").unlink()
-    reader = PhonemeReader(copied)
+    reader = PhonemePlanner(copied)
     assert tokens_of(reader, '<speak><phoneme ph="həˈloʊ">hello</phoneme></speak>')
     with pytest.raises(InvalidRequestError, match="reads phonemes, not 'Hello'") as caught:
-        reader.planned("Hello", markup=True, voice="low")
+        reader.plan("Hello", markup=True, voice="low")
     assert "<phoneme" in caught.value.message
     assert "lexicon.txt" in caught.value.message
 
@@ -200,7 +200,7 @@ def test_without_a_lexicon_only_phonemes_are_spoken(copied: Path) -> None:
 def test_a_damaged_tokenizer_is_refused_at_the_start(file: str, content: Any, says: str, copied: Path) -> None:
     (copied / file).write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(ModelLoadError, match=says):
-        Phonemes(copied)
+        PhonemeTokenizer(copied)
 
 
 def test_a_card_with_other_voices_is_refused(fastspeech_model: ModelDirectory) -> None:

@@ -26,7 +26,7 @@ from tessera_speech.recordings import voice_activity, windows
 from tessera_speech.starter.espeak import EspeakTeacher
 from tessera_speech.starter.transcription import sentences, voices
 from tessera_speech.starter.transcription.recipe import WEIGHTS
-from tessera_speech.transcription.transcripts import Transcripts
+from tessera_speech.transcription.transcript_tokenizer import TranscriptTokenizer
 
 MINUTES = float(os.environ.get("TESSERA_TEST_RECORDING_MINUTES", "3"))
 RATE = 16_000
@@ -63,8 +63,8 @@ def recording(said: list[tuple[str, np.ndarray[Any, Any], float]]) -> np.ndarray
 
 def found(samples: np.ndarray[Any, Any]) -> list[tuple[int, int]]:
     """Where speech was found."""
-    speech = voice_activity.VoiceActivity().probabilities(samples)
-    return windows.pack(voice_activity.spans(speech, samples.size, VADConfig()), samples, window_s=WINDOW_S)
+    speech = voice_activity.VoiceActivityModel().probabilities(samples)
+    return windows.pack(voice_activity.speech_spans(speech, samples.size, VADConfig()), samples, window_s=WINDOW_S)
 
 
 def not_looked_for(samples: np.ndarray[Any, Any]) -> list[tuple[int, int]]:
@@ -99,7 +99,7 @@ def heard(
 
 
 def text_of(segments: list[TranscriptSegment]) -> str:
-    transcripts = Transcripts(WEIGHTS)
+    transcripts = TranscriptTokenizer(WEIGHTS)
     return " ".join("".join(transcripts.text(segment.token_ids) for segment in segments).lower().split())
 
 

@@ -26,9 +26,9 @@ from tessera.settings.load import load
 from tessera.speech.synthesis.random_stream import RandomStream
 from tessera.speech.synthesis.vits import Synthesizer, load_synthesizer
 from tessera.speech.transcription.loading import load_transcriber
-from tessera.speech.transcription.transcriber import Piece, Transcriber, Window
+from tessera.speech.transcription.transcriber import Transcriber, WindowRequest, WindowTranscript
 from tessera_speech import worker
-from tessera_speech.transcription.transcripts import Transcripts
+from tessera_speech.transcription.transcript_tokenizer import TranscriptTokenizer
 
 CPU = torch.device("cpu")
 TEXTS = ["The quick brown fox jumps over the lazy dog.", "And then it sleeps, 12 hours long."]
@@ -72,7 +72,7 @@ def test_samples_are_those_of_transformers_with_the_same_seed(
     expected = their_samples(synthesis_model.path, seed, voice, speed)
     tokenizer, random = VitsTokenizer.from_pretrained(synthesis_model.path), RandomStream(seed, CPU)
     for text, theirs in zip(TEXTS, expected, strict=True):
-        ours = synthesizer.speak(tokenizer(text).input_ids, voice=voice, speed=speed, random=random)
+        ours = synthesizer.synthesize(tokenizer(text).input_ids, voice=voice, speed=speed, random=random)
         torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=0)
 
 
@@ -86,10 +86,10 @@ def test_what_runs_between_two_sentences_does_not_change_them(
         mine, other = RandomStream(5, CPU), RandomStream(6, CPU)
         made = []
         for sentence in sentences:
-            made.append(synthesizer.speak(sentence, voice=0, speed=1.0, random=mine))
+            made.append(synthesizer.synthesize(sentence, voice=0, speed=1.0, random=mine))
             if disturbed:
                 torch.manual_seed(99)
-                synthesizer.speak(sentence, voice=1, speed=2.0, random=other)
+                synthesizer.synthesize(sentence, voice=1, speed=2.0, random=other)
                 torch.randn(1000)
         return made
 
@@ -101,15 +101,15 @@ def test_a_unit_leaves_the_processs_own_random_numbers_alone(synthesizer: Synthe
     torch.manual_seed(1)
     expected = torch.randn(4)
     torch.manual_seed(1)
-    synthesizer.speak([0, 5, 0], voice=0, speed=1.0, random=RandomStream(0, CPU))
+    synthesizer.synthesize([0, 5, 0], voice=0, speed=1.0, random=RandomStream(0, CPU))
     assert torch.equal(torch.randn(4), expected)
 
 
 @pytest.mark.parametrize("speed", [0.25, 0.5, 2.0, 4.0])
 def test_speed_shortens_what_is_said(speed: float, synthesizer: Synthesizer) -> None:
     tokens = [index % 40 for index in range(101)]
-    normal = synthesizer.speak(tokens, voice=0, speed=1.0, random=RandomStream(0, CPU)).numel()
-    changed = synthesizer.speak(tokens, voice=0, speed=speed, random=RandomStream(0, CPU)).numel()
+    normal = synthesizer.synthesize(tokens, voice=0, speed=1.0, random=RandomStream(0, CPU)).numel()
+    changed = synthesizer.synthesize(tokens, voice=0, speed=speed, random=RandomStream(0, CPU)).numel()
     assert changed == pytest.approx(normal / speed, rel=0.2)
 
 
@@ -118,26 +118,26 @@ def test_tokens_and_voices_that_the_model_lacks_are_refused(
     tokens: list[int], voice: int, synthesizer: Synthesizer
 ) -> None:
     with pytest.raises(InvalidRequestError):
-        synthesizer.speak(tokens, voice=voice, speed=1.0, random=RandomStream(0, CPU))
+        synthesizer.synthesize(tokens, voice=voice, speed=1.0, random=RandomStream(0, CPU))
 
 
-def piece(samples: Any, **options: Any) -> Piece:
-    return Piece(samples=samples, rate=16_000, **options)
+def piece(samples: Any, **options: Any) -> WindowRequest:
+    return WindowRequest(samples=samples, rate=16_000, **options)
 
 
-def heard(transcriber: Transcriber, *pieces: Piece) -> list[Window]:
+def heard(transcriber: Transcriber, *pieces: WindowRequest) -> list[WindowTranscript]:
     """Windows that are begun together, in order."""
     batch = transcriber.batch(len(pieces))
     for number, one in enumerate(pieces):
         batch.add(number, one)
-    found: dict[int, Window] = {}
+    found: dict[int, WindowTranscript] = {}
     while len(found) < len(pieces):
         found |= batch.step()
     assert batch.room == len(pieces)
     return [found[number] for number in range(len(pieces))]
 
 
-def tokens_of(window: Window) -> list[int]:
+def tokens_of(window: WindowTranscript) -> list[int]:
     return [token for segment in window.segments for token in segment.token_ids]
 
 
@@ -193,7 +193,7 @@ def test_a_prompt_reaches_the_model(transcriber: Transcriber, melody: Any) -> No
 
 
 def test_a_temperature_draws_from_the_windows_own_numbers(transcriber: Transcriber, melody: Any) -> None:
-    def drawn(temperature: float, seed: int, *others: Piece) -> list[int]:
+    def drawn(temperature: float, seed: int, *others: WindowRequest) -> list[int]:
         mine = piece(melody(5.0), language="en", temperature=temperature, seed=seed)
         return tokens_of(heard(transcriber, *others, mine)[-1])
 
@@ -203,7 +203,7 @@ def test_a_temperature_draws_from_the_windows_own_numbers(transcriber: Transcrib
     assert drawn(1.0, 1, piece(melody(3.0), language="de", temperature=0.7, seed=5)) == drawn(1.0, 1)
 
 
-def many(melody: Any) -> list[Piece]:
+def many(melody: Any) -> list[WindowRequest]:
     """Windows that differ in all that a window can differ in."""
     prompt = (1, 70, 71, 72)
     return [
@@ -238,7 +238,7 @@ def test_windows_in_one_batch_hear_what_they_hear_alone(transcriber: Transcriber
 def test_windows_join_and_leave_at_any_step_without_changing_the_others(transcriber: Transcriber, melody: Any) -> None:
     pieces = many(melody)
     batch = transcriber.batch(4)
-    found: dict[int, Window] = {}
+    found: dict[int, WindowTranscript] = {}
     coming = list(enumerate(pieces))
     step = 0
     while coming or batch.room < 4:
@@ -328,7 +328,7 @@ def test_a_model_of_english_alone_is_not_told_a_language(
     told = json.loads(path.read_text()) | {"is_multilingual": False}
     path.write_text(json.dumps({name: told[name] for name in told.keys() - {"lang_to_id", "task_to_id"}}))
     english = comparable(load_transcriber(directory, read_card(directory), device=CPU))
-    assert Transcripts(directory).languages == ["en"]
+    assert TranscriptTokenizer(directory).languages == ["en"]
     (window,) = heard(english, piece(melody(2.0), language="en"))
     expected = english.model.generate(features_of(english, melody(2.0)))[0].tolist()
     assert tokens_of(window) == [token for token in expected if token < english.end]

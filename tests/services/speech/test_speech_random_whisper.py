@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from transformers import WhisperForConditionalGeneration
 
-from tessera.speech.transcription.transcriber import Piece
+from tessera.speech.transcription.transcriber import WindowRequest
 from tessera.speech.transcription.whisper.model import load_whisper
 from tessera_speech.starter import random_whisper
 
@@ -19,7 +19,7 @@ def test_it_writes_a_sentence_as_transformers_does(tmp_path: Path) -> None:
     transcriber = load_whisper(tmp_path, card, device=torch.device("cpu"))
     samples = np.sin(np.arange(48_000) * 0.05).astype("<f4")
     batch = transcriber.batch(1)
-    batch.add(0, Piece(samples=samples, rate=16_000))
+    batch.add(0, WindowRequest(samples=samples, rate=16_000))
     found = {}
     while not found:
         found = batch.step()

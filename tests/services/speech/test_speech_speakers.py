@@ -12,9 +12,9 @@ import openai
 import pytest
 
 from tessera.wire.audio import VADConfig
-from tessera_speech.recordings.diarization import Known, Turns, turns_of
+from tessera_speech.recordings.diarization import KnownSpeakers, SpeakerTurns, find_speaker_turns
 from tessera_speech.recordings.speakers import ClusteringDiarizer, cepstra
-from tessera_speech.recordings.voice_activity import RATE, VoiceActivity, spans
+from tessera_speech.recordings.voice_activity import RATE, VoiceActivityModel, speech_spans
 from tessera_speech.starter.espeak import EspeakTeacher
 from tessera_speech.starter.transcription import sentences, voices
 
@@ -90,20 +90,20 @@ def test_what_is_silent_has_no_cepstra() -> None:
 
 def test_turns_found_in_a_recording_have_names() -> None:
     talk = Talk("mwwm")
-    speech = VoiceActivity().probabilities(talk.samples)
-    turns = turns_of(talk.samples, speech, ClusteringDiarizer(), Known([], []))
-    assert [turns.at((first + end) / 2 / RATE) for first, end in talk.turns] == ["A", "B", "B", "A"]
+    speech = VoiceActivityModel().probabilities(talk.samples)
+    turns = find_speaker_turns(talk.samples, speech, ClusteringDiarizer(), KnownSpeakers([], []))
+    assert [turns.speaker_at((first + end) / 2 / RATE) for first, end in talk.turns] == ["A", "B", "B", "A"]
     assert len(turns.names) == len(
-        spans(speech, talk.samples.size, VADConfig(silence_duration_ms=300, prefix_padding_ms=0))
+        speech_spans(speech, talk.samples.size, VADConfig(silence_duration_ms=300, prefix_padding_ms=0))
     )
 
 
 def test_words_between_turns_go_to_the_nearer_one() -> None:
-    turns = Turns([1.0, 5.0], [3.0, 8.0], ["A", "B"])
-    assert [turns.at(second) for second in (0.0, 2.0, 3.9, 4.1, 6.0, 9.0)] == ["A", "A", "A", "B", "B", "B"]
+    turns = SpeakerTurns([1.0, 5.0], [3.0, 8.0], ["A", "B"])
+    assert [turns.speaker_at(second) for second in (0.0, 2.0, 3.9, 4.1, 6.0, 9.0)] == ["A", "A", "A", "B", "B", "B"]
     words = ["a", "b", "c"]
-    assert turns.parts(words, [(1, 2), (2.5, 3), (5, 6)]) == [("A", ["a", "b"]), ("B", ["c"])]
-    assert Turns([], [], []).at(1.0) == "A"
+    assert turns.split_by_speaker(words, [(1, 2), (2.5, 3), (5, 6)]) == [("A", ["a", "b"]), ("B", ["c"])]
+    assert SpeakerTurns([], [], []).at(1.0) == "A"
 
 
 # ---- through the service; the model writes noise, at times of its own

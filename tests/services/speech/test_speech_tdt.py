@@ -15,8 +15,8 @@ from transformers import ParakeetEncoderConfig, ParakeetFeatureExtractor, Parake
 from tessera.hub.cards import read_card
 from tessera.speech.transcription.loading import load_transcriber
 from tessera.speech.transcription.parakeet_tdt import TDTTranscriber
-from tessera.speech.transcription.transcriber import Piece
-from tessera_speech.transcription.transcripts import Transcripts
+from tessera.speech.transcription.transcriber import WindowRequest
+from tessera_speech.transcription.transcript_tokenizer import TranscriptTokenizer
 
 LETTERS = [*"▁abcdefghijklmnopqrstuvwxyz", "▁a", "▁b", "▁c", "▁d"]
 
@@ -70,8 +70,8 @@ def transcriber(directory: Path) -> TDTTranscriber:
     return made
 
 
-def piece(samples: Any) -> Piece:
-    return Piece(samples=samples, rate=16_000, timestamps=True)
+def piece(samples: Any) -> WindowRequest:
+    return WindowRequest(samples=samples, rate=16_000, timestamps=True)
 
 
 @pytest.mark.parametrize("seconds", [0.4, 3.37, 12.3])
@@ -89,7 +89,7 @@ def test_tokens_and_their_times_are_those_of_transformers(
         for place, (token, begin) in enumerate(zip(tokens, begins, strict=True))
         if place > 0 and token < model.config.pad_token_id
     ]
-    window = transcriber.hear([piece(samples)])[0]
+    window = transcriber.transcribe([piece(samples)])[0]
     words = [word for segment in window.segments for word in segment.words]
     assert [token for word in words for token in word.token_ids] == [token for token, _ in said]
     assert len(said) >= 3 * (seconds > 1)
@@ -103,8 +103,8 @@ def test_tokens_and_their_times_are_those_of_transformers(
 
 def test_windows_of_any_length_in_one_pass_hear_what_they_hear_alone(transcriber: TDTTranscriber, melody: Any) -> None:
     pieces = [piece(melody(seconds, base=100 + 40 * seconds)) for seconds in (1.0, 9.3, 0.4, 7.3, 3.37)]
-    for one, together in zip(pieces, transcriber.hear(pieces), strict=True):
-        alone = transcriber.hear([one])[0]
+    for one, together in zip(pieces, transcriber.transcribe(pieces), strict=True):
+        alone = transcriber.transcribe([one])[0]
         assert [(s.token_ids, s.start, s.end, s.words) for s in together.segments] == [
             (s.token_ids, s.start, s.end, s.words) for s in alone.segments
         ]
@@ -117,11 +117,11 @@ def test_a_decoder_that_will_not_move_on_is_moved(directory: Path, melody: Any) 
         blank = stuck.model.config.blank_token_id
         stuck.model.joint.head.bias[blank + 1] += 1000  # every token lasts no time
         stuck.model.joint.head.bias[blank] -= 1000  # and none is a blank
-    (window,) = stuck.hear([piece(melody(1.0))])
+    (window,) = stuck.transcribe([piece(melody(1.0))])
     tokens = [token for segment in window.segments for token in segment.token_ids]
     assert len(tokens) == 13 * stuck.model.max_symbols_per_step
 
 
 def test_the_text_side_knows_the_directory(directory: Path) -> None:
-    transcripts = Transcripts(directory)
+    transcripts = TranscriptTokenizer(directory)
     assert (transcripts.languages, transcripts.translates) == (["en"], False)

@@ -16,10 +16,10 @@ from tessera.errors import InvalidRequestError, ModelLoadError
 from tessera.hub.store import ModelDirectory
 from tessera.wire.audio import Segment
 from tessera_speech.synthesis import voices
-from tessera_speech.text.characters import Characters
+from tessera_speech.text.characters import CharacterTokenizer
 from tessera_speech.text.sentences import MAX_CHARACTERS, split
 from tessera_speech.transcription import subtitles
-from tessera_speech.transcription.transcripts import TextInProgress, Transcripts
+from tessera_speech.transcription.transcript_tokenizer import IncrementalText, TranscriptTokenizer
 
 
 def test_sentences_end_at_their_punctuation() -> None:
@@ -94,7 +94,7 @@ def test_vtt_escapes_its_markup() -> None:
 
 @given(st.lists(st.text(alphabet="ab \n", max_size=5)))
 def test_what_was_given_out_is_the_text_in_the_end(pieces: list[str]) -> None:
-    text = TextInProgress()
+    text = IncrementalText()
     deltas = [text.add(piece) for piece in pieces]
     assert "".join(deltas) == text.text == "".join(pieces).strip()
 
@@ -106,17 +106,17 @@ def test_what_was_given_out_is_the_text_in_the_end(pieces: list[str]) -> None:
 def test_characters_are_tokenized_as_transformers_does(text: str, synthesis_model: ModelDirectory) -> None:
     from transformers import VitsTokenizer
 
-    ours = Characters(synthesis_model.path).encode(text)
+    ours = CharacterTokenizer(synthesis_model.path).encode(text)
     assert ours == VitsTokenizer.from_pretrained(synthesis_model.path)(text).input_ids
 
 
 def test_special_tokens_written_in_a_text_are_spoken_as_characters(synthesis_model: ModelDirectory) -> None:
-    characters = Characters(synthesis_model.path)
+    characters = CharacterTokenizer(synthesis_model.path)
     assert characters.encode("<unk>")[1::2] == [token for c in "<unk>" for token in characters.encode(c)[1::2]]
 
 
 def test_text_outside_the_alphabet_has_no_tokens(synthesis_model: ModelDirectory) -> None:
-    assert Characters(synthesis_model.path).encode("漢字") == []
+    assert CharacterTokenizer(synthesis_model.path).encode("漢字") == []
 
 
 @pytest.mark.parametrize("wanted", ["phonemize", "is_uroman"])
@@ -128,14 +128,14 @@ def test_a_model_that_wants_another_alphabet_is_refused(
     settings = json.loads((tmp_path / "tokenizer_config.json").read_text())
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({**settings, wanted: True}))
     with pytest.raises(ModelLoadError, match="wants"):
-        Characters(tmp_path)
+        CharacterTokenizer(tmp_path)
 
 
 def test_prompts_and_text_are_tokenized_as_transformers_does(transcription_model: ModelDirectory) -> None:
     from transformers import WhisperTokenizer
 
     theirs = WhisperTokenizer.from_pretrained(transcription_model.path)
-    ours = Transcripts(transcription_model.path)
+    ours = TranscriptTokenizer(transcription_model.path)
     ids = ours.prompt_ids(" names: Zoë, Łukasz ")
     assert ids == list(theirs.get_prompt_ids("names: Zoë, Łukasz"))
     assert ours.text(ids[1:]) == theirs.decode(ids[1:]) == " names: Zoë, Łukasz"
@@ -148,13 +148,13 @@ def test_what_transformers_leaves_out_of_a_configuration_has_its_defaults(
 
     shutil.copy(transcription_model.path / "tokenizer.json", tmp_path / "tokenizer.json")
     (tmp_path / "config.json").write_text("{}")
-    ours, theirs = Transcripts(tmp_path), WhisperConfig()
+    ours, theirs = TranscriptTokenizer(tmp_path), WhisperConfig()
     assert (ours._end, ours._max_prompt) == (theirs.eos_token_id, theirs.max_target_positions // 2 - 1)
     assert ours.languages == ["en"], "without a list of languages a model knows English alone"
 
 
 def test_of_a_long_prompt_the_end_is_kept(transcription_model: ModelDirectory) -> None:
-    ours = Transcripts(transcription_model.path)
+    ours = TranscriptTokenizer(transcription_model.path)
     ids = ours.prompt_ids("a" * 2000 + "the end")
     assert ours.text(ids[1:]).endswith("the end")
     assert len(ids) == 256 // 2 - 1
@@ -162,11 +162,11 @@ def test_of_a_long_prompt_the_end_is_kept(transcription_model: ModelDirectory) -
 
 def test_a_prompt_with_a_special_token_is_refused(transcription_model: ModelDirectory) -> None:
     with pytest.raises(InvalidRequestError, match=r"<\|endoftext\|>"):
-        Transcripts(transcription_model.path).prompt_ids("stop <|endoftext|> here")
+        TranscriptTokenizer(transcription_model.path).prompt_ids("stop <|endoftext|> here")
 
 
 def test_a_language_is_known_or_refused(transcription_model: ModelDirectory) -> None:
-    ours = Transcripts(transcription_model.path)
+    ours = TranscriptTokenizer(transcription_model.path)
     assert ours.language("DE") == "de"
     assert ours.language(None) is None
     with pytest.raises(InvalidRequestError, match="does not know the language 'xx'"):

@@ -16,7 +16,7 @@ from tessera.errors import StartError
 from tessera.wire.audio import VADConfig
 from tessera_speech.recordings import voice_activity, windows
 from tessera_speech.recordings.decoding import decode
-from tessera_speech.recordings.voice_activity import FRAME, RATE, VoiceActivity, model_file, spans
+from tessera_speech.recordings.voice_activity import FRAME, RATE, VoiceActivityModel, model_file, speech_spans
 
 SECONDS = 20
 TRANSCRIPTION = "tiny-random-transcription"
@@ -61,21 +61,21 @@ NO_SPEECH = {"silence": silence, "white noise": white_noise, "pink noise": pink_
 
 
 @pytest.fixture(scope="module")
-def activity() -> VoiceActivity:
-    return VoiceActivity()
+def activity() -> VoiceActivityModel:
+    return VoiceActivityModel()
 
 
-def found(activity: VoiceActivity, samples: np.ndarray[Any, Any], **options: Any) -> list[tuple[int, int]]:
-    return spans(activity.probabilities(samples), samples.size, VADConfig(**options))
+def found(activity: VoiceActivityModel, samples: np.ndarray[Any, Any], **options: Any) -> list[tuple[int, int]]:
+    return speech_spans(activity.probabilities(samples), samples.size, VADConfig(**options))
 
 
 @pytest.mark.parametrize("name", NO_SPEECH)
-def test_what_is_no_speech_has_no_spans(name: str, activity: VoiceActivity) -> None:
+def test_what_is_no_speech_has_no_spans(name: str, activity: VoiceActivityModel) -> None:
     assert found(activity, NO_SPEECH[name]()) == []
 
 
 @pytest.mark.parametrize("noise", [silence, pink_noise])
-def test_speech_is_found_between_noise(noise: Any, activity: VoiceActivity) -> None:
+def test_speech_is_found_between_noise(noise: Any, activity: VoiceActivityModel) -> None:
     speech = decode(person(), rate=RATE, max_seconds=60)
     around = 0.02 * noise()
     made = found(activity, np.concatenate([around, speech, around]))
@@ -85,7 +85,7 @@ def test_speech_is_found_between_noise(noise: Any, activity: VoiceActivity) -> N
 
 
 def test_long_recordings_are_read_in_parts_with_the_same_result(
-    activity: VoiceActivity, monkeypatch: pytest.MonkeyPatch
+    activity: VoiceActivityModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     speech = decode(person(), rate=RATE, max_seconds=60)
     whole = activity.probabilities(speech)
@@ -94,7 +94,7 @@ def test_long_recordings_are_read_in_parts_with_the_same_result(
     np.testing.assert_allclose(activity.probabilities(speech), whole, atol=1e-5)
 
 
-def test_a_longer_silence_joins_what_a_shorter_one_parts(activity: VoiceActivity) -> None:
+def test_a_longer_silence_joins_what_a_shorter_one_parts(activity: VoiceActivityModel) -> None:
     speech = decode(person(), rate=RATE, max_seconds=60)
     parted = found(activity, speech, silence_duration_ms=100, prefix_padding_ms=0)
     joined = found(activity, speech, silence_duration_ms=5000)
@@ -119,7 +119,7 @@ def test_spans_are_in_order_apart_and_hold_all_that_is_surely_speech(
 ) -> None:
     samples = len(probabilities) * FRAME
     detection = VADConfig(prefix_padding_ms=padding, silence_duration_ms=quiet)
-    made = spans(np.array(probabilities, dtype=np.float32), samples, detection)
+    made = speech_spans(np.array(probabilities, dtype=np.float32), samples, detection)
     assert all(0 <= first < end <= samples for first, end in made)
     assert all(end < first for (_, end), (first, _) in pairwise(made))
     for frame in range(len(probabilities) - 3):

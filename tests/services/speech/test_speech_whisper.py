@@ -18,15 +18,15 @@ from tessera.hub.store import ModelDirectory
 from tessera.speech.transcription.loading import load_transcriber
 from tessera.speech.transcription.measures import compression_ratio
 from tessera.speech.transcription.queue import TranscriptionQueue
-from tessera.speech.transcription.transcriber import Piece, Window
+from tessera.speech.transcription.transcriber import WindowRequest, WindowTranscript
 from tessera.speech.transcription.whisper.model import WhisperTranscriber
-from tessera.speech.transcription.whisper.segments import Limits
-from tessera.speech.transcription.whisper.word_times import cheapest_path, words_of
+from tessera.speech.transcription.whisper.segments import FallbackThresholds
+from tessera.speech.transcription.whisper.word_times import cheapest_path, split_words
 from tessera.wire.engine import Array, Transcribe, Transcript
 
 CPU = torch.device("cpu")
-NONE = Limits(None, None, None)
-ALWAYS_ILL = Limits(compression_ratio=None, avg_logprob=0.0, no_speech=None)
+NONE = FallbackThresholds(None, None, None)
+ALWAYS_ILL = FallbackThresholds(compression_ratio=None, avg_logprob=0.0, no_speech=None)
 
 
 @pytest.fixture(scope="module")
@@ -39,34 +39,34 @@ def loaded(transcription_model: ModelDirectory) -> WhisperTranscriber:
 
 @pytest.fixture
 def transcriber(loaded: WhisperTranscriber) -> Iterator[WhisperTranscriber]:
-    limits = loaded.limits
+    limits = loaded.thresholds
     yield loaded
-    loaded.limits = limits
+    loaded.thresholds = limits
 
 
-def heard(transcriber: WhisperTranscriber, *pieces: Piece) -> list[Window]:
+def heard(transcriber: WhisperTranscriber, *pieces: WindowRequest) -> list[WindowTranscript]:
     batch = transcriber.batch(len(pieces))
     for number, one in enumerate(pieces):
         batch.add(number, one)
-    found: dict[int, Window] = {}
+    found: dict[int, WindowTranscript] = {}
     while len(found) < len(pieces):
         found |= batch.step()
     return [found[number] for number in range(len(pieces))]
 
 
-def piece(samples: np.ndarray[Any, Any], **options: Any) -> Piece:
-    return Piece(samples=samples, rate=16_000, language="en", **options)
+def piece(samples: np.ndarray[Any, Any], **options: Any) -> WindowRequest:
+    return WindowRequest(samples=samples, rate=16_000, language="en", **options)
 
 
 def test_the_limits_of_a_directory_are_its_own(transcriber: WhisperTranscriber) -> None:
-    assert transcriber.limits == Limits(compression_ratio=1000.0, avg_logprob=-1000.0, no_speech=0.6)
-    assert Limits() == Limits(compression_ratio=2.4, avg_logprob=-1.0, no_speech=0.6)
+    assert transcriber.thresholds == FallbackThresholds(compression_ratio=1000.0, avg_logprob=-1000.0, no_speech=0.6)
+    assert FallbackThresholds() == FallbackThresholds(compression_ratio=2.4, avg_logprob=-1.0, no_speech=0.6)
 
 
 def test_an_ill_transcript_is_tried_again_hotter_up_to_one(transcriber: WhisperTranscriber, melody: Any) -> None:
     (well,) = heard(transcriber, piece(melody(5.0)))
     assert well.segments[0].temperature == 0.0
-    transcriber.limits = ALWAYS_ILL
+    transcriber.thresholds = ALWAYS_ILL
     (ill,) = heard(transcriber, piece(melody(5.0)))
     assert ill.segments[0].temperature == 1.0
     assert ill.segments[0].token_ids != well.segments[0].token_ids
@@ -81,7 +81,7 @@ def test_only_ill_windows_are_tried_again_and_the_others_stay_as_they_are(
 ) -> None:
     pieces = [piece(melody(5.0, base=base), seed=seed) for seed, base in enumerate((150.0, 260.0, 370.0, 480.0))]
     scores = sorted(window.segments[0].avg_logprob for window in heard(transcriber, *pieces))
-    transcriber.limits = replace(ALWAYS_ILL, avg_logprob=(scores[1] + scores[2]) / 2)
+    transcriber.thresholds = replace(ALWAYS_ILL, avg_logprob=(scores[1] + scores[2]) / 2)
     together = heard(transcriber, *pieces)
     alone = [heard(transcriber, one)[0] for one in pieces]
     assert sum(window.segments[0].temperature == 0 for window in together) >= 2
@@ -93,9 +93,9 @@ def test_only_ill_windows_are_tried_again_and_the_others_stay_as_they_are(
 
 
 def test_a_repetition_is_ill_and_silence_says_nothing(transcriber: WhisperTranscriber, melody: Any) -> None:
-    transcriber.limits = replace(NONE, compression_ratio=0.01)
+    transcriber.thresholds = replace(NONE, compression_ratio=0.01)
     assert heard(transcriber, piece(melody(5.0)))[0].segments[0].temperature == 1.0
-    transcriber.limits = Limits(compression_ratio=None, avg_logprob=0.0, no_speech=0.0)
+    transcriber.thresholds = FallbackThresholds(compression_ratio=None, avg_logprob=0.0, no_speech=0.0)
     (silent,) = heard(transcriber, piece(melody(5.0)))
     assert (silent.segments, silent.advance_s) == ([], 5.0)
     assert compression_ratio("ha ha " * 50) > 2.4 > compression_ratio("the quick brown fox jumps over the lazy dog")
@@ -111,7 +111,7 @@ def test_the_measures_are_those_of_transformers(transcriber: WhisperTranscriber,
     sequence = torch.tensor([prompt + written])
     with torch.no_grad():
         logits = model(input_features=features, decoder_input_ids=sequence).logits[0]
-    token = transcriber.rules.no_stamps
+    token = transcriber.rules.no_timestamps
     assert token is not None
     assert window.segments[0].no_speech_prob == pytest.approx(float(logits[0].softmax(-1)[token - 1]), rel=1e-3)
     scores = []
@@ -172,9 +172,9 @@ def test_words_are_split_at_blanks_with_their_punctuation() -> None:
     def decode(some: list[int]) -> str:
         return "".join(pieces[token] for token in some)
 
-    spoken = ["".join(pieces[token] for token in word) for word in words_of(tokens, decode, "en")]
+    spoken = ["".join(pieces[token] for token in word) for word in split_words(tokens, decode, "en")]
     assert spoken == [" Hello,", " (you)", " there.", ' "Hi!"']
-    assert len(words_of([0, 1, 6], decode, "zh")) == 3
+    assert len(split_words([0, 1, 6], decode, "zh")) == 3
 
 
 def test_bytes_of_one_character_stay_together() -> None:
@@ -183,7 +183,7 @@ def test_bytes_of_one_character_stay_together() -> None:
     def decode(some: list[int]) -> str:
         return "é" if some == [1, 1] else "".join(data[token] for token in some)
 
-    assert words_of([0, 1, 1, 2], decode, "zh") == [[0], [1, 1], [2]]
+    assert split_words([0, 1, 1, 2], decode, "zh") == [[0], [1, 1], [2]]
 
 
 def test_without_cuts_a_window_is_told_what_was_said_before(
@@ -192,7 +192,7 @@ def test_without_cuts_a_window_is_told_what_was_said_before(
     begun: list[tuple[int, ...]] = []
     original = type(transcriber).prompt
 
-    def spying(self: WhisperTranscriber, one: Piece, language: str | None) -> tuple[list[int], int]:
+    def spying(self: WhisperTranscriber, one: WindowRequest, language: str | None) -> tuple[list[int], int]:
         begun.append(one.context)
         return original(self, one, language)
 

@@ -17,7 +17,7 @@ from tessera.hub.store import ModelDirectory
 from tessera.speech.engine import SpeechEngine
 from tessera.speech.synthesis.random_stream import RandomStream
 from tessera.speech.synthesis.vits import Synthesizer, load_synthesizer
-from tessera.speech.synthesis.vocoder_windows import Sounding
+from tessera.speech.synthesis.vocoder_windows import VocoderProgress
 from tessera.speech.transcription.loading import load_transcriber
 from tessera.wire.engine import Audio, Failed, Ready, Synthesize, Utterance
 
@@ -59,7 +59,7 @@ def samples(made: list[Any], name: str) -> np.ndarray[Any, Any]:
 def test_windows_cover_a_sentence_once_with_all_the_context_there_is(
     frames: int, reach: int | None, frame_s: float, ahead_s: float
 ) -> None:
-    sounding, covered = Sounding(frames, reach=reach, frame_s=frame_s, ahead_s=ahead_s), []
+    sounding, covered = VocoderProgress(frames, reach=reach, frame_s=frame_s, ahead_s=ahead_s), []
     while not sounding.finished:
         window = sounding.window
         fresh = sounding.advance()
@@ -96,7 +96,7 @@ def test_a_sentence_in_windows_is_the_sentence_of_transformers(
         expected = model(torch.tensor([LONG]), speaker_id=1).waveform[0]
     synthesizer = Synthesizer(model, synthesis_model.card)
     latents = synthesizer.latents(LONG, voices={1: 1.0}, speed=1.0, random=RandomStream(5, CPU))
-    sounding, parts = synthesizer.sounding(latents), []
+    sounding, parts = synthesizer.vocoder_progress(latents), []
     if synthesizer.reach is None:
         assert sounding.window == slice(0, sounding.frames)
         parts.append(synthesizer.decode([(latents, sounding.window)])[0])
@@ -126,14 +126,14 @@ def test_later_sentences_have_longer_windows_of_the_same_lengths(engine: SpeechE
     assert first[0] < 100 < second[0] <= third[0]
     frame_s = engine.synthesizer.hop / engine.synthesizer.sample_rate
     windows = {
-        Sounding(10_000, reach=0, frame_s=frame_s, ahead_s=ahead_s / 10).window.stop for ahead_s in range(1, 200)
+        VocoderProgress(10_000, reach=0, frame_s=frame_s, ahead_s=ahead_s / 10).window.stop for ahead_s in range(1, 200)
     }
     assert len(windows) <= 6, "few lengths, so that windows of several texts can share a forward"
 
 
 @pytest.mark.parametrize("together", [1, 3, 8])
 def test_requests_that_are_spoken_together_do_not_hear_each_other(engine: SpeechEngine, together: int) -> None:
-    engine.synthesizer.together = together
+    engine.synthesizer.windows_per_forward = together
     messages = [
         asked(
             f"{number}",
@@ -146,11 +146,11 @@ def test_requests_that_are_spoken_together_do_not_hear_each_other(engine: Speech
         for number in range(5)
     ]
     alone = []
-    engine_together, engine.synthesizer.together = engine.synthesizer.together, 1
+    engine_together, engine.synthesizer.windows_per_forward = engine.synthesizer.windows_per_forward, 1
     for message in messages:
         engine.submit(message)
         alone.append(samples(list(answers(engine)), message.request_id))
-    engine.synthesizer.together = engine_together
+    engine.synthesizer.windows_per_forward = engine_together
     for message in messages:
         engine.submit(message)
     made = list(answers(engine))
@@ -161,7 +161,7 @@ def test_requests_that_are_spoken_together_do_not_hear_each_other(engine: Speech
 
 
 def test_a_forward_is_shared(engine: SpeechEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    engine.synthesizer.together = 8
+    engine.synthesizer.windows_per_forward = 8
     shared, original = [], engine.synthesizer.decode
     monkeypatch.setattr(
         engine.synthesizer, "decode", lambda windows: (shared.append(len(windows)), original(windows))[1]
@@ -174,7 +174,7 @@ def test_a_forward_is_shared(engine: SpeechEngine, monkeypatch: pytest.MonkeyPat
 
 
 def test_a_fault_in_a_shared_forward_ends_one_request(engine: SpeechEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    engine.synthesizer.together = 8
+    engine.synthesizer.windows_per_forward = 8
     original = engine.synthesizer.decode
     calls = iter([True])
 

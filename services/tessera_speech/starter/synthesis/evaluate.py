@@ -29,9 +29,9 @@ from tessera_speech.starter.synthesis.model import VOICES, adopt_decoder, untrai
 from tessera_speech.starter.synthesis.pitch import revoiced
 from tessera_speech.starter.synthesis.teacher import Floats, PiperTeacher, decoder_weights
 from tessera_speech.starter.synthesis.voices import PERIODS, STRETCHES, teacher_speech
-from tessera_speech.text.characters import Characters
-from tessera_speech.text.rewriting import Traced
+from tessera_speech.text.characters import CharacterTokenizer
 from tessera_speech.text.sentences import split
+from tessera_speech.text.traced_text import TracedText
 
 SAMPLES = 100
 MOST_TIMES = 1.25
@@ -48,7 +48,7 @@ class InProcessSynthesizer:
     def __init__(self, directory: Path, device: str) -> None:
         place = devices.choose(device, dtype="float32").place  # type: ignore[arg-type]
         self.synthesizer = load_synthesizer(directory, read_card(directory), device=place)
-        self._characters = Characters(directory)
+        self._characters = CharacterTokenizer(directory)
         self.spoken_s = 0.0
         self.spent_s = 0.0
         # On a shared CPU only the processor's own time says something; on a device only the wall's does.
@@ -59,8 +59,10 @@ class InProcessSynthesizer:
         began = self._clock()
         random = RandomStream(0, self.synthesizer.device)
         pieces: list[Floats] = [
-            self.synthesizer.speak(self._characters.encode(sentence), voice=voice, speed=1.0, random=random).numpy()
-            for sentence in split(self._characters.readable(Traced(text)).text)
+            self.synthesizer.synthesize(
+                self._characters.encode(sentence), voice=voice, speed=1.0, random=random
+            ).numpy()
+            for sentence in split(self._characters.normalize(TracedText(text)).text)
         ]
         samples: Floats = np.concatenate(pieces)
         self.spent_s += self._clock() - began

@@ -31,7 +31,7 @@ from tessera_speech.starter.synthesis.model import VOICES
 from tessera_speech.starter.synthesis.recipe import WEIGHTS as SPOKEN_BY
 from tessera_speech.starter.transcription import sentences, voices
 from tessera_speech.starter.transcription.neural import NeuralTeacher
-from tessera_speech.transcription.transcripts import Transcripts
+from tessera_speech.transcription.transcript_tokenizer import TranscriptTokenizer
 
 MOST_WORD_ERROR = 10.0
 LEAST_WORDS = 1500
@@ -61,7 +61,7 @@ class InProcessTranscriber:
     def __init__(self, directory: Path, device: str) -> None:
         place = devices.choose(device, dtype="float32", threads=1).place  # type: ignore[arg-type]
         self._transcriber = load_transcriber(directory, read_card(directory), device=place)
-        self._transcripts = Transcripts(directory)
+        self._transcripts = TranscriptTokenizer(directory)
         self.heard_s = 0.0
         self.spent_s = 0.0
 

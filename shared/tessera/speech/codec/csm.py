@@ -31,7 +31,7 @@ from tessera.sequence.request import SequenceRequest
 from tessera.sequence.runner.step_inputs import attention_batch
 from tessera.speech.codec.csm_depth import DepthDecoder
 from tessera.speech.codec.mimi import StreamingCodec
-from tessera.speech.codec.voices import Position, Voice, recorded_voices
+from tessera.speech.codec.voices import RecordedVoice, SequenceEntry, load_recorded_voices
 from tessera.tokenizer.spoken_turns import SPEAKERS, SpokenTurns
 from tessera.wire.engine import Sampling
 from tessera.wire.models import Card
@@ -47,13 +47,13 @@ Pick = Callable[[torch.Tensor, list[Chunk], int], torch.Tensor]
 
 
 @dataclass
-class Positions:
+class SequenceEntries:
     """What stands at each position of a sequence: a text token, or the codes of a frame. The `media` of a request."""
 
-    entries: list[Position] = field(default_factory=list)
+    entries: list[SequenceEntry] = field(default_factory=list)
 
     @staticmethod
-    def identify(entry: Position) -> int:
+    def identify(entry: SequenceEntry) -> int:
         """A number that is the same for the same entry alone; below zero for frames. The prefix cache knows no more."""
         if isinstance(entry, int):
             return entry
@@ -82,7 +82,7 @@ class CodecLanguageModel:
         self.end_code = _single(config.codebook_eos_token_id, directory)
         self.max_streams = max_streams
         self.page_size = PAGE_SIZE
-        self.first_sampling, self.depth_sampling = sampling_of(directory)
+        self.first_sampling, self.depth_sampling = load_sampling(directory)
         layers = attention.probe(model)
         logger.info("fused: %s", fuse(model))
         self.depth = DepthDecoder(model.depth_decoder, max_streams)
@@ -93,7 +93,9 @@ class CodecLanguageModel:
             layers, pages=self.pages, page_size=PAGE_SIZE, dtype=model.dtype, device=self.device
         )
         attention.attach_caches(layers, self._caches)
-        self.voices = recorded_voices(directory, SpokenTurns(directory), self.codec, self.codebooks, self.end_frame)
+        self.voices = load_recorded_voices(
+            directory, SpokenTurns(directory), self.codec, self.codebooks, self.end_frame
+        )
         names = card.voices or [*self.voices, *(f"speaker-{number}" for number in range(SPEAKERS))]
         self.card = msgspec.structs.replace(
             card,
@@ -124,16 +126,16 @@ class CodecLanguageModel:
         """Seconds of a frame."""
         return self.codec.hop / self.codec.sample_rate
 
-    def voice(self, index: int) -> Voice:
+    def voice(self, index: int) -> RecordedVoice:
         """What stands before the turns of one of the card's voices; nothing for a speaker's number."""
-        return self.voices.get(self.card.voices[index], Voice([]))
+        return self.voices.get(self.card.voices[index], RecordedVoice([]))
 
     @torch.inference_mode()
     def run(self, batch: Batch, pick: Pick) -> tuple[list[Chunk], torch.Tensor]:
         """Compute the batch's chunks, and a frame behind each that completes its request's positions.
 
         Args:
-            batch: of requests whose `media` are `Positions`.
+            batch: of requests whose `media` are `SequenceEntries`.
             pick: chooses codes.
 
         Returns:
@@ -174,7 +176,7 @@ class CodecLanguageModel:
 
     def _embedded(self, chunks: list[Chunk]) -> torch.Tensor:
         """What the backbone gets, [1, T, C]."""
-        entries: list[Position] = []
+        entries: list[SequenceEntry] = []
         for chunk in chunks:
             entries += chunk.request.media.entries[chunk.start : chunk.start + chunk.count]
         text = [row for row, entry in enumerate(entries) if isinstance(entry, int)]
@@ -213,24 +215,24 @@ def load_codec_language_model(
     return CodecLanguageModel(model, card, directory, kv_cache_bytes=kv_cache_bytes, max_streams=max_streams)
 
 
-def sequence_of(request_id: str, entries: list[Position], *, context: int) -> SequenceRequest:
+def make_sequence(request_id: str, entries: list[SequenceEntry], *, context: int) -> SequenceRequest:
     """A request of the sequence scheduler for positions; more may come behind them until there are `context`."""
     return SequenceRequest(
         request_id,
-        [Positions.identify(entry) for entry in entries],
+        [SequenceEntries.identify(entry) for entry in entries],
         Sampling(max_tokens=context - len(entries)),
-        media=Positions(list(entries)),
+        media=SequenceEntries(list(entries)),
     )
 
 
-def extend(request: SequenceRequest, entries: list[Position]) -> None:
+def extend_sequence(request: SequenceRequest, entries: list[SequenceEntry]) -> None:
     """Put positions behind those of a request."""
     for entry in entries:
         request.media.entries.append(entry)
-        request.append(Positions.identify(entry))
+        request.append(SequenceEntries.identify(entry))
 
 
-def sampling_of(directory: Path) -> tuple[Sampling, Sampling]:
+def load_sampling(directory: Path) -> tuple[Sampling, Sampling]:
     """How the first and the other codes of a frame are picked, as `generation_config.json` says.
 
     Raises:

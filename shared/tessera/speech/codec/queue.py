@@ -22,12 +22,12 @@ from tessera.sequence.sampling.noise import gumbel, key_at
 from tessera.sequence.sampling.sampler import GREEDY_BELOW
 from tessera.sequence.scheduler import Scheduler
 from tessera.speech.codec.csm import CodecLanguageModel
-from tessera.speech.codec.request import SpokenText
+from tessera.speech.codec.request import CodecSpeechRequest
 from tessera.wire.engine import FromEngine, Sampling, Synthesize
 
 BATCH_TOKENS = 512
 """Positions of one step, prompts and frames together."""
-TOGETHER_ON_GPU = 8
+GPU_WINDOWS_PER_PASS = 8
 """Windows that the codec decodes in one pass. A CPU has no gain from more than one."""
 NOT_FINITE = "the model's output is not finite (overflow)"
 
@@ -46,7 +46,7 @@ class CodecSpeechQueue:
     def __init__(self, model: CodecLanguageModel, *, max_waiting: int, max_seconds: float) -> None:
         self._model = model
         self._max_seconds = max_seconds
-        self._together = TOGETHER_ON_GPU if model.device.type == "cuda" else 1
+        self._together = GPU_WINDOWS_PER_PASS if model.device.type == "cuda" else 1
         self.scheduler = Scheduler(
             PrefixCache(PageAllocator(model.pages, model.page_size)),
             max_batch_tokens=max(BATCH_TOKENS, model.max_streams),
@@ -54,8 +54,8 @@ class CodecSpeechQueue:
             max_waiting=max_waiting,
             context_length=model.context_length,
         )
-        self._texts: dict[str, SpokenText] = {}
-        self.spoken_s = 0.0
+        self._texts: dict[str, CodecSpeechRequest] = {}
+        self.synthesized_s = 0.0
 
     def __len__(self) -> int:
         return len(self._texts)
@@ -75,8 +75,8 @@ class CodecSpeechQueue:
         }
 
     def submit(self, message: Synthesize) -> None:
-        """Queue a text. Raises as `SpokenText` and `Scheduler.check` do."""
-        text = SpokenText(message, self._model, max_seconds=self._max_seconds)
+        """Queue a text. Raises as `CodecSpeechRequest` and `Scheduler.check` do."""
+        text = CodecSpeechRequest(message, self._model, max_seconds=self._max_seconds)
         sequence = text.begin()
         if sequence is not None:
             self.scheduler.submit(sequence)
@@ -150,7 +150,7 @@ class CodecSpeechQueue:
 
     def _decode(self) -> list[FromEngine]:
         """The windows that are due, those of one length together."""
-        due: defaultdict[int, list[SpokenText]] = defaultdict(list)
+        due: defaultdict[int, list[CodecSpeechRequest]] = defaultdict(list)
         answers: list[FromEngine] = []
         for text in list(self._texts.values()):
             if text.due:
@@ -162,7 +162,7 @@ class CodecSpeechQueue:
                 answers += self._sound(texts[first : first + self._together], frames)
         return answers
 
-    def _sound(self, texts: list[SpokenText], frames: int) -> list[FromEngine]:
+    def _sound(self, texts: list[CodecSpeechRequest], frames: int) -> list[FromEngine]:
         """Decode windows of one length together. A fault ends their texts, whose streams may have remembered half."""
         try:
             codes_BKF = torch.tensor([text.window() for text in texts]).transpose(1, 2)
@@ -173,17 +173,17 @@ class CodecSpeechQueue:
             return [self._fail(text, error) for text in texts]
         return [self._tell(text, wave, frames) for text, wave in zip(texts, waves, strict=True)]
 
-    def _tell(self, text: SpokenText, samples: torch.Tensor, frames: int) -> FromEngine:
+    def _tell(self, text: CodecSpeechRequest, samples: torch.Tensor, frames: int) -> FromEngine:
         answer = text.tell(samples, frames)
-        self.spoken_s += answer.samples.shape[0] / self._model.codec.sample_rate
+        self.synthesized_s += answer.samples.shape[0] / self._model.codec.sample_rate
         if answer.last:
             self.cancel(text.message.request_id)
         return answer
 
-    def _text_of(self, chunk: Chunk) -> SpokenText | None:
+    def _text_of(self, chunk: Chunk) -> CodecSpeechRequest | None:
         return self._texts.get(chunk.request.request_id)
 
-    def _fail(self, text: SpokenText, error: Exception, *, spoiled: bool = False) -> FromEngine:
+    def _fail(self, text: CodecSpeechRequest, error: Exception, *, spoiled: bool = False) -> FromEngine:
         self._texts.pop(text.message.request_id, None)
         if text.sequence is not None:
             self.scheduler.remove(text.sequence, spoiled=spoiled)

@@ -12,10 +12,10 @@ import torch
 
 from tessera.errors import ContextLengthError, InvalidRequestError
 from tessera.sequence.request import SequenceRequest
-from tessera.speech.codec.csm import CodecLanguageModel, extend, sequence_of
+from tessera.speech.codec.csm import CodecLanguageModel, extend_sequence, make_sequence
 from tessera.speech.codec.mimi import CodecStream
-from tessera.speech.codec.voices import Position
-from tessera.speech.synthesis.request import MOST_PAUSE_S
+from tessera.speech.codec.voices import SequenceEntry
+from tessera.speech.synthesis.request import MAX_PAUSE_S
 from tessera.wire.engine import Array, Audio, Synthesize
 
 FIRST_FRAMES, MOST_FRAMES = 2, 8
@@ -26,7 +26,7 @@ SPOKEN_TOKEN_S = 1 / 3
 """What people take for a token; a sentence for whose sound there is not so much room is refused."""
 
 
-class SpokenText:
+class CodecSpeechRequest:
     """One request.
 
     Args:
@@ -62,7 +62,7 @@ class SpokenText:
         self._sentence = 0
         self._stream: CodecStream | None = None
         self._in_turn = False
-        self._turn: list[Position] = []
+        self._turn: list[SequenceEntry] = []
         self._turn_left = 0
         self._turn_ended = True
         self._window = FIRST_FRAMES
@@ -94,7 +94,7 @@ class SpokenText:
             The sequence to queue, where a new one begins; None where the one that runs goes on, or the sentence is
             silence.
         """
-        ids: list[Position] = list(self.message.sentences[self._sentence].token_ids)
+        ids: list[SequenceEntry] = list(self.message.sentences[self._sentence].token_ids)
         if not ids:
             return None
         before = self._turn
@@ -103,10 +103,10 @@ class SpokenText:
         self._turn_left = max(1, min(self._left, wanted, self._room(len(ids))))
         spare = self._room(len(ids)) - self._turn_left
         if self.sequence is not None and len(self.sequence.token_ids) - len(self._voice) <= spare:
-            extend(self.sequence, ids)
+            extend_sequence(self.sequence, ids)
             return None
         kept = before if len(before) <= spare else []
-        self.sequence = sequence_of(self.message.request_id, [*self._voice, *kept, *ids], context=self._context)
+        self.sequence = make_sequence(self.message.request_id, [*self._voice, *kept, *ids], context=self._context)
         return self.sequence
 
     def take(self, codes: tuple[int, ...]) -> None:
@@ -119,13 +119,13 @@ class SpokenText:
         whole = codes == model.end_frame
         # As Transformers ends: by all but the last code; what is heard is cut only where all are.
         self._turn_ended = codes[:-1] == model.end_frame[:-1] or self._turn_left == 0 or self._left == 0
-        added: list[Position] = [codes]
+        added: list[SequenceEntry] = [codes]
         if not whole:
             self.pending.append(codes)
             if self._turn_ended:
                 added.append(model.end_frame)
         self._turn += added
-        extend(self.sequence, added)
+        extend_sequence(self.sequence, added)
 
     @property
     def due(self) -> int:
@@ -171,8 +171,8 @@ class SpokenText:
 def _check(message: Synthesize, model: CodecLanguageModel) -> None:
     if not message.sentences:
         raise InvalidRequestError("there is nothing to speak", param="input")
-    if any(not 0 <= sentence.pause_s <= MOST_PAUSE_S for sentence in message.sentences):
-        raise InvalidRequestError(f"a pause may last 0 to {MOST_PAUSE_S:.0f} s", param="input")
+    if any(not 0 <= sentence.pause_s <= MAX_PAUSE_S for sentence in message.sentences):
+        raise InvalidRequestError(f"a pause may last 0 to {MAX_PAUSE_S:.0f} s", param="input")
     if any(not 0 <= token < model.text_vocabulary for one in message.sentences for token in one.token_ids):
         raise InvalidRequestError(f"token ids must be 0 to {model.text_vocabulary - 1}", param="input")
     if len(message.voices) != 1 or not 0 <= next(iter(message.voices)) < len(model.card.voices):

@@ -19,20 +19,20 @@ from tessera.tokenizer.spoken_turns import SpokenTurns, speaker_of
 FOLDER = "voices"
 MOST_S = 30.0
 """Of one recording; the model's context holds two to three minutes in all."""
-Position = int | tuple[int, ...]
+SequenceEntry = int | tuple[int, ...]
 """A text token, or the codes of a frame."""
 
 
 @dataclass(frozen=True)
-class Voice:
+class RecordedVoice:
     """What stands before the turns of a voice."""
 
-    entries: list[Position]
+    entries: list[SequenceEntry]
 
 
-def recorded_voices(
+def load_recorded_voices(
     directory: Path, turns: SpokenTurns, codec: StreamingCodec, codebooks: int, end: tuple[int, ...]
-) -> dict[str, Voice]:
+) -> dict[str, RecordedVoice]:
     """The voices of a model directory by name, in alphabetical order; none where there is no such folder.
 
     Args:
@@ -45,7 +45,7 @@ def recorded_voices(
     Raises:
         ModelLoadError: a recording cannot be read, is too long or has another rate, or nobody says what is said in it.
     """
-    found: dict[str, Voice] = {}
+    found: dict[str, RecordedVoice] = {}
     for path in sorted((directory / FOLDER).glob("*")):
         if path.suffix not in {".wav", ".flac"}:
             continue
@@ -62,6 +62,6 @@ def recorded_voices(
                 f"{codec.sample_rate}, and write what is said in it to {said.name}"
             )
         codes_FK = codec.encode(torch.from_numpy(samples_S2).mean(dim=1), codebooks)
-        frames: list[Position] = [tuple(codes) for codes in codes_FK.tolist()]
-        found[path.stem] = Voice([*turns.encode(text, speaker_of(path.stem)), *frames, end])
+        frames: list[SequenceEntry] = [tuple(codes) for codes in codes_FK.tolist()]
+        found[path.stem] = RecordedVoice([*turns.encode(text, speaker_of(path.stem)), *frames, end])
     return found

@@ -17,7 +17,7 @@ from transformers import FastSpeech2ConformerWithHifiGan
 from tessera.errors import InvalidRequestError, ModelLoadError
 from tessera.models.loading import load_pretrained
 from tessera.speech.synthesis.random_stream import RandomStream
-from tessera.speech.synthesis.vits import MOST_SENTENCE_S, Latents, Synthesizer
+from tessera.speech.synthesis.vits import MAX_SENTENCE_S, Latents, Synthesizer
 from tessera.wire.models import Card
 
 KIND = "fastspeech2_conformer_with_hifigan"
@@ -82,9 +82,9 @@ class FastSpeechSynthesizer(Synthesizer):
         counts_N = torch.round(frames_N.float() * stretch_N).long()
         if int(counts_N.sum()) == 0:
             counts_N = torch.ones_like(counts_N)
-        if int(counts_N.sum()) * model.reduction_factor * self.hop > MOST_SENTENCE_S * self.sample_rate:
+        if int(counts_N.sum()) * model.reduction_factor * self.hop > MAX_SENTENCE_S * self.sample_rate:
             raise InvalidRequestError(
-                f"the model would speak longer than {MOST_SENTENCE_S:.0f} s at one sentence; send it in parts",
+                f"the model would speak longer than {MAX_SENTENCE_S:.0f} s at one sentence; send it in parts",
                 param="input",
             )
         hidden_1NH = hidden_1NH + model.energy_embed(energy_1N1) + model.pitch_embed(pitch_1N1)

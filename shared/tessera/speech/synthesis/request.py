@@ -15,10 +15,10 @@ import torch
 from tessera.errors import InvalidRequestError
 from tessera.speech.synthesis.random_stream import RandomStream
 from tessera.speech.synthesis.vits import Latents, Synthesizer
-from tessera.speech.synthesis.vocoder_windows import Sounding
+from tessera.speech.synthesis.vocoder_windows import VocoderProgress
 from tessera.wire.engine import Array, Audio, Synthesize
 
-MOST_PAUSE_S = 60.0
+MAX_PAUSE_S = 60.0
 """Silence after one sentence."""
 
 
@@ -28,8 +28,8 @@ class SynthesisRequest:
     def __init__(self, message: Synthesize, synthesizer: Synthesizer) -> None:
         if not message.sentences:
             raise InvalidRequestError("there is nothing to speak", param="input")
-        if any(not 0 <= sentence.pause_s <= MOST_PAUSE_S for sentence in message.sentences):
-            raise InvalidRequestError(f"a pause may last 0 to {MOST_PAUSE_S:.0f} s", param="input")
+        if any(not 0 <= sentence.pause_s <= MAX_PAUSE_S for sentence in message.sentences):
+            raise InvalidRequestError(f"a pause may last 0 to {MAX_PAUSE_S:.0f} s", param="input")
         self.message = message
         self.synthesizer = synthesizer
         self.random = RandomStream(message.seed, synthesizer.device)
@@ -38,7 +38,7 @@ class SynthesisRequest:
         self._made_s = 0.0
         self._sentence = 0
         self._latents: Latents | None = None
-        self._sounding: Sounding | None = None
+        self._progress: VocoderProgress | None = None
 
     def prepare(self) -> int:
         """Compute the text side of the next sentence, unless that is done. Returns the frames of the next window.
@@ -47,7 +47,7 @@ class SynthesisRequest:
             InvalidRequestError: what the model does not have.
         """
         sentence = self.message.sentences[self._sentence]
-        if self._sounding is None and sentence.token_ids:
+        if self._progress is None and sentence.token_ids:
             self._latents = self.synthesizer.latents(
                 sentence.token_ids,
                 voices=self.message.voices,
@@ -55,33 +55,33 @@ class SynthesisRequest:
                 random=self.random,
                 rates=sentence.rates,
             )
-            self._sounding = self.synthesizer.sounding(self._latents, ahead_s=self._made_s)
-        if self._sounding is None:
+            self._progress = self.synthesizer.vocoder_progress(self._latents, ahead_s=self._made_s)
+        if self._progress is None:
             return 0
-        window = self._sounding.window
+        window = self._progress.window
         return int(window.stop - window.start)
 
     def window(self) -> tuple[Latents, slice] | None:
         """What is to be decoded next, once prepared; None when only silence is left of a sentence."""
-        if self._latents is None or self._sounding is None:
+        if self._latents is None or self._progress is None:
             return None
-        return self._latents, self._sounding.window
+        return self._latents, self._progress.window
 
     def take(self, decoded: torch.Tensor) -> tuple[Audio, float]:
         """The answer made of the window's samples. The second value is its length in seconds."""
         synthesizer, sentence = self.synthesizer, self.message.sentences[self._sentence]
         number, token_samples, frames = self._sentence, [], 0
         samples = decoded
-        if self._latents is not None and self._sounding is not None:
-            if self._sounding.done == 0:
+        if self._latents is not None and self._progress is not None:
+            if self._progress.done == 0:
                 token_samples = [frames * synthesizer.hop for frames in self._latents.token_frames]
-            fresh = self._sounding.advance()
+            fresh = self._progress.advance()
             frames = fresh.stop - fresh.start
             samples = decoded[fresh.start * synthesizer.hop : fresh.stop * synthesizer.hop]
         self.started = True
-        if self._sounding is None or self._sounding.finished:
+        if self._progress is None or self._progress.finished:
             samples = torch.cat([samples, torch.zeros(round(sentence.pause_s * synthesizer.sample_rate))])
-            self._sentence, self._latents, self._sounding = number + 1, None, None
+            self._sentence, self._latents, self._progress = number + 1, None, None
         answer = Audio(
             request_id=self.message.request_id,
             samples=Array(dtype="float32", shape=[samples.numel()], data=samples.numpy().astype("<f4").tobytes()),

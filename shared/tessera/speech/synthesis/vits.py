@@ -20,13 +20,13 @@ from transformers import VitsModel
 from tessera.errors import InvalidRequestError, ModelLoadError
 from tessera.models.loading import load_pretrained, require_kind
 from tessera.speech.synthesis.random_stream import RandomStream
-from tessera.speech.synthesis.vocoder_windows import Sounding, hifigan_reach
+from tessera.speech.synthesis.vocoder_windows import VocoderProgress, hifigan_reach
 from tessera.wire.models import Card
 
 KINDS = ("vits",)
-MOST_SENTENCE_S = 600.0
+MAX_SENTENCE_S = 600.0
 """A sentence that a model makes longer than this is refused: its text is at most a few hundred characters."""
-TOGETHER_ON_GPU = 8
+GPU_WINDOWS_PER_FORWARD = 8
 """Windows in one forward. A CPU has no gain from more than one (measured: 1.0 to 0.4 times the throughput)."""
 
 
@@ -55,7 +55,7 @@ class Synthesizer:
         self.model = model
         self.card = card
         self.device: torch.device = model.device
-        self.together = TOGETHER_ON_GPU if self.device.type == "cuda" else 1
+        self.windows_per_forward = GPU_WINDOWS_PER_FORWARD if self.device.type == "cuda" else 1
         config = model.config if vocoder is None else vocoder
         self.hop = 1
         for rate in config.upsample_rates:
@@ -72,10 +72,10 @@ class Synthesizer:
         """Samples a second of what `decode` returns."""
         return int(self.model.config.sampling_rate)
 
-    def sounding(self, latents: Latents, *, ahead_s: float = 0.0) -> Sounding:
+    def vocoder_progress(self, latents: Latents, *, ahead_s: float = 0.0) -> VocoderProgress:
         """The windows in which a sentence is decoded, after `ahead_s` seconds of the same text."""
         frame_s = self.hop / self.sample_rate
-        return Sounding(latents.frames_FT.shape[1], reach=self.reach, frame_s=frame_s, ahead_s=ahead_s)
+        return VocoderProgress(latents.frames_FT.shape[1], reach=self.reach, frame_s=frame_s, ahead_s=ahead_s)
 
     @torch.inference_mode()
     def latents(
@@ -118,9 +118,9 @@ class Synthesizer:
             if rates:
                 frames_N = frames_N / torch.tensor(rates, device=self.device)
             frames_N = torch.ceil(frames_N)
-            if not float(frames_N.sum()) * self.hop / self.sample_rate <= MOST_SENTENCE_S:
+            if not float(frames_N.sum()) * self.hop / self.sample_rate <= MAX_SENTENCE_S:
                 raise InvalidRequestError(
-                    f"the model would speak longer than {MOST_SENTENCE_S:.0f} s at one sentence; send it in parts",
+                    f"the model would speak longer than {MAX_SENTENCE_S:.0f} s at one sentence; send it in parts",
                     param="input",
                 )
             counts_N = frames_N.long()
@@ -151,7 +151,7 @@ class Synthesizer:
         waves_B1S = self.model.decoder(frames_BFT, torch.stack(speakers) if speakers else None)
         return list(waves_B1S[:, 0].float().clamp(-1, 1).cpu())
 
-    def speak(self, token_ids: list[int], *, voice: int, speed: float, random: RandomStream) -> torch.Tensor:
+    def synthesize(self, token_ids: list[int], *, voice: int, speed: float, random: RandomStream) -> torch.Tensor:
         """One sentence in one voice, whole: see `latents` and `decode`."""
         latents = self.latents(token_ids, voices={voice: 1.0}, speed=speed, random=random)
         return self.decode([(latents, slice(0, latents.frames_FT.shape[1]))])[0]

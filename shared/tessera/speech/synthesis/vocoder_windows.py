@@ -17,7 +17,7 @@ LONGEST_S = 4.0
 """What a window makes at most; its memory is some megabytes a second."""
 
 
-class Sounding:
+class VocoderProgress:
     """How far a sentence is decoded.
 
     Args:

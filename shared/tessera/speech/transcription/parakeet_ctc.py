@@ -24,7 +24,7 @@ from tessera.errors import InvalidRequestError, ModelLoadError
 from tessera.models.cpu_linear import pack_linears
 from tessera.models.loading import load_pretrained
 from tessera.speech.transcription.measures import compression_ratio
-from tessera.speech.transcription.transcriber import ENGLISH, PassBatch, Piece, Window
+from tessera.speech.transcription.transcriber import ENGLISH, SinglePassBatch, WindowRequest, WindowTranscript
 from tessera.wire.engine import TranscriptSegment, TranscriptWord
 from tessera.wire.models import Card
 
@@ -38,7 +38,7 @@ WORD_MARK = "▁"
 
 
 @dataclass(frozen=True)
-class Word:
+class WordFrames:
     """Tokens, the frame of the first and the one behind the last."""
 
     token_ids: list[int]
@@ -49,7 +49,7 @@ class Word:
 class CTCTranscriber:
     """Implements `tessera.speech.transcription.transcriber.Transcriber`.
 
-    A model that finds its tokens in another way overrides `hear`: see `tessera.speech.transcription.parakeet_tdt`.
+    A model that finds its tokens in another way overrides `transcribe`; see `parakeet_tdt.TDTTranscriber`.
 
     Args:
         model: in eval mode on its device.
@@ -94,7 +94,7 @@ class CTCTranscriber:
         """Always."""
         return True
 
-    def check(self, piece: Piece) -> None:
+    def check(self, piece: WindowRequest) -> None:
         """Refuse what the model cannot do.
 
         Raises:
@@ -109,9 +109,9 @@ class CTCTranscriber:
         if piece.translate:
             raise InvalidRequestError("this model does not translate", param="model")
 
-    def batch(self, most: int) -> PassBatch:
+    def batch(self, most: int) -> SinglePassBatch:
         """An empty batch of at most so many windows."""
-        return PassBatch(self.hear, most)
+        return SinglePassBatch(self.transcribe, most)
 
     def features(self, samples: list[np.ndarray[Any, Any]]) -> tuple[torch.Tensor, torch.Tensor]:
         """Log-mel features of float32 samples [n] each, float32 of shape [windows, frames, mels], normalized over each
@@ -126,7 +126,7 @@ class CTCTranscriber:
         return features.to(self.device), mask.bool().to(self.device)
 
     @torch.inference_mode()
-    def hear(self, pieces: list[Piece]) -> list[Window]:
+    def transcribe(self, pieces: list[WindowRequest]) -> list[WindowTranscript]:
         """What is said in windows that were checked; without `timestamps` each is one segment."""
         features_NFM, mask_NF = self.features([piece.samples for piece in pieces])
         logits_NTV = self.model(input_features=features_NFM, attention_mask=mask_NF.int()).logits
@@ -143,8 +143,8 @@ class CTCTranscriber:
         return windows
 
     def window(
-        self, piece: Piece, words: list[Word], said: list[float], features_FM: torch.Tensor, frames: int
-    ) -> Window:
+        self, piece: WindowRequest, words: list[WordFrames], said: list[float], features_FM: torch.Tensor, frames: int
+    ) -> WindowTranscript:
         """The window of words.
 
         Args:
@@ -167,20 +167,20 @@ class CTCTranscriber:
             "avg_logprob": sum(said) / len(said) if said else 0.0,
             "compression_ratio": compression_ratio(self._decode([token for word in words for token in word.token_ids])),
         }
-        return Window([msgspec.structs.replace(part, **measures) for part in parts], advance_s)
+        return WindowTranscript([msgspec.structs.replace(part, **measures) for part in parts], advance_s)
 
-    def _words(self, tokens: list[int]) -> list[Word]:
+    def _words(self, tokens: list[int]) -> list[WordFrames]:
         """Runs of one token are one; a blank between two keeps them apart."""
-        words: list[Word] = []
+        words: list[WordFrames] = []
         end = 0
         for token, run in groupby(tokens):
             first, end = end, end + len(list(run))
             if token == self._blank:
                 continue
             if token in self.word_starts or not words:
-                words.append(Word([token], first, end))
+                words.append(WordFrames([token], first, end))
             else:
-                words[-1] = Word([*words[-1].token_ids, token], words[-1].first, end)
+                words[-1] = WordFrames([*words[-1].token_ids, token], words[-1].first, end)
         return words
 
     def _loudness(self, features_FM: torch.Tensor, frames: int) -> list[float]:
@@ -191,9 +191,9 @@ class CTCTranscriber:
         loudness: list[float] = padded.reshape(frames, self._subsampling).mean(-1).tolist()
         return loudness
 
-    def _parts(self, words: list[Word]) -> list[list[Word]]:
+    def _parts(self, words: list[WordFrames]) -> list[list[WordFrames]]:
         """Words of one segment each."""
-        parts: list[list[Word]] = []
+        parts: list[list[WordFrames]] = []
         for word in words:
             if (
                 not parts
@@ -204,7 +204,7 @@ class CTCTranscriber:
             parts[-1].append(word)
         return parts
 
-    def _segment(self, words: list[Word], seconds: float) -> TranscriptSegment:
+    def _segment(self, words: list[WordFrames], seconds: float) -> TranscriptSegment:
         timed = [
             TranscriptWord(
                 start=min(seconds, max(0.0, (word.first - self._lead) * self._frame_s)),
@@ -217,7 +217,7 @@ class CTCTranscriber:
         return TranscriptSegment(start=timed[0].start, end=timed[-1].end, token_ids=token_ids, words=timed)
 
 
-def cut_at_pause(words: list[Word], loudness: list[float]) -> tuple[int, int]:
+def cut_at_pause(words: list[WordFrames], loudness: list[float]) -> tuple[int, int]:
     """Where a window ends that the recording goes on after.
 
     Args:
@@ -249,10 +249,10 @@ def load_ctc(directory: Path, card: Card, *, device: torch.device) -> CTCTranscr
     Raises:
         ModelLoadError: pickled, missing or damaged weights, no feature settings or tokenizer.
     """
-    return CTCTranscriber(*parts(ParakeetForCTC, directory, card, device=device))
+    return CTCTranscriber(*load_parakeet(ParakeetForCTC, directory, card, device=device))
 
 
-def parts(kind: Any, directory: Path, card: Card, *, device: torch.device) -> tuple[Any, Any, Tokenizer, Card]:
+def load_parakeet(kind: Any, directory: Path, card: Card, *, device: torch.device) -> tuple[Any, Any, Tokenizer, Card]:
     """Model, feature extractor, tokenizer and completed card of a Parakeet directory. Raises as `load_ctc` does."""
     model = load_pretrained(kind, directory, device=device, dtype=torch.float32)
     pack_linears(model)

@@ -13,8 +13,8 @@ import torch
 from transformers import ParakeetForTDT
 from transformers.models.parakeet.generation_parakeet import ParakeetRNNTDecoderCache
 
-from tessera.speech.transcription.parakeet_ctc import CTCTranscriber, Word, parts
-from tessera.speech.transcription.transcriber import Piece, Window
+from tessera.speech.transcription.parakeet_ctc import CTCTranscriber, WordFrames, load_parakeet
+from tessera.speech.transcription.transcriber import WindowRequest, WindowTranscript
 from tessera.wire.models import Card
 
 
@@ -24,7 +24,7 @@ class TDTTranscriber(CTCTranscriber):
     _lead = 0.0
 
     @torch.inference_mode()
-    def hear(self, pieces: list[Piece]) -> list[Window]:
+    def transcribe(self, pieces: list[WindowRequest]) -> list[WindowTranscript]:
         """What is said in windows that were checked; without `timestamps` each is one segment."""
         features_NFM, mask_NF = self.features([piece.samples for piece in pieces])
         encoded = self.model.get_audio_features(input_features=features_NFM, attention_mask=mask_NF.int())
@@ -69,17 +69,17 @@ class TDTTranscriber(CTCTranscriber):
             at = at + moved
         return found
 
-    def _timed(self, tokens: list[tuple[int, int, int, float]], frames: int) -> list[Word]:
-        words: list[Word] = []
+    def _timed(self, tokens: list[tuple[int, int, int, float]], frames: int) -> list[WordFrames]:
+        words: list[WordFrames] = []
         for token, first, length, _ in tokens:
             end = min(frames, max(first + length, first + 1))
             if token in self.word_starts or not words:
-                words.append(Word([token], first, end))
+                words.append(WordFrames([token], first, end))
             else:
-                words[-1] = Word([*words[-1].token_ids, token], words[-1].first, max(end, words[-1].end))
+                words[-1] = WordFrames([*words[-1].token_ids, token], words[-1].first, max(end, words[-1].end))
         return words
 
 
 def load_tdt(directory: Path, card: Card, *, device: torch.device) -> TDTTranscriber:
     """Load one in float32. Raises as `tessera.speech.transcription.parakeet_ctc.load_ctc` does."""
-    return TDTTranscriber(*parts(ParakeetForTDT, directory, card, device=device))
+    return TDTTranscriber(*load_parakeet(ParakeetForTDT, directory, card, device=device))

@@ -15,14 +15,14 @@ import numpy as np
 
 from tessera.engine.process import failed
 from tessera.errors import InvalidRequestError
-from tessera.speech.transcription.transcriber import Piece, Transcriber, Window
+from tessera.speech.transcription.transcriber import Transcriber, WindowRequest, WindowTranscript
 from tessera.wire.engine import Array, FromEngine, Transcribe, Transcript, TranscriptSegment, TranscriptWord
 
 MIN_REST_S = 0.1
 """What is left of a recording after its windows is dropped when it is shorter: nothing can be said in it."""
 
 
-class TranscriptionRequest:
+class RecordingRequest:
     """A recording being transcribed.
 
     Args:
@@ -45,7 +45,7 @@ class TranscriptionRequest:
         self._timestamps = message.timestamps or message.words or len(self.samples) > self._longest
         self._begun = 0
         self._told = 0
-        self._heard: dict[int, Window] = {}
+        self._heard: dict[int, WindowTranscript] = {}
         self._starts: list[int] = [0]
         self._context: list[int] = []
         self._again: deque[int] = deque()
@@ -73,7 +73,7 @@ class TranscriptionRequest:
         # The first window says the language of all.
         return self._begun == 0 or self.language is not None
 
-    def begin(self) -> tuple[int, Piece]:
+    def begin(self) -> tuple[int, WindowRequest]:
         """The next window and its number."""
         assert self.can_begin
         if self._again:
@@ -89,7 +89,7 @@ class TranscriptionRequest:
         self.in_work -= 1
         self._again.append(number)
 
-    def end(self, number: int, window: Window) -> float:
+    def end(self, number: int, window: WindowTranscript) -> float:
         """A window was heard. Returns the seconds of audio that were."""
         self.in_work -= 1
         self._heard[number] = window
@@ -117,11 +117,11 @@ class TranscriptionRequest:
             request_id=self.message.request_id, segments=segments, language=self.language or "", last=last
         )
 
-    def _piece(self, number: int) -> Piece:
+    def _piece(self, number: int) -> WindowRequest:
         message = self.message
         first = self._starts[number]
         end = first + self._longest if message.windows is None else message.windows[number][1]
-        return Piece(
+        return WindowRequest(
             samples=self.samples[first:end],
             rate=self.rate,
             language=self.language,
@@ -148,12 +148,12 @@ class TranscriptionQueue:
         self._transcriber = transcriber
         self._batch = transcriber.batch(max_windows)
         self._max_windows = max_windows
-        self._requests: list[TranscriptionRequest] = []
-        self._in_work: dict[int, tuple[TranscriptionRequest, int]] = {}
-        self._suspects: deque[TranscriptionRequest] = deque()
+        self._requests: list[RecordingRequest] = []
+        self._in_work: dict[int, tuple[RecordingRequest, int]] = {}
+        self._suspects: deque[RecordingRequest] = deque()
         self._keys = count()
         self._turns = count(1)
-        self.heard_s = 0.0
+        self.transcribed_s = 0.0
 
     def __len__(self) -> int:
         return len(self._requests)
@@ -164,8 +164,8 @@ class TranscriptionQueue:
         return sum(request.started for request in self._requests)
 
     def submit(self, message: Transcribe) -> None:
-        """Queue a recording. Raises as `TranscriptionRequest` does."""
-        self._requests.append(TranscriptionRequest(message, self._transcriber))
+        """Queue a recording. Raises as `RecordingRequest` does."""
+        self._requests.append(RecordingRequest(message, self._transcriber))
 
     def cancel(self, request_id: str) -> None:
         """Forget a request; its windows leave the batch now."""
@@ -180,13 +180,13 @@ class TranscriptionQueue:
         except Exception as error:  # noqa: BLE001 - a fault of one request must not end the others
             return self._after(error)
         known = self._batch.languages()
-        touched: dict[int, TranscriptionRequest] = {}
+        touched: dict[int, RecordingRequest] = {}
         for key, (request, _) in self._in_work.items():
             if request.language is None and key in known:
                 request.language = known[key]
         for key, window in heard.items():
             request, number = self._in_work.pop(key)
-            self.heard_s += request.end(number, window)
+            self.transcribed_s += request.end(number, window)
             touched[id(request)] = request
         answers: list[FromEngine] = []
         for request in touched.values():
@@ -231,7 +231,7 @@ class TranscriptionQueue:
             self._forget(request)
         return answers
 
-    def _forget(self, request: TranscriptionRequest) -> None:
+    def _forget(self, request: RecordingRequest) -> None:
         self._requests.remove(request)
         for key in [key for key, (one, _) in self._in_work.items() if one is request]:
             del self._in_work[key]

@@ -21,7 +21,7 @@ ENGLISH = "en"
 
 
 @dataclass(frozen=True)
-class Piece:
+class WindowRequest:
     """A window that is to be heard, and how.
 
     Attributes:
@@ -57,7 +57,7 @@ class Piece:
 
 
 @dataclass(frozen=True)
-class Window:
+class WindowTranscript:
     """What was heard in one window. Times are seconds from the window's beginning; text tokens only."""
 
     segments: list[TranscriptSegment]
@@ -75,7 +75,7 @@ class WindowBatch(Protocol):
         """How many more it takes now."""
         ...
 
-    def add(self, key: int, piece: Piece) -> None:
+    def add(self, key: int, piece: WindowRequest) -> None:
         """Begin a window; there must be room."""
         ...
 
@@ -83,7 +83,7 @@ class WindowBatch(Protocol):
         """Forget a window at once; an unknown key is no error."""
         ...
 
-    def step(self) -> dict[int, Window]:
+    def step(self) -> dict[int, WindowTranscript]:
         """Do the next bit of work for all; what has ended leaves. An exception leaves the batch to be emptied."""
         ...
 
@@ -115,7 +115,7 @@ class Transcriber(Protocol):
         """Codes that `language` may be; empty when the model knows English alone."""
         ...
 
-    def check(self, piece: Piece) -> None:
+    def check(self, piece: WindowRequest) -> None:
         """Refuse what the model cannot do, before it is queued.
 
         Raises:
@@ -128,28 +128,28 @@ class Transcriber(Protocol):
         ...
 
 
-class PassBatch:
+class SinglePassBatch:
     """A `WindowBatch` for models that read a window in one pass: those of like length go together.
 
     Args:
-        hear: what the windows of one pass have in them, in order.
+        transcribe: what the windows of one pass have in them, in order.
         most: windows that it takes.
     """
 
     ALIKE = 1.5
     """The longest window of a pass is at most so many times as long as the shortest: the rest is padding."""
 
-    def __init__(self, hear: Callable[[list[Piece]], list[Window]], most: int) -> None:
-        self._hear = hear
+    def __init__(self, transcribe: Callable[[list[WindowRequest]], list[WindowTranscript]], most: int) -> None:
+        self._transcribe = transcribe
         self._most = most
-        self._waiting: dict[int, Piece] = {}
+        self._waiting: dict[int, WindowRequest] = {}
 
     @property
     def room(self) -> int:
         """How many more it takes now."""
         return self._most - len(self._waiting)
 
-    def add(self, key: int, piece: Piece) -> None:
+    def add(self, key: int, piece: WindowRequest) -> None:
         """Begin a window; there must be room."""
         assert self.room > 0
         self._waiting[key] = piece
@@ -158,7 +158,7 @@ class PassBatch:
         """Forget a window."""
         self._waiting.pop(key, None)
 
-    def step(self) -> dict[int, Window]:
+    def step(self) -> dict[int, WindowTranscript]:
         """Hear the window that has waited longest, and those about as long with it."""
         if not self._waiting:
             return {}
@@ -169,7 +169,7 @@ class PassBatch:
             if max(longest, length) <= self.ALIKE * min(shortest, length):
                 keys.append(key)
                 shortest, longest = min(shortest, length), max(longest, length)
-        heard = self._hear([self._waiting[key] for key in keys])
+        heard = self._transcribe([self._waiting[key] for key in keys])
         for key in keys:
             del self._waiting[key]
         return dict(zip(keys, heard, strict=True))

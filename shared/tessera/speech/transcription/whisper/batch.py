@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 import torch
 
 from tessera.speech.transcription.measures import compression_ratio
-from tessera.speech.transcription.transcriber import Piece, Window
-from tessera.speech.transcription.whisper.decoder import WhisperRows
-from tessera.speech.transcription.whisper.segments import Reading, window_of
+from tessera.speech.transcription.transcriber import WindowRequest, WindowTranscript
+from tessera.speech.transcription.whisper.decoder import BatchedDecoder
+from tessera.speech.transcription.whisper.segments import DecodingAttempt, window_transcript
 
 if TYPE_CHECKING:
     from tessera.speech.transcription.whisper.model import WhisperTranscriber
@@ -31,7 +31,7 @@ class _Row:
     """One window. `unread` are tokens that the decoder has not seen yet, `read` is how many it has."""
 
     key: int
-    piece: Piece
+    piece: WindowRequest
     language: str
     prompt: list[int]
     start: int
@@ -56,16 +56,16 @@ class WhisperBatch:
     def __init__(self, transcriber: WhisperTranscriber, most: int) -> None:
         self._transcriber = transcriber
         self._most = most
-        self._waiting: deque[tuple[int, Piece]] = deque()
+        self._waiting: deque[tuple[int, WindowRequest]] = deque()
         self._rows: list[_Row] = []
-        self._caches = WhisperRows(transcriber.model, most)
+        self._caches = BatchedDecoder(transcriber.model, most)
 
     @property
     def room(self) -> int:
         """How many more it takes now."""
         return self._most - len(self._rows) - len(self._waiting)
 
-    def add(self, key: int, piece: Piece) -> None:
+    def add(self, key: int, piece: WindowRequest) -> None:
         """Begin a window; there must be room."""
         assert self.room > 0
         self._waiting.append((key, piece))
@@ -84,7 +84,7 @@ class WhisperBatch:
         return {row.key: row.language for row in self._rows}
 
     @torch.inference_mode()
-    def step(self) -> dict[int, Window]:
+    def step(self) -> dict[int, WindowTranscript]:
         """Encode what has come, then write one token of every window."""
         if self._waiting:
             self._admit([self._waiting.popleft() for _ in range(min(ENCODED_AT_ONCE, len(self._waiting)))])
@@ -95,7 +95,7 @@ class WhisperBatch:
         starts = torch.tensor([row.read for row in self._rows], device=self._transcriber.device)
         hidden, _ = self._caches.read(tokens, starts, first=0)
         picked, logprobs = self._pick(self._caches.scores(hidden[:, -1]))
-        heard: dict[int, Window] = {}
+        heard: dict[int, WindowTranscript] = {}
         for row, token, logprob in zip(list(self._rows), picked, logprobs, strict=True):
             row.read += 1
             row.logprob += logprob
@@ -111,7 +111,7 @@ class WhisperBatch:
             self.drop(key)
         return heard
 
-    def _admit(self, come: list[tuple[int, Piece]]) -> None:
+    def _admit(self, come: list[tuple[int, WindowRequest]]) -> None:
         transcriber = self._transcriber
         encoded = transcriber.encode([piece.samples for _, piece in come])
         first = self._caches.rows
@@ -169,11 +169,11 @@ class WhisperBatch:
         logprobs = scores.gather(-1, picked[:, None])[:, 0] - scores.logsumexp(-1)
         return picked.tolist(), logprobs.tolist()
 
-    def _judge(self, row: _Row, *, ended: bool) -> Window | None:
+    def _judge(self, row: _Row, *, ended: bool) -> WindowTranscript | None:
         """What was heard; None when it is tried again."""
-        transcriber, limits = self._transcriber, self._transcriber.limits
+        transcriber, limits = self._transcriber, self._transcriber.thresholds
         text = transcriber.decode(transcriber.text(row.written))
-        reading = Reading(
+        reading = DecodingAttempt(
             written=row.written,
             language=row.language,
             temperature=row.temperature,
@@ -181,15 +181,20 @@ class WhisperBatch:
             compression_ratio=compression_ratio(text),
             no_speech_prob=row.no_speech or 0.0,
         )
-        silent = limits.says_nothing(reading)
-        if limits.is_ill(reading) and not silent and row.piece.temperature == 0 and row.temperature + HOTTER < 1.01:
+        silent = limits.is_silence(reading)
+        if (
+            limits.needs_fallback(reading)
+            and not silent
+            and row.piece.temperature == 0
+            and row.temperature + HOTTER < 1.01
+        ):
             row.temperature = round(row.temperature + HOTTER, 1)
             row.unread, row.read, row.written, row.logprob = list(row.prompt), 0, [], 0.0
             return None
         if silent:
-            return Window([], row.piece.seconds, row.language)
+            return WindowTranscript([], row.piece.seconds, row.language)
         times = self._token_times(row, ended=ended) if row.piece.words else None
-        return window_of(row.piece, reading, transcriber, times)
+        return window_transcript(row.piece, reading, transcriber, times)
 
     def _token_times(self, row: _Row, *, ended: bool) -> list[float]:
         """When each written token begins, and when the last ends."""

@@ -18,7 +18,7 @@ GROWTH = 64
 """Positions by which the cache of self-attention grows."""
 
 
-class WhisperRows:
+class BatchedDecoder:
     """The caches, and the pass over them.
 
     Args:

@@ -20,9 +20,9 @@ from transformers import WhisperFeatureExtractor, WhisperForConditionalGeneratio
 from tessera.errors import InvalidRequestError, ModelLoadError
 from tessera.models.cpu_linear import PackedLinear, pack_linears
 from tessera.models.loading import load_pretrained
-from tessera.speech.transcription.transcriber import ENGLISH, Piece
+from tessera.speech.transcription.transcriber import ENGLISH, WindowRequest
 from tessera.speech.transcription.whisper.batch import WhisperBatch
-from tessera.speech.transcription.whisper.segments import Limits
+from tessera.speech.transcription.whisper.segments import FallbackThresholds
 from tessera.speech.transcription.whisper.token_rules import TokenRules
 from tessera.speech.transcription.whisper.word_times import token_times
 from tessera.wire.models import Card
@@ -57,10 +57,11 @@ class WhisperTranscriber:
         self.end = int(model.config.eos_token_id)
         """The token that ends one; those below it are text."""
         self.rules = TokenRules(generation, model.config.vocab_size, self.end, self.device)
-        self.limits = Limits(
-            compression_ratio=getattr(generation, "compression_ratio_threshold", None) or Limits.compression_ratio,
-            avg_logprob=getattr(generation, "logprob_threshold", None) or Limits.avg_logprob,
-            no_speech=getattr(generation, "no_speech_threshold", None) or Limits.no_speech,
+        self.thresholds = FallbackThresholds(
+            compression_ratio=getattr(generation, "compression_ratio_threshold", None)
+            or FallbackThresholds.compression_ratio,
+            avg_logprob=getattr(generation, "logprob_threshold", None) or FallbackThresholds.avg_logprob,
+            no_speech=getattr(generation, "no_speech_threshold", None) or FallbackThresholds.no_speech,
         )
         heads = getattr(generation, "alignment_heads", None)
         layers, count = model.config.decoder_layers, model.config.decoder_attention_heads
@@ -83,7 +84,7 @@ class WhisperTranscriber:
         """Codes that `language` may be; empty when the model knows English alone."""
         return frozenset(self._languages)
 
-    def check(self, piece: Piece) -> None:
+    def check(self, piece: WindowRequest) -> None:
         """Refuse what the model cannot do.
 
         Raises:
@@ -119,12 +120,12 @@ class WhisperTranscriber:
 
     def no_speech(self, scores_NV: torch.Tensor) -> list[float]:
         """Probability that nobody speaks, by the scores of the first token of a transcript."""
-        if self.rules.no_stamps is None:
+        if self.rules.no_timestamps is None:
             return [0.0] * len(scores_NV)
-        found: list[float] = (scores_NV[:, self.rules.no_stamps - 1] - scores_NV.logsumexp(-1)).exp().tolist()
+        found: list[float] = (scores_NV[:, self.rules.no_timestamps - 1] - scores_NV.logsumexp(-1)).exp().tolist()
         return found
 
-    def prompt(self, piece: Piece, language: str | None) -> tuple[list[int], int]:
+    def prompt(self, piece: WindowRequest, language: str | None) -> tuple[list[int], int]:
         """Tokens that a transcript is begun with, and the place of the one that starts it."""
         before: list[int] = []
         if self._before is not None and (piece.prompt_ids or piece.context):
@@ -136,8 +137,8 @@ class WhisperTranscriber:
                 self._languages[language or ENGLISH],
                 self._tasks["translate" if piece.translate else "transcribe"],
             ]
-        if self.rules.no_stamps is not None and not piece.timestamps:
-            begun.append(self.rules.no_stamps)
+        if self.rules.no_timestamps is not None and not piece.timestamps:
+            begun.append(self.rules.no_timestamps)
         return before + begun, len(before)
 
     def longest(self, prompt: int) -> int:
@@ -157,7 +158,7 @@ class WhisperTranscriber:
         """Text of text tokens."""
         return str(self._tokenizer.decode(tokens, skip_special_tokens=False))
 
-    def token_times(self, attention_ATF: torch.Tensor, piece: Piece) -> list[float]:
+    def token_times(self, attention_ATF: torch.Tensor, piece: WindowRequest) -> list[float]:
         """Seconds at which each token begins, by the attention of `alignment_heads` over the window's frames."""
         frames = len(piece.samples) // self.extractor.hop_length // 2
         width = int(getattr(self.model.config, "median_filter_width", 7))

@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tessera.speech.transcription.transcriber import Piece, Window
-from tessera.speech.transcription.whisper.word_times import words_of
+from tessera.speech.transcription.transcriber import WindowRequest, WindowTranscript
+from tessera.speech.transcription.whisper.word_times import split_words
 from tessera.wire.engine import TranscriptSegment, TranscriptWord
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ SAFE_TEMPERATURE = 0.5
 
 
 @dataclass(frozen=True)
-class Reading:
+class DecodingAttempt:
     """One try at a window."""
 
     written: list[int]
@@ -35,27 +35,29 @@ class Reading:
 
 
 @dataclass(frozen=True)
-class Limits:
+class FallbackThresholds:
     """When a try is ill. Defaults are Whisper's own; None switches one off."""
 
     compression_ratio: float | None = 2.4
     avg_logprob: float | None = -1.0
     no_speech: float | None = 0.6
 
-    def is_ill(self, reading: Reading) -> bool:
+    def needs_fallback(self, reading: DecodingAttempt) -> bool:
         """Whether it repeats itself or is unlikely."""
         repeats = self.compression_ratio is not None and reading.compression_ratio > self.compression_ratio
         return repeats or self._is_unlikely(reading)
 
-    def says_nothing(self, reading: Reading) -> bool:
+    def is_silence(self, reading: DecodingAttempt) -> bool:
         """Whether nobody spoke, and what was written is unlikely."""
         return self.no_speech is not None and reading.no_speech_prob > self.no_speech and self._is_unlikely(reading)
 
-    def _is_unlikely(self, reading: Reading) -> bool:
+    def _is_unlikely(self, reading: DecodingAttempt) -> bool:
         return self.avg_logprob is not None and reading.avg_logprob < self.avg_logprob
 
 
-def window_of(piece: Piece, reading: Reading, model: WhisperTranscriber, times: list[float] | None) -> Window:
+def window_transcript(
+    piece: WindowRequest, reading: DecodingAttempt, model: WhisperTranscriber, times: list[float] | None
+) -> WindowTranscript:
     """The window.
 
     Args:
@@ -65,7 +67,7 @@ def window_of(piece: Piece, reading: Reading, model: WhisperTranscriber, times: 
         times: when each written token begins and the last ends; None without words.
     """
     seconds, written = piece.seconds, reading.written
-    spans, advance = _spans(written, model.rules.no_stamps, piece)
+    spans, advance = _spans(written, model.rules.no_timestamps, piece)
     segments = []
     for first, end, start_s, end_s in spans:
         tokens = model.text(written[first:end])
@@ -83,21 +85,21 @@ def window_of(piece: Piece, reading: Reading, model: WhisperTranscriber, times: 
             )
         )
     context: list[int] = []
-    if reading.temperature <= SAFE_TEMPERATURE and not model.limits.is_ill(reading):
+    if reading.temperature <= SAFE_TEMPERATURE and not model.thresholds.needs_fallback(reading):
         context = [*piece.context, *(token for segment in segments for token in segment.token_ids)]
     if not piece.open_end or not MIN_ADVANCE_S <= advance < seconds:
         advance = seconds
-    return Window(segments, advance, reading.language, context)
+    return WindowTranscript(segments, advance, reading.language, context)
 
 
 def _spans(
-    written: list[int], no_stamps: int | None, piece: Piece
+    written: list[int], no_timestamps: int | None, piece: WindowRequest
 ) -> tuple[list[tuple[int, int, float, float]], float]:
     """First token, the one behind the last, start and end in seconds of each segment; and where to go on."""
     seconds = piece.seconds
-    if not piece.timestamps or no_stamps is None:
+    if not piece.timestamps or no_timestamps is None:
         return [(0, len(written), 0.0, seconds)], seconds
-    begin = no_stamps + 1
+    begin = no_timestamps + 1
 
     def at(place: int) -> float:
         return (written[place] - begin) * TIMESTAMP_S
@@ -136,7 +138,7 @@ def _words(
     places = [place for place in range(first, end) if written[place] < model.end]
     words = []
     at = 0
-    for tokens in words_of([written[place] for place in places], model.decode, language):
+    for tokens in split_words([written[place] for place in places], model.decode, language):
         begin, last = places[at], places[at + len(tokens) - 1]
         at += len(tokens)
         start_s, end_s = min(times[begin], seconds), min(times[last + 1], seconds)

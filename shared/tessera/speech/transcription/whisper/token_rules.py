@@ -27,10 +27,10 @@ class TokenRules:
     def __init__(self, generation: Any, vocabulary: int, end: int, device: torch.device) -> None:
         self._end = end
         self._device = device
-        self.no_stamps: int | None = getattr(generation, "no_timestamps_token_id", None)
+        self.no_timestamps: int | None = getattr(generation, "no_timestamps_token_id", None)
         """The token that asks for a transcript without times; behind it are the timestamps."""
         initial = getattr(generation, "max_initial_timestamp_index", None)
-        self._last_initial = None if initial is None or self.no_stamps is None else self.no_stamps + 1 + initial
+        self._last_initial = None if initial is None or self.no_timestamps is None else self.no_timestamps + 1 + initial
         self._never_V = self._marked(generation.suppress_tokens, vocabulary)
         self._not_first_V = self._marked(generation.begin_suppress_tokens, vocabulary)
         self._ids_V = torch.arange(vocabulary, device=device)
@@ -47,19 +47,19 @@ class TokenRules:
         first_B = torch.tensor([not tokens for tokens in written], device=self._device)
         scores_BV.masked_fill_(first_B[:, None] & self._not_first_V, -torch.inf)
         rows = [row for row, wanted in enumerate(timed) if wanted]
-        if not rows or self.no_stamps is None:
+        if not rows or self.no_timestamps is None:
             return
         chosen = torch.tensor(rows, device=self._device)
         scores_BV[chosen] = self._timed(scores_BV[chosen], [written[row] for row in rows], first_B[chosen])
 
     def _timed(self, scores_BV: torch.Tensor, written: list[Sequence[int]], first_B: torch.Tensor) -> torch.Tensor:
-        assert self.no_stamps is not None
-        begin = self.no_stamps + 1
+        assert self.no_timestamps is not None
+        begin = self.no_timestamps + 1
         state = torch.tensor([self._state(tokens, begin) for tokens in written], device=self._device)
         after_one, after_pair, least = state[:, 0, None] == 1, state[:, 1, None] == 1, state[:, 2, None]
         ids_V, first = self._ids_V, first_B[:, None]
         stamps_V = ids_V >= begin
-        forbidden = (ids_V == self.no_stamps) | (after_pair & stamps_V) | (after_one & (ids_V < self._end))
+        forbidden = (ids_V == self.no_timestamps) | (after_pair & stamps_V) | (after_one & (ids_V < self._end))
         forbidden |= stamps_V & (ids_V < least)
         forbidden |= first & ~stamps_V
         if self._last_initial is not None:

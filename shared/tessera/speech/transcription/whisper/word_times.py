@@ -65,7 +65,7 @@ def cheapest_path(cost_TF: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], 
     return found[:, 0], found[:, 1]
 
 
-def words_of(tokens: list[int], decode: Callable[[list[int]], str], language: str) -> list[list[int]]:
+def split_words(tokens: list[int], decode: Callable[[list[int]], str], language: str) -> list[list[int]]:
     """Text tokens as words, punctuation with the word that it belongs to.
 
     Args:

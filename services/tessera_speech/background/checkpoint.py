@@ -10,31 +10,31 @@ from collections.abc import AsyncGenerator
 import msgspec
 
 from tessera.wire.engine import Array, FromEngine, Transcribe, Transcript
-from tessera_speech.recordings.diarization import Turns
+from tessera_speech.recordings.diarization import SpeakerTurns
 
 NAME, CONTENT_TYPE = "checkpoint.msgpack", "application/msgpack"
 
 
-class HeardSoFar(msgspec.Struct):
+class TranscriptionCheckpoint(msgspec.Struct):
     """A recording in work.
 
     `identity` is of job, model and the program that cuts: what is equal when one can go on from it. `windows` are in
-    samples of the recording, `transcripts` what was heard of the first `heard` of them.
+    samples of the recording, `transcripts` what was heard of the first `transcribed` of them.
     """
 
     identity: str
     samples: int
     windows: list[tuple[int, int]]
-    turns: Turns | None
+    turns: SpeakerTurns | None
     language: str | None
-    heard: int = 0
+    transcribed: int = msgspec.field(default=0, name="heard")
     transcripts: list[Transcript] = []
 
-    def next_piece(self, most_samples: int) -> int:
-        """How many of the windows from `heard` on lie within `most_samples`; at least one while any is left."""
+    def next_piece_windows(self, most_samples: int) -> int:
+        """How many of the windows from `transcribed` on lie within `most_samples`; at least one while any is left."""
         count = 0
-        first = self.windows[self.heard][0]
-        for _, end in self.windows[self.heard :]:
+        first = self.windows[self.transcribed][0]
+        for _, end in self.windows[self.transcribed :]:
             if count and end - first > most_samples:
                 break
             count += 1
@@ -42,14 +42,14 @@ class HeardSoFar(msgspec.Struct):
 
     def add(self, count: int, heard: list[Transcript]) -> None:
         """`count` more windows were heard."""
-        self.heard += count
+        self.transcribed += count
         self.transcripts += heard
         self.language = self.language or next((each.language for each in heard if each.language), None)
 
     @property
     def position(self) -> int:
         """Samples behind which nothing was heard yet."""
-        return self.windows[self.heard - 1][1] if self.heard else 0
+        return self.windows[self.transcribed - 1][1] if self.transcribed else 0
 
     async def request(self, message: Transcribe) -> AsyncGenerator[FromEngine]:
         """Answer as the engine did: all that was heard, as if it had been one request."""
@@ -57,8 +57,8 @@ class HeardSoFar(msgspec.Struct):
         yield Transcript(request_id=message.request_id, segments=segments, language=self.language or "", last=True)
 
 
-def silent_message(state: HeardSoFar) -> Transcribe:
-    """What `HeardSoFar.request` answers: the windows without the sound."""
+def replay_message(state: TranscriptionCheckpoint) -> Transcribe:
+    """What `TranscriptionCheckpoint.request` answers: the windows without the sound."""
     return Transcribe(
         request_id="replayed",
         audio=Array(dtype="float32", shape=[0], data=b""),

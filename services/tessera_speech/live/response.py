@@ -15,10 +15,10 @@ from typing import Any, Literal
 from tessera.errors import InternalError, TesseraError
 from tessera.wire.audio import SpeechRequest
 from tessera.wire.realtime import ConversationSession, ResponseParameters
-from tessera_speech.live.chat_client import Thinker, Tokens
-from tessera_speech.live.conversation import Conversation, Item, new_id
+from tessera_speech.live.chat_client import ChatClient, TokenUsage
+from tessera_speech.live.conversation import Conversation, ConversationItem, new_id
 from tessera_speech.synthesis.audio_files import PCM_RATE
-from tessera_speech.synthesis.text_to_audio import Synthesis
+from tessera_speech.synthesis.text_to_audio import SynthesisPipeline
 from tessera_speech.text.sentences import split
 
 logger = logging.getLogger(__name__)
@@ -27,7 +27,7 @@ Emit = Callable[..., Awaitable[None]]
 Reason = Literal["client_cancelled", "turn_detected"]
 
 
-class Answering:
+class LiveResponse:
     """An answer in the making.
 
     Args:
@@ -36,7 +36,7 @@ class Answering:
         conversation: that it belongs to.
         heard: waits until what was said before is written down.
         emit: sends an event: its type and its fields.
-        thinker: the language model's server.
+        chat_client: the language model's server.
         synthesis: speaks.
         tenant: whose session it is.
     """
@@ -48,8 +48,8 @@ class Answering:
         conversation: Conversation,
         heard: Callable[[], Awaitable[None]],
         emit: Emit,
-        thinker: Thinker,
-        synthesis: Synthesis,
+        chat_client: ChatClient,
+        synthesis: SynthesisPipeline,
         tenant: str,
     ) -> None:
         self.id = new_id("resp")
@@ -62,12 +62,14 @@ class Answering:
         self._conversation = conversation
         self._heard = heard
         self._emit = emit
-        self._thinker = thinker
+        self._chat_client = chat_client
         self._synthesis = synthesis
         self._tenant = tenant
-        self._item = Item(new_id("item"), "assistant", "output_audio" if self._speaks else "output_text", "")
+        self._item = ConversationItem(
+            new_id("item"), "assistant", "output_audio" if self._speaks else "output_text", ""
+        )
         self._shown = False
-        self._tokens = Tokens()
+        self._tokens = TokenUsage()
         self._audio_bytes = 0
         self._reason: Reason | None = None
         self._task: asyncio.Task[None] | None = None
@@ -117,9 +119,9 @@ class Answering:
                 group.create_task(self._speak(sentences))
 
     async def _think(self, sentences: asyncio.Queue[str | None]) -> None:
-        model = self._model or await self._thinker.model()
+        model = self._model or await self._chat_client.first_chat_model()
         waiting = ""
-        answer = self._thinker.answer(
+        answer = self._chat_client.stream(
             model,
             self._conversation.messages(self._instructions),
             max_tokens=None if self._limit == "inf" else self._limit,
@@ -128,7 +130,7 @@ class Answering:
         kind = "response.output_audio_transcript.delta" if self._speaks else "response.output_text.delta"
         async with aclosing(answer):
             async for piece in answer:
-                if isinstance(piece, Tokens):
+                if isinstance(piece, TokenUsage):
                     self._tokens = piece
                     continue
                 await self._show()
@@ -154,14 +156,14 @@ class Answering:
                     speed=self._output.speed,
                     response_format="pcm",
                 )
-                pieces = self._synthesis.speak(body, markup=False)
+                pieces = self._synthesis.synthesize(body, markup=False)
                 async with aclosing(pieces):
                     async for piece in pieces:
                         if piece.data:
                             self._audio_bytes += len(piece.data)
                             delta = base64.b64encode(piece.data).decode("ascii")
                             await self._emit("response.output_audio.delta", **self._place(), delta=delta)
-            self._item.heard.append((sentence, self._audio_bytes / 2 / PCM_RATE * 1000))
+            self._item.sentence_ends.append((sentence, self._audio_bytes / 2 / PCM_RATE * 1000))
 
     async def _show(self) -> None:
         """The answer has begun: its item is in the conversation."""

@@ -1,7 +1,7 @@
 """When somebody speaks: how likely each frame of sound is speech, and where turns begin and end.
 
-A detector says a probability for each frame; `Turns` knows no detector but by that. `EnergyDetector` needs no model and
-takes for speech whatever is clearly louder than what was there before. Does not know events or sessions.
+A detector gives a probability for each frame; `TurnDetector` finds where turns begin and end. Knows nothing about
+events or sessions.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Literal
 
 import numpy as np
 
-from tessera_speech.recordings.detectors import FRAME, RATE, Detector, Samples
+from tessera_speech.recordings.detectors import FRAME, RATE, Samples, SpeechDetector
 
 FRAMES_TO_BEGIN = 3
 """In a row, so that a click is no turn."""
@@ -21,14 +21,14 @@ HYSTERESIS = 0.15
 
 
 @dataclass(frozen=True)
-class Turn:
+class TurnEvent:
     """A turn begins or ends. `at`: samples since the session began."""
 
     kind: Literal["started", "stopped"]
     at: int
 
 
-class Turns:
+class TurnDetector:
     """Follows one stream of sound.
 
     Args:
@@ -38,7 +38,7 @@ class Turns:
         position: samples that came before.
     """
 
-    def __init__(self, detector: Detector, *, threshold: float, silence_ms: int, position: int = 0) -> None:
+    def __init__(self, detector: SpeechDetector, *, threshold: float, silence_ms: int, position: int = 0) -> None:
         self.speaking = False
         self.position = position
         self._detector = detector
@@ -47,7 +47,7 @@ class Turns:
         self._rest = np.zeros(0, dtype=np.float32)
         self._above = self._below = 0
 
-    def hear(self, samples: Samples) -> Iterator[Turn]:
+    def feed(self, samples: Samples) -> Iterator[TurnEvent]:
         """More sound: float32 of any length at `RATE`. Turns are told as soon as they are known."""
         waiting = np.concatenate([self._rest, samples])
         whole = waiting.size // FRAME * FRAME
@@ -63,15 +63,15 @@ class Turns:
         self.speaking = False
         self._above = self._below = 0
 
-    def _judge(self, probability: float) -> Turn | None:
+    def _judge(self, probability: float) -> TurnEvent | None:
         if not self.speaking:
             self._above = self._above + 1 if probability >= self._threshold else 0
             if self._above < FRAMES_TO_BEGIN:
                 return None
             self.speaking, self._above, self._below = True, 0, 0
-            return Turn("started", self.position - FRAMES_TO_BEGIN * FRAME)
+            return TurnEvent("started", self.position - FRAMES_TO_BEGIN * FRAME)
         self._below = self._below + 1 if probability < self._threshold - HYSTERESIS else 0
         if self._below < self._silence:
             return None
         self.reset()
-        return Turn("stopped", self.position)
+        return TurnEvent("stopped", self.position)

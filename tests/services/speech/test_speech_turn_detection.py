@@ -10,8 +10,8 @@ import pytest
 
 from tessera.errors import InvalidRequestError
 from tessera.wire.realtime import ServerVAD
-from tessera_speech.live.input_audio import INPUT_RATE, LONGEST_S, Hearing
-from tessera_speech.live.turns import Turns
+from tessera_speech.live.input_audio import INPUT_RATE, LONGEST_S, InputAudioBuffer
+from tessera_speech.live.turn_detection import TurnDetector
 from tessera_speech.recordings.detectors import FRAME, RATE, EnergyDetector
 
 
@@ -27,10 +27,10 @@ class Told:
 
 
 def turns_of(detector: Any, samples: np.ndarray[Any, Any], **options: Any) -> list[tuple[str, int]]:
-    turns = Turns(detector, **{"threshold": 0.5, "silence_ms": 96, **options})
+    turns = TurnDetector(detector, **{"threshold": 0.5, "silence_ms": 96, **options})
     found = []
     for begin in range(0, samples.size, 777):
-        found += [(turn.kind, turn.at) for turn in turns.hear(samples[begin : begin + 777].astype(np.float32))]
+        found += [(turn.kind, turn.at) for turn in turns.feed(samples[begin : begin + 777].astype(np.float32))]
     return found
 
 
@@ -80,7 +80,7 @@ def hum(seconds: float) -> np.ndarray[Any, Any]:
 
 
 def test_what_is_taken_is_what_was_appended_at_another_rate() -> None:
-    hearing = Hearing(EnergyDetector)
+    hearing = InputAudioBuffer(EnergyDetector)
     for piece in np.array_split(hum(1.0), 23):
         assert list(hearing.append(encoded(piece))) == []
     samples = hearing.take()
@@ -91,22 +91,22 @@ def test_what_is_taken_is_what_was_appended_at_another_rate() -> None:
 
 
 def test_while_nobody_speaks_nothing_grows() -> None:
-    hearing = Hearing(EnergyDetector)
-    hearing.listen_for(ServerVAD())
+    hearing = InputAudioBuffer(EnergyDetector)
+    hearing.set_turn_detection(ServerVAD())
     for _ in range(60):
         assert list(hearing.append(encoded(np.zeros(INPUT_RATE)))) == []
         assert hearing.seconds <= 1.0
 
 
 def test_a_turn_is_taken_with_its_padding_and_what_follows_stays() -> None:
-    hearing = Hearing(EnergyDetector)
-    hearing.listen_for(ServerVAD(prefix_padding_ms=200, silence_duration_ms=300))
+    hearing = InputAudioBuffer(EnergyDetector)
+    hearing.set_turn_detection(ServerVAD(prefix_padding_ms=200, silence_duration_ms=300))
     silence = np.zeros(INPUT_RATE)
     turns = []
     for turn in hearing.append(encoded(np.concatenate([silence, hum(1.0), silence, hum(0.5)]))):
         turns.append(turn.kind)
         if turn.kind == "started":
-            begin = hearing.begin_at(turn.at)
+            begin = hearing.trim_to_turn(turn.at)
             assert begin / RATE in (pytest.approx(0.8, abs=0.1), pytest.approx(2.8, abs=0.1))
         else:
             assert hearing.take(turn.at).size / RATE == pytest.approx(1.5, abs=0.1)
@@ -115,7 +115,7 @@ def test_a_turn_is_taken_with_its_padding_and_what_follows_stays() -> None:
 
 
 def test_more_than_may_wait_is_refused_whole() -> None:
-    hearing = Hearing(EnergyDetector)
+    hearing = InputAudioBuffer(EnergyDetector)
     minute = encoded(np.zeros(60 * INPUT_RATE))
     for _ in range(LONGEST_S // 60):
         list(hearing.append(minute))
@@ -130,7 +130,7 @@ def test_more_than_may_wait_is_refused_whole() -> None:
 
 
 def test_a_moment_of_sound_is_no_message() -> None:
-    hearing = Hearing(EnergyDetector)
+    hearing = InputAudioBuffer(EnergyDetector)
     list(hearing.append(encoded(np.zeros(int(0.05 * INPUT_RATE)))))
     with pytest.raises(InvalidRequestError, match="50 ms"):
         hearing.take()

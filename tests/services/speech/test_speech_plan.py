@@ -15,35 +15,35 @@ from hypothesis import strategies as st
 from tessera.errors import InvalidRequestError
 from tessera_speech.synthesis import voices
 from tessera_speech.text import ssml
-from tessera_speech.text.characters import Characters
-from tessera_speech.text.normalization import rewritten, spoken
-from tessera_speech.text.rewriting import Traced
-from tessera_speech.text.say_as import said_as
-from tessera_speech.text.script import Plan, planned, timed
+from tessera_speech.text.characters import CharacterTokenizer
+from tessera_speech.text.normalization import normalize, normalize_traced
+from tessera_speech.text.say_as import say_as_words
+from tessera_speech.text.speech_plan import SpeechPlan, plan_text, word_times
+from tessera_speech.text.traced_text import TracedText
 
 
 @pytest.fixture(scope="module", params=[False, True], ids=["plain", "blanks"])
-def letters(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Characters:
+def letters(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> CharacterTokenizer:
     """An English alphabet without digits."""
     directory = tmp_path_factory.mktemp("letters")
     vocabulary = {c: i for i, c in enumerate(["<pad>", *(" " + string.ascii_lowercase + "'.,?!")])}
     (directory / "vocab.json").write_text(json.dumps(vocabulary))
     settings = {"language": "eng", "phonemize": False, "add_blank": request.param}
     (directory / "tokenizer_config.json").write_text(json.dumps(settings))
-    return Characters(directory)
+    return CharacterTokenizer(directory)
 
 
-def said(plan: Plan) -> list[str]:
+def said(plan: SpeechPlan) -> list[str]:
     """The sentences as their tokens have them."""
     alphabet = ["", *(" " + string.ascii_lowercase + "'.,?!")]
     return ["".join(alphabet[token] for token in sentence.token_ids) for sentence in plan.sentences]
 
 
-def words(plan: Plan) -> list[tuple[str, str]]:
+def words(plan: SpeechPlan) -> list[tuple[str, str]]:
     """Each word as it is written and as it is said."""
     return [
         (mark.word, part(sentence.token_ids, mark.first, mark.last))
-        for sentence, marks in zip(plan.sentences, plan.marks, strict=True)
+        for sentence, marks in zip(plan.sentences, plan.words, strict=True)
         for mark in marks
     ]
 
@@ -56,8 +56,8 @@ def part(tokens: list[int], first: int, last: int) -> str:
 # ---- words
 
 
-def test_words_are_found_again_in_what_is_said(letters: Characters) -> None:
-    plan = planned("Dr. Lee (42) paid $3.5 million, at 3:45 p.m.! \u201cReally?\u201d \u2014 Yes.", letters)
+def test_words_are_found_again_in_what_is_said(letters: CharacterTokenizer) -> None:
+    plan = plan_text("Dr. Lee (42) paid $3.5 million, at 3:45 p.m.! \u201cReally?\u201d \u2014 Yes.", letters)
     assert words(plan) == [
         ("Dr", "doctor"),
         ("Lee", "lee"),
@@ -71,19 +71,19 @@ def test_words_are_found_again_in_what_is_said(letters: Characters) -> None:
     ]
 
 
-def test_offsets_are_places_in_the_text(letters: Characters) -> None:
+def test_offsets_are_places_in_the_text(letters: CharacterTokenizer) -> None:
     text = "One of 2 things.\n  Then, (of course) the 3rd one: 10-20 km away; it costs $5."
-    for marks in planned(text, letters).marks:
+    for marks in plan_text(text, letters).words:
         for mark in marks:
             assert text[mark.offset : mark.offset + len(mark.word)] == mark.word
 
 
-def test_times_follow_the_tokens(letters: Characters) -> None:
-    plan = planned("Hello there. And on it goes.", letters)
+def test_times_follow_the_tokens(letters: CharacterTokenizer) -> None:
+    plan = plan_text("Hello there. And on it goes.", letters)
     begin = 0
-    for sentence, marks in zip(plan.sentences, plan.marks, strict=True):
+    for sentence, marks in zip(plan.sentences, plan.words, strict=True):
         samples = [100 + token for token in sentence.token_ids]
-        times = timed(marks, samples, begin=begin, rate=1000)
+        times = word_times(marks, samples, begin=begin, rate=1000)
         assert all(word.start < word.end for word in times)
         assert all(one.end <= other.start for one, other in pairwise(times))
         assert begin / 1000 <= times[0].start
@@ -93,8 +93,8 @@ def test_times_follow_the_tokens(letters: Characters) -> None:
 
 @given(st.text(max_size=200))
 def test_every_character_that_is_said_comes_from_somewhere(text: str) -> None:
-    result = rewritten(Traced(text))
-    assert result.text == spoken(text)
+    result = normalize_traced(TracedText(text))
+    assert result.text == normalize(text)
     assert len(result.origins) == len(result.text)
     assert all(0 <= begin <= end <= max(len(text), begin) for begin, end in result.origins)
 
@@ -102,8 +102,8 @@ def test_every_character_that_is_said_comes_from_somewhere(text: str) -> None:
 # ---- SSML
 
 
-def test_ssml_says_what_is_in_it(letters: Characters) -> None:
-    plan = planned(
+def test_ssml_says_what_is_in_it(letters: CharacterTokenizer) -> None:
+    plan = plan_text(
         '<?xml version="1.0"?>\n<speak version="1.1" xmlns="http://www.w3.org/2001/10/synthesis" xml:lang="en-US">'
         '<p><s>Take one</s><s>Call <say-as interpret-as="telephone">555-01</say-as> now.</s></p>'
         '<break time="500ms"/>It is <sub alias="world wide web">WWW</sub> &amp; more<break strength="strong"/></speak>',
@@ -119,18 +119,18 @@ def test_ssml_says_what_is_in_it(letters: Characters) -> None:
     assert ("555-01", "five five five, zero one") in words(plan)
 
 
-def test_prosody_changes_the_rate_of_its_own_words(letters: Characters) -> None:
-    plan = planned(
+def test_prosody_changes_the_rate_of_its_own_words(letters: CharacterTokenizer) -> None:
+    plan = plan_text(
         '<speak>one <prosody rate="slow">two <prosody rate="200%">three</prosody></prosody> four</speak>', letters
     )
-    (sentence,), (marks,) = plan.sentences, plan.marks
+    (sentence,), (marks,) = plan.sentences, plan.words
     assert {mark.word: sentence.rates[mark.first] for mark in marks} == {
         "one": 1.0,
         "two": 0.75,
         "three": 1.5,
         "four": 1.0,
     }
-    assert planned("<speak>one two</speak>", letters).sentences[0].rates == []
+    assert plan_text("<speak>one two</speak>", letters).sentences[0].rates == []
 
 
 @pytest.mark.parametrize(
@@ -142,8 +142,8 @@ def test_a_rate_may_be_written_in_every_common_way(rate: str, factor: float) -> 
     assert [found for _, _, found in script.rates] == pytest.approx([factor])
 
 
-def test_a_break_before_everything_is_a_pause_of_its_own(letters: Characters) -> None:
-    plan = planned('<speak><break time="1s"/>Hello.</speak>', letters)
+def test_a_break_before_everything_is_a_pause_of_its_own(letters: CharacterTokenizer) -> None:
+    plan = plan_text('<speak><break time="1s"/>Hello.</speak>', letters)
     assert [(bool(s.token_ids), s.pause_s) for s in plan.sentences] == [(False, 1.0), (True, 0.0)]
 
 
@@ -166,7 +166,7 @@ def test_a_break_before_everything_is_a_pause_of_its_own(letters: Characters) ->
     ],
 )
 def test_say_as_reads_it_so(kind: str, form: str, text: str, words_said: str) -> None:
-    assert said_as(text, kind, form) == words_said
+    assert say_as_words(text, kind, form) == words_said
 
 
 @pytest.mark.parametrize(
@@ -214,8 +214,8 @@ def test_nonsense_is_refused_and_nothing_else(text: str) -> None:
         ssml.parse(f"<speak>{text}")
 
 
-def test_only_what_begins_as_ssml_is_ssml(letters: Characters) -> None:
-    assert said(planned("I <speak> now", letters)) == ["i less than speak greater than now."]
+def test_only_what_begins_as_ssml_is_ssml(letters: CharacterTokenizer) -> None:
+    assert said(plan_text("I <speak> now", letters)) == ["i less than speak greater than now."]
     assert not ssml.is_ssml("<speaker>")
     assert ssml.is_ssml(" \n<speak>")
 
@@ -224,13 +224,13 @@ def test_say_as_needs_an_english_model(tmp_path: Path) -> None:
     (tmp_path / "vocab.json").write_text(json.dumps({c: i for i, c in enumerate(["<pad>", *"abc 123"])}))
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"language": "deu", "phonemize": False}))
     with pytest.raises(InvalidRequestError, match="English"):
-        planned("<speak><sub alias='b'>a</sub></speak>", Characters(tmp_path))
+        plan_text("<speak><sub alias='b'>a</sub></speak>", CharacterTokenizer(tmp_path))
 
 
 @pytest.mark.parametrize("text", ["<speak></speak>", "<speak><break time='1s'/></speak>", "\u6f22"])
-def test_silence_alone_is_no_speech(text: str, letters: Characters) -> None:
+def test_silence_alone_is_no_speech(text: str, letters: CharacterTokenizer) -> None:
     with pytest.raises(InvalidRequestError, match="no character that the model can speak"):
-        planned(text, letters)
+        plan_text(text, letters)
 
 
 # ---- voices

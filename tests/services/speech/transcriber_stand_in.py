@@ -1,6 +1,6 @@
 """In place of the speech service for tests of faults: it hears pieces as the real one does, slowly, and notes each.
 
-`python hearing_stand_in.py --port 1 --log pieces.jsonl --nap-s 0.2`. What it hears depends on the samples alone.
+`python transcriber_stand_in.py --port 1 --log pieces.jsonl --nap-s 0.2`. What it hears depends on the samples alone.
 """
 
 from __future__ import annotations

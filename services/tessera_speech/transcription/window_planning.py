@@ -17,15 +17,15 @@ from tessera.settings.speech import SpeechSettings
 from tessera.wire.audio import TranscriptionRequest, VADConfig
 from tessera.wire.models import Card
 from tessera_speech.recordings import windows
-from tessera_speech.recordings.detectors import Detector, EnergyDetector
-from tessera_speech.recordings.diarization import Known, Turns, turns_of
+from tessera_speech.recordings.detectors import EnergyDetector, SpeechDetector
+from tessera_speech.recordings.diarization import KnownSpeakers, SpeakerTurns, find_speaker_turns
 from tessera_speech.recordings.speakers import ClusteringDiarizer, Diarizer
-from tessera_speech.recordings.voice_activity import RATE, VoiceActivity, spans
-from tessera_speech.transcription.transcripts import Transcripts
+from tessera_speech.recordings.voice_activity import RATE, VoiceActivityModel, speech_spans
+from tessera_speech.transcription.transcript_tokenizer import TranscriptTokenizer
 
 
 @dataclass(frozen=True)
-class Wanted:
+class WindowOptions:
     """How to cut a recording."""
 
     detection: VADConfig | None
@@ -34,15 +34,15 @@ class Wanted:
 
 
 @dataclass(frozen=True)
-class Cut:
+class WindowPlan:
     """What was found."""
 
     windows: list[tuple[int, int]] | None
     """First sample and the one behind the last; None leaves the cuts to the model."""
-    turns: Turns | None
+    turns: SpeakerTurns | None
 
 
-class Cutter:
+class WindowPlanner:
     """Cuts recordings for a model. Safe to use from several threads.
 
     Args:
@@ -51,7 +51,7 @@ class Cutter:
         settings: whether speech is looked for.
     """
 
-    def __init__(self, card: Card, transcripts: Transcripts, settings: SpeechSettings) -> None:
+    def __init__(self, card: Card, transcripts: TranscriptTokenizer, settings: SpeechSettings) -> None:
         assert card.sample_rate is not None, "the engine completes the cards it sends"
         assert card.window_s is not None, "the engine completes the cards it sends"
         self.rate = card.sample_rate
@@ -60,7 +60,7 @@ class Cutter:
         self._settings = settings
         self._diarizer: Diarizer = ClusteringDiarizer()
 
-    def wanted(self, body: TranscriptionRequest) -> Wanted:
+    def wanted(self, body: TranscriptionRequest) -> WindowOptions:
         """How a request wants to be cut.
 
         Raises:
@@ -69,18 +69,18 @@ class Cutter:
         diarized = body.response_format == "diarized_json"
         if diarized and self.rate != RATE:
             raise InvalidRequestError(f"speakers are told apart at {RATE} samples a second alone", param="model")
-        return Wanted(self._detection(body), diarized)
+        return WindowOptions(self._detection(body), diarized)
 
     def cut(
         self,
         samples: np.ndarray[Any, Any],
-        wanted: Wanted,
-        known: Known | None,
+        wanted: WindowOptions,
+        known: KnownSpeakers | None,
         *,
         always: bool = False,
         look: Callable[[], None] = lambda: None,
-    ) -> Cut:
-        """Cut a recording. Blocks.
+    ) -> WindowPlan:
+        """Plan the windows of a recording. Blocks.
 
         Args:
             samples: float32 of shape [samples].
@@ -96,16 +96,16 @@ class Cutter:
         look()
         turns = None
         if probabilities is not None and known is not None:
-            turns = turns_of(samples, probabilities, self._diarizer, known)
-        return Cut(found, turns)
+            turns = find_speaker_turns(samples, probabilities, self._diarizer, known)
+        return WindowPlan(found, turns)
 
-    def detector(self) -> Detector:
+    def detector(self) -> SpeechDetector:
         """Finds speech in one live stream of sound."""
-        return self._activity.ear() if self._settings.voice_detection else EnergyDetector()
+        return self._activity.stream() if self._settings.voice_detection else EnergyDetector()
 
     @cached_property
-    def _activity(self) -> VoiceActivity:
-        return VoiceActivity()
+    def _activity(self) -> VoiceActivityModel:
+        return VoiceActivityModel()
 
     def _detection(self, body: TranscriptionRequest) -> VADConfig | None:
         asked = body.chunking_strategy
@@ -128,7 +128,7 @@ class Cutter:
         always: bool,
     ) -> list[tuple[int, int]] | None:
         if detection is not None and probabilities is not None:
-            found = spans(probabilities, samples.size, detection)
+            found = speech_spans(probabilities, samples.size, detection)
         elif self._transcripts.continues and not always:
             return None
         else:

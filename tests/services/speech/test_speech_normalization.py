@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tessera_speech.text.characters import Characters
-from tessera_speech.text.normalization import spoken
+from tessera_speech.text.characters import CharacterTokenizer
+from tessera_speech.text.normalization import normalize
 from tessera_speech.text.numerals import cardinal, ordinal, year
-from tessera_speech.text.rewriting import Traced
+from tessera_speech.text.traced_text import TracedText
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ from tessera_speech.text.rewriting import Traced
     ],
 )
 def test_what_is_written_is_said(written: str, said: str) -> None:
-    assert spoken(written) == said
+    assert normalize(written) == said
 
 
 def test_numbers_have_names() -> None:
@@ -80,7 +80,7 @@ def test_numbers_have_names() -> None:
 
 @given(st.text(max_size=300))
 def test_no_digit_is_left_and_nothing_fails(text: str) -> None:
-    assert not set(spoken(text)) & set(string.digits)
+    assert not set(normalize(text)) & set(string.digits)
 
 
 @pytest.mark.parametrize(
@@ -97,4 +97,6 @@ def test_only_english_letters_without_digits_are_written_out(
     (tmp_path / "vocab.json").write_text(json.dumps({c: i for i, c in enumerate(["<pad>", *characters])}))
     settings = {"language": language, "phonemize": False, "add_blank": False}
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
-    assert Characters(tmp_path).readable(Traced("2 cats")).text == ("two cats." if written_out else "2 cats")
+    assert CharacterTokenizer(tmp_path).normalize(TracedText("2 cats")).text == (
+        "two cats." if written_out else "2 cats"
+    )

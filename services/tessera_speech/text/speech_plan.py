@@ -15,16 +15,16 @@ from tessera.errors import InvalidRequestError
 from tessera.wire.audio import SpokenWord
 from tessera.wire.engine import Utterance
 from tessera_speech.text import ssml
-from tessera_speech.text.characters import Characters
-from tessera_speech.text.rewriting import Span, Traced
+from tessera_speech.text.characters import CharacterTokenizer
 from tessera_speech.text.sentences import split
+from tessera_speech.text.traced_text import Span, TracedText
 
 _WORD = re.compile(r"\S+")
 _EDGES = ".,;:!?\"'()[]{}<>…—–‘’“”«»*_"
 
 
 @dataclass(frozen=True)
-class Mark:
+class WordTokens:
     """A word of the text and the tokens, first and last, that say it."""
 
     word: str
@@ -34,11 +34,11 @@ class Mark:
 
 
 @dataclass
-class Plan:
+class SpeechPlan:
     """Sentences in order, and the words of each."""
 
     sentences: list[Utterance] = field(default_factory=list)
-    marks: list[list[Mark]] = field(default_factory=list)
+    words: list[list[WordTokens]] = field(default_factory=list)
 
     @property
     def tokens(self) -> int:
@@ -46,30 +46,30 @@ class Plan:
         return sum(len(sentence.token_ids) for sentence in self.sentences)
 
 
-def planned(text: str, characters: Characters, *, markup: bool = True) -> Plan:
+def plan_text(text: str, characters: CharacterTokenizer, *, markup: bool = True) -> SpeechPlan:
     """What is to be spoken of `text`, which with `markup` may be SSML.
 
     Raises:
         InvalidRequestError: malformed SSML, or nothing that the model can speak.
     """
     script = ssml.parse(text) if markup and ssml.is_ssml(text) else ssml.Script(text)
-    if script.readings and not characters.writes_out:
+    if script.replacements and not characters.normalizes:
         raise InvalidRequestError(
             "`input` has `say-as` or `sub`, which are read out in English letters; this model is not for them",
             param="input",
             code="invalid_ssml",
         )
-    plan = composed(script, characters.readable, lambda sentence, _: characters.placed(sentence))
+    plan = plan_script(script, characters.normalize, lambda sentence, _: characters.encode_with_places(sentence))
     if not plan.tokens:
         raise InvalidRequestError("`input` has no character that the model can speak", param="input")
     return plan
 
 
-def composed(
+def plan_script(
     script: ssml.Script,
-    readable: Callable[[Traced], Traced],
+    readable: Callable[[TracedText], TracedText],
     placed_in: Callable[[str, Sequence[Span]], list[tuple[int, int]]],
-) -> Plan:
+) -> SpeechPlan:
     """The plan of a script.
 
     Args:
@@ -77,22 +77,22 @@ def composed(
         readable: writes a part of it out.
         placed_in: (sentence, where each of its characters comes from) → token ids with their places in it, or -1.
     """
-    plan = Plan()
+    plan = SpeechPlan()
     words = [match.span() for match in _WORD.finditer(script.text)]
     begin = 0
     for place, seconds in [*script.pauses, (len(script.text), 0.0)]:
-        for sentence, origins in sentences_of(script, begin, place, readable):
+        for sentence, origins in split_script(script, begin, place, readable):
             placed = placed_in(sentence, origins)
             if any(sentence[at].isalnum() for _, at in placed if at >= 0):
                 plan.sentences.append(_utterance(placed, origins, script.rates))
-                plan.marks.append(_marks(placed, sentence, origins, script.text, words))
+                plan.words.append(_marks(placed, sentence, origins, script.text, words))
         if seconds > 0:
-            rest(plan, seconds)
+            add_pause(plan, seconds)
         begin = place
     return plan
 
 
-def timed(marks: Sequence[Mark], token_samples: Sequence[int], *, begin: int, rate: int) -> list[SpokenWord]:
+def word_times(marks: Sequence[WordTokens], token_samples: Sequence[int], *, begin: int, rate: int) -> list[SpokenWord]:
     """When the words of a sentence are said, whose first sample is number `begin` of the whole."""
     ends = [begin, *(begin + sum_ for sum_ in accumulate(token_samples))]
     return [
@@ -106,18 +106,18 @@ def timed(marks: Sequence[Mark], token_samples: Sequence[int], *, begin: int, ra
     ]
 
 
-def sentences_of(
-    script: ssml.Script, begin: int, end: int, readable: Callable[[Traced], Traced]
+def split_script(
+    script: ssml.Script, begin: int, end: int, readable: Callable[[TracedText], TracedText]
 ) -> Iterator[tuple[str, list[Span]]]:
     """The sentences of a part of the text, made `readable`, with where each character comes from."""
     last = begin
-    parts: list[Traced] = []
-    for first, stop, said in script.readings:
+    parts: list[TracedText] = []
+    for first, stop, said in script.replacements:
         if begin <= first < end:
-            parts += [_cut(script.text, last, first), Traced(said, [(first, stop)] * len(said))]
+            parts += [_cut(script.text, last, first), TracedText(said, [(first, stop)] * len(said))]
             last = stop
     parts.append(_cut(script.text, last, end))
-    joined = Traced("".join(part.text for part in parts), [origin for part in parts for origin in part.origins])
+    joined = TracedText("".join(part.text for part in parts), [origin for part in parts for origin in part.origins])
     whole = readable(joined)
     inked = (origin for character, origin in zip(whole.text, whole.origins, strict=True) if not character.isspace())
     for sentence in split(whole.text):
@@ -125,8 +125,8 @@ def sentences_of(
         yield sentence, [(-1, -1) if character.isspace() else next(inked) for character in sentence]
 
 
-def _cut(text: str, begin: int, end: int) -> Traced:
-    return Traced(text[begin:end], [(at, at + 1) for at in range(begin, end)])
+def _cut(text: str, begin: int, end: int) -> TracedText:
+    return TracedText(text[begin:end], [(at, at + 1) for at in range(begin, end)])
 
 
 def _utterance(
@@ -146,7 +146,7 @@ def _utterance(
 
 def _marks(
     placed: Sequence[tuple[int, int]], sentence: str, origins: Sequence[Span], text: str, words: Sequence[Span]
-) -> list[Mark]:
+) -> list[WordTokens]:
     """Words that were read as one, like `$3.5 million`, are one."""
     marks: list[tuple[int, int, int, int]] = []
     begins = [begin for begin, _ in words]
@@ -163,19 +163,19 @@ def _marks(
             marks[-1] = (before[0], max(before[1], last), before[2], number)
         else:
             marks.append((first, last, number, number))
-    made: list[Mark] = []
+    made: list[WordTokens] = []
     for first, last, token, end in marks:
         written = text[words[first][0] : words[last][1]]
         left = len(written) - len(written.lstrip(_EDGES))
-        made.append(Mark(written.strip(_EDGES) or written, words[first][0] + left, token, end))
+        made.append(WordTokens(written.strip(_EDGES) or written, words[first][0] + left, token, end))
     return made
 
 
-def rest(plan: Plan, seconds: float) -> None:
+def add_pause(plan: SpeechPlan, seconds: float) -> None:
     """Silence after what there is so far."""
     if not plan.sentences:
         plan.sentences.append(Utterance(pause_s=seconds))
-        plan.marks.append([])
+        plan.words.append([])
         return
     before = plan.sentences[-1]
     plan.sentences[-1] = Utterance(

@@ -1,4 +1,4 @@
-"""A text that is rewritten and still knows where each of its characters comes from. Does not know what is rewritten."""
+"""A text that is rewritten and still knows where each of its characters comes from. Knows nothing about the rules."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Rule = tuple[re.Pattern[str], Callable[[re.Match[str]], str]]
 """What is replaced, and by what."""
 
 
-class Traced:
+class TracedText:
     """A text with origins.
 
     Args:
@@ -24,17 +24,17 @@ class Traced:
         self.origins = [(at, at + 1) for at in range(len(text))] if origins is None else list(origins)
         assert len(self.origins) == len(text)
 
-    def cut(self, begin: int, end: int) -> Traced:
+    def cut(self, begin: int, end: int) -> TracedText:
         """A part of it."""
-        return Traced(self.text[begin:end], self.origins[begin:end])
+        return TracedText(self.text[begin:end], self.origins[begin:end])
 
-    def map(self, say: Callable[[str], str]) -> Traced:
+    def map(self, say: Callable[[str], str]) -> TracedText:
         """Each character replaced by what `say` makes of it."""
         made = [say(character) for character in self.text]
         origins = [origin for new, origin in zip(made, self.origins, strict=True) for _ in new]
-        return Traced("".join(made), origins)
+        return TracedText("".join(made), origins)
 
-    def sub(self, pattern: re.Pattern[str], say: Callable[[re.Match[str]], str]) -> Traced:
+    def sub(self, pattern: re.Pattern[str], say: Callable[[re.Match[str]], str]) -> TracedText:
         """As `pattern.sub`; what is written anew comes from all that was matched, or from what stands before it."""
         parts: list[str] = []
         origins: list[Span] = []
@@ -52,4 +52,4 @@ class Traced:
                 found = matched or [(0, 0)]
                 origins += [(min(begin for begin, _ in found), max(end for _, end in found))] * len(new)
             last = match.end()
-        return Traced("".join([*parts, self.text[last:]]), [*origins, *self.origins[last:]])
+        return TracedText("".join([*parts, self.text[last:]]), [*origins, *self.origins[last:]])

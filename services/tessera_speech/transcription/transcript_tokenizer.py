@@ -17,7 +17,7 @@ WORD_MARK = "▁"
 """What SentencePiece writes for the blank in front of a word."""
 
 
-class _Generation(msgspec.Struct, frozen=True):
+class _WhisperGenerationConfig(msgspec.Struct, frozen=True):
     """What is needed of `generation_config.json`."""
 
     lang_to_id: dict[str, int] = {}
@@ -25,14 +25,14 @@ class _Generation(msgspec.Struct, frozen=True):
     is_multilingual: bool = True
 
 
-class _Config(msgspec.Struct, frozen=True):
+class _TranscriberConfig(msgspec.Struct, frozen=True):
     """What is needed of `config.json`. Transformers leaves out what equals its defaults, which are these."""
 
     max_target_positions: int = 448
     eos_token_id: int | None = 50256
 
 
-class Transcripts:
+class TranscriptTokenizer:
     """The text side of a Whisper or Parakeet directory. Parakeet's has no languages and no token before a prompt.
 
     Args:
@@ -50,9 +50,9 @@ class Transcripts:
             )
         try:
             generation = directory / "generation_config.json"
-            config = msgspec.json.decode((directory / "config.json").read_bytes(), type=_Config)
+            config = msgspec.json.decode((directory / "config.json").read_bytes(), type=_TranscriberConfig)
             known = generation.read_bytes() if generation.is_file() else b"{}"
-            settings = msgspec.json.decode(known, type=_Generation)
+            settings = msgspec.json.decode(known, type=_WhisperGenerationConfig)
             self._tokenizer = Tokenizer.from_file(str(tokenizer))
         except (OSError, msgspec.MsgspecError) as error:
             raise ModelLoadError(f"cannot read the tokenizer in {directory}: {error}") from error
@@ -110,7 +110,7 @@ class Transcripts:
         return f" {text}" if begins and not text.startswith(" ") else text
 
 
-class TextInProgress:
+class IncrementalText:
     """Joins pieces to a text without white space at its ends, such that what was given out is never taken back."""
 
     def __init__(self) -> None:

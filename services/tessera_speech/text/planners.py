@@ -19,14 +19,14 @@ from tessera.tokenizer.spoken_turns import SpokenTurns, speaker_of
 from tessera.wire.audio import SpeechRequest
 from tessera.wire.engine import Utterance
 from tessera_speech.text import ssml
-from tessera_speech.text.characters import Characters
-from tessera_speech.text.normalization import rewritten
-from tessera_speech.text.phonemes import Phonemes
-from tessera_speech.text.rewriting import Traced
-from tessera_speech.text.script import Plan, composed, planned, rest, sentences_of
+from tessera_speech.text.characters import CharacterTokenizer
+from tessera_speech.text.normalization import normalize_traced
+from tessera_speech.text.phonemes import PhonemeTokenizer
+from tessera_speech.text.speech_plan import SpeechPlan, add_pause, plan_script, plan_text, split_script
+from tessera_speech.text.traced_text import TracedText
 
 
-class Reader(Protocol):
+class SpeechPlanner(Protocol):
     """What makes plans for a model."""
 
     def check(self, body: SpeechRequest) -> None:
@@ -37,7 +37,7 @@ class Reader(Protocol):
         """
         ...
 
-    def planned(self, text: str, *, markup: bool, voice: str) -> Plan:
+    def plan(self, text: str, *, markup: bool, voice: str) -> SpeechPlan:
         """What is to be spoken of `text`, which with `markup` may be SSML, by the voice of that name.
 
         Raises:
@@ -46,56 +46,60 @@ class Reader(Protocol):
         ...
 
 
-class CharacterReader:
-    """Implements `Reader` for models of characters.
+class CharacterPlanner:
+    """Implements `SpeechPlanner` for models of characters.
 
     Args:
         directory: of the model.
 
     Raises:
-        ModelLoadError: see `Characters`.
+        ModelLoadError: see `CharacterTokenizer`.
     """
 
     def __init__(self, directory: Path) -> None:
-        self._characters = Characters(directory)
+        self._characters = CharacterTokenizer(directory)
 
     def check(self, body: SpeechRequest) -> None:
         """There is nothing that such a model cannot do."""
 
-    def planned(self, text: str, *, markup: bool, voice: str) -> Plan:  # noqa: ARG002 - every voice reads alike
-        """See `Reader`."""
-        return planned(text, self._characters, markup=markup)
+    def plan(self, text: str, *, markup: bool, voice: str) -> SpeechPlan:  # noqa: ARG002 - every voice reads alike
+        """See `SpeechPlanner`."""
+        return plan_text(text, self._characters, markup=markup)
 
 
-class PhonemeReader:
-    """Implements `Reader` for models of English phonemes.
+class PhonemePlanner:
+    """Implements `SpeechPlanner` for models of English phonemes.
 
     Args:
         directory: of the model.
 
     Raises:
-        ModelLoadError: see `Phonemes`.
+        ModelLoadError: see `PhonemeTokenizer`.
     """
 
     def __init__(self, directory: Path) -> None:
-        self._phonemes = Phonemes(directory)
+        self._phonemes = PhonemeTokenizer(directory)
 
     def check(self, body: SpeechRequest) -> None:
         """There is nothing that such a model cannot do."""
 
-    def planned(self, text: str, *, markup: bool, voice: str) -> Plan:  # noqa: ARG002 - every voice reads alike
-        """See `Reader`."""
+    def plan(self, text: str, *, markup: bool, voice: str) -> SpeechPlan:  # noqa: ARG002 - every voice reads alike
+        """See `SpeechPlanner`."""
         phonemes = self._phonemes
         marked = markup and ssml.is_ssml(text)
         script = ssml.parse(text, phonemes.written) if marked else ssml.Script(text)
-        plan = composed(script, rewritten, lambda sentence, origins: phonemes.placed(sentence, origins, script.sounds))
+        plan = plan_script(
+            script,
+            normalize_traced,
+            lambda sentence, origins: phonemes.encode_with_places(sentence, origins, script.sounds),
+        )
         if not plan.tokens:
             raise InvalidRequestError("`input` has nothing that can be spoken", param="input")
         return plan
 
 
-class TurnReader:
-    """Implements `Reader` for codec language models.
+class TurnPlanner:
+    """Implements `SpeechPlanner` for codec language models.
 
     Args:
         directory: of the model.
@@ -119,8 +123,8 @@ class TurnReader:
                 param="timestamp_granularities",
             )
 
-    def planned(self, text: str, *, markup: bool, voice: str) -> Plan:
-        """See `Reader`. Every sentence is a turn."""
+    def plan(self, text: str, *, markup: bool, voice: str) -> SpeechPlan:
+        """See `SpeechPlanner`. Every sentence is a turn."""
         script = ssml.parse(text) if markup and ssml.is_ssml(text) else ssml.Script(text)
         if script.rates:
             raise InvalidRequestError(
@@ -128,21 +132,21 @@ class TurnReader:
                 param="input",
                 code="invalid_ssml",
             )
-        plan, begin, speaker = Plan(), 0, speaker_of(voice)
+        plan, begin, speaker = SpeechPlan(), 0, speaker_of(voice)
         for place, seconds in [*script.pauses, (len(script.text), 0.0)]:
-            for sentence, _ in sentences_of(script, begin, place, _as_written):
+            for sentence, _ in split_script(script, begin, place, _as_written):
                 if any(character.isalnum() for character in sentence):
                     plan.sentences.append(Utterance(token_ids=self._turns.encode(sentence, speaker)))
-                    plan.marks.append([])
+                    plan.words.append([])
             if seconds > 0:
-                rest(plan, seconds)
+                add_pause(plan, seconds)
             begin = place
         if not plan.tokens:
             raise InvalidRequestError("`input` has nothing that can be spoken", param="input")
         return plan
 
 
-def _as_written(text: Traced) -> Traced:
+def _as_written(text: TracedText) -> TracedText:
     return text
 
 
@@ -150,13 +154,13 @@ class _Configuration(msgspec.Struct, frozen=True):
     model_type: str
 
 
-_READERS: Mapping[str, Callable[[Path], Reader]] = MappingProxyType(
-    {"csm": TurnReader, "fastspeech2_conformer_with_hifigan": PhonemeReader}
+_PLANNERS: Mapping[str, Callable[[Path], SpeechPlanner]] = MappingProxyType(
+    {"csm": TurnPlanner, "fastspeech2_conformer_with_hifigan": PhonemePlanner}
 )
 """Those of the kinds of models that do not read characters."""
 
 
-def kind_of(directory: Path) -> str:
+def model_type_of(directory: Path) -> str:
     """The kind of model in a directory, as its configuration names it.
 
     Raises:
@@ -168,10 +172,10 @@ def kind_of(directory: Path) -> str:
         raise ModelLoadError(f"cannot read the configuration in {directory}: {error}") from error
 
 
-def reader_of(directory: Path) -> Reader:
+def load_planner(directory: Path) -> SpeechPlanner:
     """The reader for a model.
 
     Raises:
         ModelLoadError: its tokenizer is damaged, or wants what the suite does not make.
     """
-    return _READERS.get(kind_of(directory), CharacterReader)(directory)
+    return _PLANNERS.get(model_type_of(directory), CharacterPlanner)(directory)
