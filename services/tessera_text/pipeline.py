@@ -12,12 +12,12 @@ from tessera.engine.host import context_of, directory_of
 from tessera.errors import InvalidRequestError, ModelLoadError
 from tessera.language.chat import ChatCompletions
 from tessera.language.completions import Completions
-from tessera.language.conversation import rendered, written
+from tessera.language.conversation import render_prompt, template_message
 from tessera.language.embeddings import Embeddings
-from tessera.language.generation import Generator, Limits, Prompt
+from tessera.language.generation import GenerationLimits, Generator, Prompt
 from tessera.language.metrics import GenerationMetrics
 from tessera.language.parsers.dialects import Dialect
-from tessera.language.tokens import Tokens
+from tessera.language.tokens import Tokenization
 from tessera.settings.text import TextSettings
 from tessera.tokenizer.chat_template import ChatTemplate
 from tessera.tokenizer.literals import Literals
@@ -31,7 +31,7 @@ class TextTools:
     """What answers the text routes."""
 
     chat: ChatCompletions
-    tokens: Tokens
+    tokens: Tokenization
     completions: Completions
     embeddings: Embeddings
     pinned: Sequence[list[int]]
@@ -43,7 +43,7 @@ def build_tools(ready: Ready, engine: EngineClient, metrics: GenerationMetrics, 
     card, directory = ready.cards[0], directory_of(ready)
     tokenizer = Tokenizer(directory)
     template = ChatTemplate.of(directory)
-    limits = Limits(
+    limits = GenerationLimits(
         context_length=context_of(card),
         max_output_tokens=settings.max_output_tokens,
         max_choices=settings.max_choices,
@@ -65,14 +65,14 @@ def build_tools(ready: Ready, engine: EngineClient, metrics: GenerationMetrics, 
         messages = [
             as_template_message(message, index, literals, template) for index, message in enumerate(request.messages)
         ]
-        text = rendered(template, dialect, request, messages, lambda text, _: literals.hide(text), as_content=str)
+        text = render_prompt(template, dialect, request, messages, lambda text, _: literals.hide(text), as_content=str)
         pieces = literals.pieces(text)
         ids = await tokenizer.encode_pieces(pieces, limits.context_length, param="messages")
         return Prompt(ids, {}, text)
 
     return TextTools(
         ChatCompletions(card.id, generator, prompter, limits, dialect),
-        Tokens(tokenizer, prompter, limits),
+        Tokenization(tokenizer, prompter, limits),
         Completions(card.id, generator, limits),
         Embeddings(card.id, engine, tokenizer, limits),
         [beginning(prompt, template, tokenizer) for prompt in settings.pinned_prompts],
@@ -116,4 +116,6 @@ def as_template_message(message: Message, index: int, literals: Literals, templa
                 )
         text = "\n".join(part.text for part in message.content if isinstance(part, TextPart))
     content = None if message.content is None and template.null_content else literals.hide(text)
-    return written(message, index, content, lambda text, _: literals.hide(text), text_arguments=template.text_arguments)
+    return template_message(
+        message, index, content, lambda text, _: literals.hide(text), text_arguments=template.text_arguments
+    )

@@ -20,11 +20,11 @@ from tessera.engine.client import EngineClient
 from tessera.engine.host import context_of, directory_of
 from tessera.errors import InvalidRequestError, ModelLoadError, OverloadedError
 from tessera.language.chat import ChatCompletions
-from tessera.language.conversation import rendered, written
-from tessera.language.generation import Generator, Limits, Prompt
+from tessera.language.conversation import render_prompt, template_message
+from tessera.language.generation import GenerationLimits, Generator, Prompt
 from tessera.language.metrics import GenerationMetrics
 from tessera.language.parsers.dialects import Dialect
-from tessera.language.tokens import Tokens
+from tessera.language.tokens import Tokenization
 from tessera.settings.vision import VisionSettings
 from tessera.tokenizer.chat_template import ChatTemplate
 from tessera.tokenizer.tokenizer import Tokenizer
@@ -42,7 +42,7 @@ class VisionTools:
     """What answers the vision routes."""
 
     chat: ChatCompletions
-    tokens: Tokens
+    tokens: Tokenization
 
 
 def build_tools(
@@ -53,7 +53,7 @@ def build_tools(
     tokenizer = Tokenizer(directory)
     generator = Generator(engine, tokenizer, card.id, metrics)
     preprocessor = Preprocessor(directory, settings, tokenizer)
-    limits = Limits(
+    limits = GenerationLimits(
         context_length=context_of(card),
         max_output_tokens=settings.max_output_tokens,
         max_choices=settings.max_choices,
@@ -69,7 +69,8 @@ def build_tools(
             return await asyncio.get_running_loop().run_in_executor(pool, preprocessor.prompt, request)
 
     return VisionTools(
-        ChatCompletions(card.id, generator, prompter, limits, preprocessor.dialect), Tokens(tokenizer, prompter, limits)
+        ChatCompletions(card.id, generator, prompter, limits, preprocessor.dialect),
+        Tokenization(tokenizer, prompter, limits),
     )
 
 
@@ -110,7 +111,7 @@ class Preprocessor:
                 f"`messages` have {count} images; at most {self._limits.count} are allowed", param="messages"
             )
         messages = [self._message(message, index, images) for index, message in enumerate(request.messages)]
-        text = rendered(self._template, self.dialect, request, messages, self._plain, as_content=_text_parts)
+        text = render_prompt(self._template, self.dialect, request, messages, self._plain, as_content=_text_parts)
         try:
             output = self._processor(text=text, images=images or None, add_special_tokens=False)
         except (ValueError, IndexError) as error:
@@ -140,7 +141,7 @@ class Preprocessor:
         return self._written(message, index, parts)
 
     def _written(self, message: Message, index: int, parts: list[dict[str, Any]]) -> dict[str, Any]:
-        return written(message, index, parts, self._plain, text_arguments=self._template.text_arguments)
+        return template_message(message, index, parts, self._plain, text_arguments=self._template.text_arguments)
 
     def _plain(self, text: str, param: str) -> str:
         """A user's text. The processor would take a control token in it, an image's place too, for its own."""

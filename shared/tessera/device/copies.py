@@ -13,7 +13,7 @@ def synchronize(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def sent(values: Sequence[float], device: torch.device, dtype: torch.dtype | None = None) -> torch.Tensor:
+def to_device(values: Sequence[float], device: torch.device, dtype: torch.dtype | None = None) -> torch.Tensor:
     """Numbers of the host as a tensor on `device`, without waiting for what is queued there."""
     made = torch.tensor(values, dtype=dtype)
     return made.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else made.to(device)

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 
 
-class Stages:
+class StageTimer:
     """Adds up seconds.
 
     Args:

@@ -8,19 +8,19 @@ from collections.abc import Iterator
 
 from msgspec import UNSET
 
-from tessera.language.generation import Finish, Piece
-from tessera.language.parsers.dialects import Reader
-from tessera.language.parsers.events import Arguments, CallBegan, Content, Event, Thought
+from tessera.language.generation import Finish, TextDelta
+from tessera.language.parsers.dialects import AnswerParser
+from tessera.language.parsers.events import AnswerText, Arguments, CallBegan, Event, Thought
 from tessera.wire.chat import AnswerMessage, Delta, FinishReason, TokenLogprob
 from tessera.wire.tools import CalledFunction, FunctionDelta, ToolCall, ToolCallDelta
 
 _LETTERS = string.ascii_letters + string.digits
 
 
-class Answer:
+class ChatAnswer:
     """What one choice has said so far."""
 
-    def __init__(self, reader: Reader) -> None:
+    def __init__(self, reader: AnswerParser) -> None:
         self._reader = reader
         self._text: list[str] = []
         self._thought: list[str] = []
@@ -28,7 +28,7 @@ class Answer:
         self.scores: list[TokenLogprob] = []
         self.finish: Finish | None = None
 
-    def take(self, piece: Piece) -> list[Delta]:
+    def take(self, piece: TextDelta) -> list[Delta]:
         """What a piece adds."""
         events = self._reader.push(piece.text)
         if piece.finish_reason is not None:
@@ -56,7 +56,7 @@ class Answer:
         return self.finish or "length"
 
     def _delta(self, event: Event) -> Iterator[Delta]:
-        if isinstance(event, Content):
+        if isinstance(event, AnswerText):
             self._text.append(event.text)
             yield Delta(content=event.text)
         elif isinstance(event, Thought):

@@ -13,11 +13,20 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from msgspec import UNSET
 
 from tessera.errors import InvalidRequestError
-from tessera.language.answers import Answer
-from tessera.language.constraints import constraint, opens_thought
-from tessera.language.generation import Generator, Limits, Piece, Prompt, Terms, output_limit, sampling_of, stops_of
+from tessera.language.answers import ChatAnswer
+from tessera.language.constraints import answer_grammar, opens_thought
+from tessera.language.generation import (
+    GenerationLimits,
+    Generator,
+    Prompt,
+    RequestTerms,
+    TextDelta,
+    output_limit,
+    sampling_of,
+    stops_of,
+)
 from tessera.language.parsers.dialects import Dialect
-from tessera.language.usage import Spent, usage
+from tessera.language.usage import TokenCount, usage
 from tessera.tokenizer.tokenizer import Tokenizer
 from tessera.web.sse import event
 from tessera.wire.chat import (
@@ -40,7 +49,7 @@ from tessera.wire.engine import Sampling, TokenScore
 Prompter = Callable[[ChatCompletionRequest], Awaitable[Prompt]]
 
 
-def check_choices(request: SamplingRequest, limits: Limits) -> None:
+def check_choices(request: SamplingRequest, limits: GenerationLimits) -> None:
     """Refuse what the types cannot: too many choices, stream options without a stream.
 
     Raises:
@@ -59,7 +68,9 @@ def check_choices(request: SamplingRequest, limits: Limits) -> None:
 class ChatCompletions:
     """Answers chat requests for one model."""
 
-    def __init__(self, model: str, generator: Generator, prompter: Prompter, limits: Limits, dialect: Dialect) -> None:
+    def __init__(
+        self, model: str, generator: Generator, prompter: Prompter, limits: GenerationLimits, dialect: Dialect
+    ) -> None:
         self.model = model
         self.generator = generator
         self.prompter = prompter
@@ -70,7 +81,7 @@ class ChatCompletions:
         """The whole answer."""
         prompt, sampling = await self._prepare(request)
         answers = self._answers(request, prompt)
-        spent = Spent(prompt)
+        spent = TokenCount(prompt)
         prompt_scores: list[TokenScore] = []
         async with contextlib.aclosing(self._run(request, prompt, sampling)) as pieces:
             async for piece in pieces:
@@ -112,7 +123,7 @@ class ChatCompletions:
             body = ChatCompletionChunk(id=identity, created=created, model=self.model, choices=choices, usage=field)
             return event(body)
 
-        spent = Spent(prompt)
+        spent = TokenCount(prompt)
         begun: set[int] = set()
         async with contextlib.aclosing(self._run(request, prompt, sampling)) as pieces:
             async for piece in pieces:
@@ -148,7 +159,7 @@ class ChatCompletions:
         limit = output_limit(asked, length, self.limits, param=param, prompt_param="messages")
         logprobs = (request.top_logprobs or 0) if request.logprobs else None
         tokenizer = self.generator.tokenizer
-        grammar = constraint(request, self.dialect, tokenizer, prompt.text)
+        grammar = answer_grammar(request, self.dialect, tokenizer, prompt.text)
         return prompt, sampling_of(
             request,
             tokenizer,
@@ -158,15 +169,15 @@ class ChatCompletions:
             prompt_logprobs=request.prompt_logprobs,
         )
 
-    def _run(self, request: ChatCompletionRequest, prompt: Prompt, sampling: Sampling) -> AsyncGenerator[Piece]:
+    def _run(self, request: ChatCompletionRequest, prompt: Prompt, sampling: Sampling) -> AsyncGenerator[TextDelta]:
         shown = self.dialect.markers(tools=bool(request.offered))
         return self.generator.run(
-            prompt, sampling, choices=request.n, stops=stops_of(request), shown=shown, terms=Terms.of(request)
+            prompt, sampling, choices=request.n, stops=stops_of(request), shown=shown, terms=RequestTerms.of(request)
         )
 
-    def _answers(self, request: ChatCompletionRequest, prompt: Prompt) -> list[Answer]:
+    def _answers(self, request: ChatCompletionRequest, prompt: Prompt) -> list[ChatAnswer]:
         opened = opens_thought(self.dialect, prompt.text)
-        return [Answer(self.dialect.reader(request.offered, opened=opened)) for _ in range(request.n)]
+        return [ChatAnswer(self.dialect.reader(request.offered, opened=opened)) for _ in range(request.n)]
 
 
 def prompt_logprobs(prompt: Prompt, scores: list[TokenScore], tokenizer: Tokenizer) -> PromptLogprobs:
@@ -182,7 +193,7 @@ def prompt_logprobs(prompt: Prompt, scores: list[TokenScore], tokenizer: Tokeniz
     return found
 
 
-def token_logprobs(piece: Piece, tokenizer: Tokenizer) -> list[TokenLogprob]:
+def token_logprobs(piece: TextDelta, tokenizer: Tokenizer) -> list[TokenLogprob]:
     """A piece's tokens with their scores in OpenAI's shape; empty when none were asked for."""
     found = []
     for token, score in zip(piece.token_ids, piece.scores, strict=False):

@@ -14,18 +14,18 @@ from tessera.errors import InvalidRequestError
 from tessera.language.chat import check_choices, prompt_logprobs
 from tessera.language.generation import (
     Finish,
+    GenerationLimits,
     Generator,
-    Limits,
-    Piece,
     Prompt,
-    Terms,
+    RequestTerms,
+    TextDelta,
     output_limit,
     sampling_of,
     stops_of,
 )
 from tessera.language.structured import grammar_of
-from tessera.language.together import AT_ONCE, together
-from tessera.language.usage import Spent, usage
+from tessera.language.together import MAX_CONCURRENT, run_bounded
+from tessera.language.usage import TokenCount, usage
 from tessera.tokenizer.detokenizer import Detokenizer
 from tessera.tokenizer.tokenizer import Tokenizer
 from tessera.web.sse import event
@@ -36,7 +36,7 @@ MAX_PROMPTS = 256
 
 
 async def token_lists(
-    value: str | list[str | int | list[int]], tokenizer: Tokenizer, limits: Limits, *, param: str
+    value: str | list[str | int | list[int]], tokenizer: Tokenizer, limits: GenerationLimits, *, param: str
 ) -> list[list[int]]:
     """Inputs as lists of token ids: a text, texts, ids, or lists of ids.
 
@@ -65,7 +65,7 @@ async def token_lists(
 class Completions:
     """Answers completion requests for one model."""
 
-    def __init__(self, model: str, generator: Generator, limits: Limits) -> None:
+    def __init__(self, model: str, generator: Generator, limits: GenerationLimits) -> None:
         self.model = model
         self.generator = generator
         self.limits = limits
@@ -74,9 +74,9 @@ class Completions:
         """The whole answer: `n` choices for each prompt, in the prompts' order."""
         prompts = await self._prompts(request)
         calls = [partial(self._collect, request, prompt, sampling) for prompt, sampling in prompts]
-        results = await together(calls, at_once=max(1, AT_ONCE // request.n))
+        results = await run_bounded(calls, at_once=max(1, MAX_CONCURRENT // request.n))
         choices = []
-        spent = [Spent(prompt) for prompt, _ in prompts]
+        spent = [TokenCount(prompt) for prompt, _ in prompts]
         for row, pieces_by_choice in enumerate(results):
             for choice, pieces in enumerate(pieces_by_choice):
                 prompt = prompts[row][0]
@@ -98,7 +98,7 @@ class Completions:
             field = used if with_usage else UNSET
             return event(Completion(id=identity, created=created, model=self.model, choices=choices, usage=field))
 
-        spent = Spent(prompt)
+        spent = TokenCount(prompt)
         offsets = [0] * request.n
         begun: set[int] = set()
         async with contextlib.aclosing(self._run(request, prompt, sampling)) as pieces:
@@ -134,18 +134,20 @@ class Completions:
             found.append((Prompt(ids, {}), sampling))
         return found
 
-    async def _collect(self, request: CompletionRequest, prompt: Prompt, sampling: Sampling) -> list[list[Piece]]:
-        found: list[list[Piece]] = [[] for _ in range(request.n)]
+    async def _collect(self, request: CompletionRequest, prompt: Prompt, sampling: Sampling) -> list[list[TextDelta]]:
+        found: list[list[TextDelta]] = [[] for _ in range(request.n)]
         async with contextlib.aclosing(self._run(request, prompt, sampling)) as pieces:
             async for piece in pieces:
                 found[piece.choice].append(piece)
         return found
 
-    def _run(self, request: CompletionRequest, prompt: Prompt, sampling: Sampling) -> AsyncGenerator[Piece]:
-        return self.generator.run(prompt, sampling, choices=request.n, stops=stops_of(request), terms=Terms.of(request))
+    def _run(self, request: CompletionRequest, prompt: Prompt, sampling: Sampling) -> AsyncGenerator[TextDelta]:
+        return self.generator.run(
+            prompt, sampling, choices=request.n, stops=stops_of(request), terms=RequestTerms.of(request)
+        )
 
     def _choice(
-        self, request: CompletionRequest, index: int, pieces: list[Piece], prompt: Prompt | None, offset: int = 0
+        self, request: CompletionRequest, index: int, pieces: list[TextDelta], prompt: Prompt | None, offset: int = 0
     ) -> CompletionChoice:
         """A choice, or its next pieces; `prompt` where it begins."""
         finish: Finish | None = pieces[-1].finish_reason
@@ -170,7 +172,7 @@ class Completions:
             self._add(logprobs, token, score, offset)
             offset += len(detokenizer.push(token))
 
-    def _score(self, logprobs: CompletionLogprobs, pieces: list[Piece], offset: int) -> None:
+    def _score(self, logprobs: CompletionLogprobs, pieces: list[TextDelta], offset: int) -> None:
         for piece in pieces:
             for token, score in zip(piece.token_ids, piece.scores, strict=False):
                 self._add(logprobs, token, score, offset)

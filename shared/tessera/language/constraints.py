@@ -15,7 +15,9 @@ from tessera.wire.tools import Tool, ToolChoice
 _FINAL = "<|channel|>final<|message|>"
 
 
-def constraint(request: ChatCompletionRequest, dialect: Dialect, tokenizer: Tokenizer, prompt: str) -> Grammar | None:
+def answer_grammar(
+    request: ChatCompletionRequest, dialect: Dialect, tokenizer: Tokenizer, prompt: str
+) -> Grammar | None:
     """What the answer to a request must be, if anything.
 
     Args:

@@ -23,7 +23,7 @@ MOST_DEPTH = 32
 _OURS = frozenset({"messages", "tools", "add_generation_prompt", "raise_exception", "strftime_now"})
 
 
-def written(message: Message, index: int, content: Any, hide: Hide, *, text_arguments: bool) -> dict[str, Any]:
+def template_message(message: Message, index: int, content: Any, hide: Hide, *, text_arguments: bool) -> dict[str, Any]:
     """One message with its `content` as the service has made it; see `ChatTemplate.text_arguments`.
 
     Raises:
@@ -60,7 +60,7 @@ def written(message: Message, index: int, content: Any, hide: Hide, *, text_argu
     return found
 
 
-def rendered(
+def render_prompt(
     template: ChatTemplate,
     dialect: Dialect,
     request: ChatCompletionRequest,
@@ -75,36 +75,36 @@ def rendered(
         template: the model's.
         dialect: says whether the template takes tools.
         request: its tools and template variables.
-        messages: as `written`.
+        messages: as `template_message`.
         hide: for the texts of tools and variables.
         as_content: a text as this service's messages have it.
 
     Raises:
         InvalidRequestError: a variable that the template does not have, or a conversation that it does not take.
     """
-    tools = [hidden(msgspec.to_builtins(_plain(tool)), hide, "tools") for tool in request.offered]
+    tools = [hide_control_tokens(msgspec.to_builtins(_plain(tool)), hide, "tools") for tool in request.offered]
     if "tool_calls" not in template.source:
-        messages = retold(messages, as_content)
+        messages = calls_as_text(messages, as_content)
     if dialect.described and tools:
-        messages = described(messages, tools, dialect, as_content)
+        messages = describe_tools(messages, tools, dialect, as_content)
         tools = []
     return template.render(messages, tools=tools or None, variables=_variables(template, request, hide))
 
 
-def hidden(value: Any, hide: Hide, param: str, depth: int = 0) -> Any:
+def hide_control_tokens(value: Any, hide: Hide, param: str, depth: int = 0) -> Any:
     """A JSON value with every text in it hidden, keys too."""
     if depth > MOST_DEPTH:
         raise InvalidRequestError(f"`{param}` is nested more than {MOST_DEPTH} levels deep", param=param)
     if isinstance(value, str):
         return hide(value, param)
     if isinstance(value, list):
-        return [hidden(one, hide, param, depth + 1) for one in value]
+        return [hide_control_tokens(one, hide, param, depth + 1) for one in value]
     if isinstance(value, dict):
-        return {hide(key, param): hidden(one, hide, param, depth + 1) for key, one in value.items()}
+        return {hide(key, param): hide_control_tokens(one, hide, param, depth + 1) for key, one in value.items()}
     return value
 
 
-def retold(messages: list[dict[str, Any]], as_content: Callable[[str], Any]) -> list[dict[str, Any]]:
+def calls_as_text(messages: list[dict[str, Any]], as_content: Callable[[str], Any]) -> list[dict[str, Any]]:
     """Messages for a template that knows no calls: they and their results are texts."""
     found: list[dict[str, Any]] = []
     for message in messages:
@@ -120,7 +120,7 @@ def retold(messages: list[dict[str, Any]], as_content: Callable[[str], Any]) -> 
     return found
 
 
-def described(
+def describe_tools(
     messages: list[dict[str, Any]], tools: list[Any], dialect: Dialect, as_content: Callable[[str], Any]
 ) -> list[dict[str, Any]]:
     """Messages for a template that takes no tools: the system tells of them, and how to call one."""
@@ -163,7 +163,7 @@ def _arguments(text: str, param: str, hide: Hide, *, as_text: bool) -> Any:
         raise InvalidRequestError(f"`{param}` is not valid JSON: {error}", param=param) from error
     if not isinstance(value, dict):
         raise InvalidRequestError(f"`{param}` must be a JSON object", param=param)
-    found = hidden(value, hide, param)
+    found = hide_control_tokens(value, hide, param)
     return json.dumps(found, ensure_ascii=False) if as_text else found
 
 
@@ -173,7 +173,7 @@ def _variables(template: ChatTemplate, request: ChatCompletionRequest, hide: Hid
         param = f"chat_template_kwargs.{name}"
         if name in _OURS or name.endswith("_token") or name not in template.variables:
             raise InvalidRequestError(f"`{param}` is not a variable of this model's chat template", param=param)
-        found[name] = hidden(value, hide, param)
+        found[name] = hide_control_tokens(value, hide, param)
     effort = request.reasoning_effort
     if effort is not None:
         if "reasoning_effort" in template.variables:

@@ -13,8 +13,8 @@ from functools import partial
 from tessera.engine.client import EngineClient
 from tessera.errors import ContextLengthError, InvalidRequestError
 from tessera.language.completions import token_lists
-from tessera.language.generation import Limits
-from tessera.language.together import together
+from tessera.language.generation import GenerationLimits
+from tessera.language.together import run_bounded
 from tessera.tokenizer.tokenizer import Tokenizer
 from tessera.web.tenant import tenant_var
 from tessera.wire.chat import Embedding, EmbeddingList, EmbeddingRequest, Usage
@@ -24,7 +24,7 @@ from tessera.wire.engine import Embed, Embedded
 class Embeddings:
     """Answers embedding requests for one model."""
 
-    def __init__(self, model: str, engine: EngineClient, tokenizer: Tokenizer, limits: Limits) -> None:
+    def __init__(self, model: str, engine: EngineClient, tokenizer: Tokenizer, limits: GenerationLimits) -> None:
         self.model = model
         self.engine = engine
         self.tokenizer = tokenizer
@@ -44,7 +44,7 @@ class Embeddings:
                     f"`input` {index} has {len(ids)} tokens; the model takes {self.limits.context_length}",
                     param="input",
                 )
-        vectors = await together([partial(self._embed, ids, request) for ids in inputs])
+        vectors = await run_bounded([partial(self._embed, ids, request) for ids in inputs])
         data = [
             Embedding(index=index, embedding=_written(_shortened(vector, request.dimensions), request.encoding_format))
             for index, vector in enumerate(vectors)

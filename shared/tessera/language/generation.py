@@ -18,7 +18,7 @@ import msgspec
 
 from tessera.engine.client import EngineClient
 from tessera.errors import ContextLengthError, InvalidRequestError
-from tessera.language.metrics import GenerationMetrics, Watch
+from tessera.language.metrics import GenerationMetrics, GenerationTimer
 from tessera.language.stops import StopFinder
 from tessera.tokenizer.detokenizer import Detokenizer
 from tessera.tokenizer.tokenizer import Tokenizer
@@ -31,7 +31,7 @@ _TOKEN_ID = re.compile(r"[0-9]{1,9}")
 
 
 @dataclass(frozen=True)
-class Limits:
+class GenerationLimits:
     """What the service allows, beside the engine's own limits."""
 
     context_length: int
@@ -40,7 +40,7 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Terms:
+class RequestTerms:
     """What a request asks of the engine beside its tokens."""
 
     priority: int = 0
@@ -48,13 +48,13 @@ class Terms:
     deadline_s: float | None = None
 
     @classmethod
-    def of(cls, request: SamplingRequest) -> Terms:
+    def of(cls, request: SamplingRequest) -> RequestTerms:
         """Those of a request."""
         return cls(request.priority, request.cache_salt or "", request.deadline_s)
 
 
 @dataclass(frozen=True)
-class Piece:
+class TextDelta:
     """What one choice gained: text (maybe empty), the tokens behind it with their scores, and how it ended.
 
     `cached_tokens` of the prompt were not computed, and `prompt_scores` are those of its tokens behind the first, when
@@ -119,7 +119,9 @@ def sampling_of(
     )
 
 
-def output_limit(asked: int | None, prompt_length: int, limits: Limits, *, param: str, prompt_param: str) -> int:
+def output_limit(
+    asked: int | None, prompt_length: int, limits: GenerationLimits, *, param: str, prompt_param: str
+) -> int:
     """How many tokens may be generated: what was asked for, or what fits.
 
     Raises:
@@ -178,20 +180,20 @@ class Generator:
         choices: int,
         stops: list[str],
         shown: tuple[str, ...] = (),
-        terms: Terms | None = None,
-    ) -> AsyncGenerator[Piece]:
+        terms: RequestTerms | None = None,
+    ) -> AsyncGenerator[TextDelta]:
         """Pieces of all choices as they come. Closing the iterator cancels what still runs.
 
         With a seed, choice i uses seed + i, so that choices differ and each can be had again. `shown`: control tokens
         that are part of the text.
         """
-        terms = terms or Terms()
+        terms = terms or RequestTerms()
         if choices == 1:
             async with contextlib.aclosing(self._choice(0, prompt, sampling, stops, shown, terms)) as pieces:
                 async for piece in pieces:
                     yield piece
             return
-        merged: asyncio.Queue[Piece | BaseException | None] = asyncio.Queue()
+        merged: asyncio.Queue[TextDelta | BaseException | None] = asyncio.Queue()
         base = sampling.seed if sampling.seed is not None else random.getrandbits(48)
 
         async def feed(choice: int) -> None:
@@ -227,8 +229,8 @@ class Generator:
         sampling: Sampling,
         stops: list[str],
         shown_tokens: tuple[str, ...],
-        terms: Terms,
-    ) -> AsyncGenerator[Piece]:
+        terms: RequestTerms,
+    ) -> AsyncGenerator[TextDelta]:
         message = Generate(
             request_id=uuid.uuid4().hex,
             token_ids=prompt.token_ids,
@@ -242,7 +244,7 @@ class Generator:
         detokenizer = Detokenizer(self.tokenizer, prompt.token_ids, shown_tokens)
         finder = StopFinder(stops)
         async with contextlib.aclosing(self.engine.request(message)) as answers:
-            with Watch(self.metrics, self.model, len(prompt.token_ids)) as watch:
+            with GenerationTimer(self.metrics, self.model, len(prompt.token_ids)) as watch:
                 async for answer in answers:
                     assert isinstance(answer, GeneratedTokens)
                     watch.took(len(answer.token_ids))
@@ -257,7 +259,7 @@ class Generator:
                         ended = "stop" if finder.found else ended
                         text += finder.flush()
                     watch.reason = ended
-                    yield Piece(
+                    yield TextDelta(
                         choice,
                         text,
                         list(shown),

@@ -35,7 +35,7 @@ class GenerationMetrics:
         )
 
 
-class Watch:
+class GenerationTimer:
     """Times one sequence, from entering the context to leaving it.
 
     Args:
@@ -52,7 +52,7 @@ class Watch:
         self.reason: str | None = None
         """How it ended, once it has."""
 
-    def __enter__(self) -> Watch:
+    def __enter__(self) -> GenerationTimer:
         self._started = time.perf_counter()
         return self
 

@@ -10,7 +10,7 @@ from litestar.response import Stream
 
 from tessera.engine.host import EngineHost
 from tessera.language.chat import ChatCompletions
-from tessera.language.tokens import Tokens
+from tessera.language.tokens import Tokenization
 from tessera.web.app import json_response
 from tessera.web.disconnect import unless_client_leaves
 from tessera.web.docs import documented
@@ -29,7 +29,7 @@ class ChatTools(Protocol):
         ...
 
     @property
-    def tokens(self) -> Tokens:
+    def tokens(self) -> Tokenization:
         """Shows a prompt's tokens."""
         ...
 

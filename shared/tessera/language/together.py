@@ -11,10 +11,10 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-AT_ONCE = 32
+MAX_CONCURRENT = 32
 
 
-async def together(calls: Sequence[Callable[[], Awaitable[T]]], *, at_once: int = AT_ONCE) -> list[T]:
+async def run_bounded(calls: Sequence[Callable[[], Awaitable[T]]], *, at_once: int = MAX_CONCURRENT) -> list[T]:
     """Results in the order of `calls`. The first failure cancels the others and is raised when they have ended."""
     gate = asyncio.Semaphore(at_once)
 

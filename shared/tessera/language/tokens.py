@@ -6,16 +6,16 @@ import asyncio
 
 from tessera.errors import InvalidRequestError
 from tessera.language.chat import Prompter
-from tessera.language.generation import Limits
+from tessera.language.generation import GenerationLimits
 from tessera.tokenizer.tokenizer import Tokenizer
 from tessera.wire.chat import ChatCompletionRequest, TokenizeRequest
 from tessera.wire.tools import Detokenized, DetokenizeRequest, Tokenized
 
 
-class Tokens:
+class Tokenization:
     """Answers the token routes for one model."""
 
-    def __init__(self, tokenizer: Tokenizer, prompter: Prompter, limits: Limits) -> None:
+    def __init__(self, tokenizer: Tokenizer, prompter: Prompter, limits: GenerationLimits) -> None:
         self._tokenizer = tokenizer
         self._prompter = prompter
         self._limits = limits

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tessera.language.generation import Piece, Prompt
+from tessera.language.generation import Prompt, TextDelta
 from tessera.wire.chat import PromptTokensDetails, Usage
 
 
-class Spent:
+class TokenCount:
     """Tokens of one prompt and all its choices, counted as they come."""
 
     def __init__(self, prompt: Prompt) -> None:
@@ -21,14 +21,14 @@ class Spent:
         """Prompt tokens that none of the choices computed."""
         return self._cached or 0
 
-    def take(self, piece: Piece) -> None:
+    def take(self, piece: TextDelta) -> None:
         """Count a piece."""
         self.completed += len(piece.token_ids)
         if piece.cached_tokens is not None:
             self._cached = piece.cached_tokens if self._cached is None else min(self._cached, piece.cached_tokens)
 
 
-def usage(prompts: Sequence[Spent]) -> Usage:
+def usage(prompts: Sequence[TokenCount]) -> Usage:
     """What a request with these prompts has used; each prompt counts once, however many choices it has."""
     prompted, completed = (sum(counts) for counts in zip(*((s.prompted, s.completed) for s in prompts), strict=True))
     return Usage(

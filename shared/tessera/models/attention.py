@@ -46,11 +46,11 @@ class Probe:
     """Passed instead of a batch to collect (module, key heads, head dim, value dim) of every attention layer.
 
     Attributes:
-        found: of each layer.
+        modules: attention module, key heads, head dim and value dim of each layer, in the order of the forward.
         options: of each layer, what `attention` was called with beside the tensors.
     """
 
-    found: list[tuple[torch.nn.Module, int, int, int]]
+    modules: list[tuple[torch.nn.Module, int, int, int]]
     options: list[AttentionOptions] = field(default_factory=list)
 
     def attended(self, query_1QTD: torch.Tensor, _key_1HTD: torch.Tensor, value_1HTE: torch.Tensor) -> torch.Tensor:
@@ -93,7 +93,7 @@ def attention(
         )
     if isinstance(tessera_batch, Probe):
         heads, dim = key_1HTD.shape[1], key_1HTD.shape[3]
-        tessera_batch.found.append((module, heads, dim, value_1HTE.shape[3]))
+        tessera_batch.modules.append((module, heads, dim, value_1HTE.shape[3]))
         tessera_batch.options.append(AttentionOptions(scaling, sliding_window, softcap, s_aux is not None))
         return tessera_batch.attended(query_1QTD, key_1HTD, value_1HTE), None
     cache: PagedKV = getattr(module, _CACHE)
@@ -126,7 +126,7 @@ def probe(model: PreTrainedModel) -> Probe:
 
 def bytes_per_token(layers: Probe, dtype: torch.dtype) -> int:
     """Bytes of KV that one position takes in all layers, when it is stored as `dtype`."""
-    return sum(slot_bytes(heads, (dim, value_dim), dtype) for _, heads, dim, value_dim in layers.found)
+    return sum(slot_bytes(heads, (dim, value_dim), dtype) for _, heads, dim, value_dim in layers.modules)
 
 
 def make_caches(
@@ -137,10 +137,10 @@ def make_caches(
     Host storage of a CUDA model is pinned, so that it is copied without a detour.
     """
     pinned = device.type == "cpu" and any(
-        parameter.is_cuda for module, *_ in layers.found for parameter in module.parameters()
+        parameter.is_cuda for module, *_ in layers.modules for parameter in module.parameters()
     )
     caches: list[PagedKV] = []
-    for (heads, dim, value_dim), equal in itertools.groupby(layers.found, key=lambda layer: layer[1:]):
+    for (heads, dim, value_dim), equal in itertools.groupby(layers.modules, key=lambda layer: layer[1:]):
         caches += PagedKV.stacked(
             len(list(equal)), pages, page_size, heads, (dim, value_dim), dtype=dtype, device=device, pinned=pinned
         )
@@ -149,5 +149,5 @@ def make_caches(
 
 def attach_caches(layers: Probe, caches: list[PagedKV]) -> None:
     """Give every attention module its layer's storage."""
-    for (module, *_), cache in zip(layers.found, caches, strict=True):
+    for (module, *_), cache in zip(layers.modules, caches, strict=True):
         setattr(module, _CACHE, cache)

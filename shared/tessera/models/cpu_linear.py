@@ -10,9 +10,9 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-LEAST_WEIGHTS = 4096
+MIN_WEIGHTS = 4096
 """Smaller layers stay as they are: a call of oneDNN takes some 15 us."""
-PACKED_FOR = 64
+PACKED_ROWS = 64
 """Rows that the order of weights is chosen for. For one row oneDNN has another, and with that adds up in another order
 for many; with this one a row was the same bits for any number of rows, where it was tried."""
 
@@ -32,7 +32,7 @@ class PackedLinear(nn.Module):
     def __init__(self, layer: nn.Linear) -> None:
         super().__init__()
         self.in_features, self.out_features = layer.in_features, layer.out_features
-        self.packed: torch.Tensor = torch.ops.mkldnn._reorder_linear_weight(layer.weight.detach(), PACKED_FOR)
+        self.packed: torch.Tensor = torch.ops.mkldnn._reorder_linear_weight(layer.weight.detach(), PACKED_ROWS)
         self.gelu = False
         self.register_buffer("bias", None if layer.bias is None else layer.bias.detach(), persistent=False)
 
@@ -74,4 +74,4 @@ def pack_linears(model: nn.Module) -> int:
 
 def _is_packable(layer: nn.Linear) -> bool:
     weight = layer.weight
-    return weight.dtype == torch.float32 and weight.device.type == "cpu" and weight.numel() >= LEAST_WEIGHTS
+    return weight.dtype == torch.float32 and weight.device.type == "cpu" and weight.numel() >= MIN_WEIGHTS

@@ -81,9 +81,9 @@ def require_attention_only(model: PreTrainedModel, layers: attention.Probe, dire
         ModelLoadError: names them.
     """
     expected = model.config.get_text_config().num_hidden_layers
-    if len(layers.found) == expected:
+    if len(layers.modules) == expected:
         return
-    there = {getattr(module, "layer_idx", None) for module, *_ in layers.found}
+    there = {getattr(module, "layer_idx", None) for module, *_ in layers.modules}
     others = sorted(
         {
             type(module).__name__
@@ -93,6 +93,6 @@ def require_attention_only(model: PreTrainedModel, layers: attention.Probe, dire
     )
     kinds = f" (the others are {', '.join(others)})" if others else ""
     raise ModelLoadError(
-        f"{directory}: only {len(layers.found)} of {expected} layers attend through AttentionInterface{kinds}; models "
-        "with linear-attention or recurrent layers are not supported"
+        f"{directory}: only {len(layers.modules)} of {expected} layers attend through AttentionInterface{kinds}; "
+        "models with linear-attention or recurrent layers are not supported"
     )

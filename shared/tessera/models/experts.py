@@ -22,7 +22,7 @@ from tessera_kernels.quantizers import quantize_scaled
 from tessera_kernels.storage.quantized_weight import QuantizedWeight
 from tessera_kernels.storage.scaled_weight import ScaledWeight
 
-TRIED_ROWS = 5
+TRIAL_ROWS = 5
 
 
 @dataclass(frozen=True)
@@ -171,9 +171,9 @@ def _alike(module: nn.Module, parts: ExpertParts) -> bool:
     """Whether what a layer of experts gives for some rows is what `moe` gives."""
     experts, _, features = parts.gate_up_EJD.shape
     random = torch.Generator().manual_seed(0)
-    x_TD = torch.randn(TRIED_ROWS, features, generator=random).to(parts.down_EDF)
-    chosen = torch.stack([torch.randperm(experts, generator=random)[:2] for _ in range(TRIED_ROWS)]).to(x_TD.device)
-    shares = torch.rand(TRIED_ROWS, chosen.shape[1], generator=random).to(x_TD)
+    x_TD = torch.randn(TRIAL_ROWS, features, generator=random).to(parts.down_EDF)
+    chosen = torch.stack([torch.randperm(experts, generator=random)[:2] for _ in range(TRIAL_ROWS)]).to(x_TD.device)
+    shares = torch.rand(TRIAL_ROWS, chosen.shape[1], generator=random).to(x_TD)
     expected = module(x_TD, chosen, shares).float()
     made = Experts(parts, "stored")
     return bool((made(x_TD, chosen, shares).float() - expected).norm() <= 0.02 * expected.norm())

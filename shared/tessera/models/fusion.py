@@ -49,7 +49,7 @@ class RMSNorm(nn.Module):
         return rms_norm(x, self.weight, self.epsilon, offset=self.offset)
 
 
-class Projections(nn.Module):
+class FusedLinear(nn.Module):
     """The product of several layers at once.
 
     Args:
@@ -83,10 +83,10 @@ class Projections(nn.Module):
         return part
 
 
-class Part(nn.Module):
+class FusedSlice(nn.Module):
     """Stands where a layer was, and gives its part of the fused product."""
 
-    def __init__(self, projections: Projections, index: int, layer: nn.Linear) -> None:
+    def __init__(self, projections: FusedLinear, index: int, layer: nn.Linear) -> None:
         super().__init__()
         # Not registered as a child but by the first part, so that its weights are counted once.
         self._projections = [projections]
@@ -149,9 +149,9 @@ def fuse_layers(owner: nn.Module, names: Sequence[str]) -> str:
     layers = [layer for name in names if type(layer := getattr(owner, name, None)) is nn.Linear]
     if len(layers) < max(2, len(names)) or not _alike(layers):
         return ""
-    projections = Projections(layers)
+    projections = FusedLinear(layers)
     for index, (name, layer) in enumerate(zip(names, layers, strict=True)):
-        setattr(owner, name, Part(projections, index, layer))
+        setattr(owner, name, FusedSlice(projections, index, layer))
     return "+".join(names)
 
 

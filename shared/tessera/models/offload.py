@@ -1,9 +1,10 @@
-"""Weights that are kept in the host's memory and come to the device when they are used.
+"""Weights that stay in the host's memory and are copied to the device when they are used.
 
-Blocks of a transformer come one ahead of their turn into one of two slots, over a stream of their own, so that on a GPU
-their way is hidden behind the block that computes. Components that are used once a clip (`Visitors`) come for a call
-and leave after it. What is away is an empty tensor of the device: who asks for its device or dtype gets the right
-answer, and who computes with it gets an error. Does not decide what stays: see `offload_plan`.
+The blocks of a transformer are prefetched one block ahead into one of two slots on the device, over a CUDA stream of
+their own, so that on a GPU the copy overlaps with the block that computes. Components that are used once per clip
+(`OnDemandModules`) are copied for a call and dropped after it. A weight that is not on the device is an empty tensor of
+that device: reading its device or dtype gives the right answer, and computing with it raises an error. Does not decide
+which modules stay on the device: `tessera.diffusion.loading.offload_plan` does.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from typing import Any
 import torch
 from torch import nn
 
-SLOTS = 2
+DEVICE_SLOTS = 2
 """Blocks that are on the device at once: the one that computes and the next one."""
-ALIGNED = 256
+TENSOR_ALIGNMENT_BYTES = 256
 """Bytes: where a tensor in a slot may begin."""
 
 
@@ -41,7 +42,7 @@ def tensors_of(module: nn.Module, *, buffers: bool = True) -> list[torch.Tensor]
     return list(found.values())
 
 
-class Visitors:
+class OnDemandModules:
     """Components that come for each of their calls, one of them at a time.
 
     Args:
@@ -162,7 +163,7 @@ class StreamedBlocks:
         block.register_forward_hook(functools.partial(self._after, own), always_call=True)
         if not self._slots or self._slots[0].memory.nbytes < packed.kept.nbytes:
             self._slots = []
-            for _ in range(SLOTS):
+            for _ in range(DEVICE_SLOTS):
                 self._slots.append(_Slot(torch.empty_like(packed.kept, device=self.place, pin_memory=False)))
 
     def _packed(self, block: nn.Module, following: int) -> _Block:
@@ -170,7 +171,7 @@ class StreamedBlocks:
         places, size = [], 0
         for tensor in tensors:
             places.append(_Place.of(tensor, size))
-            size += -(-tensor.nbytes // ALIGNED) * ALIGNED
+            size += -(-tensor.nbytes // TENSOR_ALIGNMENT_BYTES) * TENSOR_ALIGNMENT_BYTES
         kept = torch.empty(size, dtype=torch.uint8, pin_memory=self._way is not None)
         for tensor, place in zip(tensors, places, strict=True):
             place.within(kept).copy_(tensor.data)

@@ -35,7 +35,7 @@ MIN_WEIGHTS = 16_384
 """Smaller layers stay as they are: packing them would cost more than it saves (routers, gates)."""
 FLOAT_COLUMNS = 16
 """Inputs of a layer that are multiplied in float: those with the largest values."""
-MOST_IN_FLOAT = 0.125
+MAX_FLOAT_SHARE = 0.125
 """Of a layer's inputs."""
 _NOTHING: Mapping[str, torch.Tensor] = MappingProxyType({})
 
@@ -186,5 +186,5 @@ def quantize_int8(model: nn.Module, largest: Mapping[str, torch.Tensor] = _NOTHI
 def _columns(largest_K: torch.Tensor | None) -> torch.Tensor | None:
     if largest_K is None:
         return None
-    count = min(FLOAT_COLUMNS, int(MOST_IN_FLOAT * len(largest_K)))
+    count = min(FLOAT_COLUMNS, int(MAX_FLOAT_SHARE * len(largest_K)))
     return largest_K.topk(count).indices.sort().values

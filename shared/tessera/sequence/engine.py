@@ -15,9 +15,9 @@ import msgspec
 
 from tessera.cache.pages import PageAllocator
 from tessera.cache.prefix import PrefixCache
-from tessera.device.copies import sent
+from tessera.device.copies import to_device
 from tessera.engine.process import failed
-from tessera.engine.stages import Stages
+from tessera.engine.stages import StageTimer
 from tessera.errors import DeadlineError, InternalError, InvalidRequestError
 from tessera.sequence.batch import Batch, Chunk, StepOutput
 from tessera.sequence.embeddings import NOT_FINITE, embedded, pool
@@ -26,7 +26,7 @@ from tessera.sequence.intake import check_tokens, media_ids, request_of
 from tessera.sequence.metrics import metrics_of
 from tessera.sequence.overlap import Flight
 from tessera.sequence.request import SequenceRequest
-from tessera.sequence.runner.protocol import Runner
+from tessera.sequence.runner.protocol import BatchRunner
 from tessera.sequence.sampling.forced_tokens import follow, foresee
 from tessera.sequence.sampling.prompt_logprobs import score_prompts
 from tessera.sequence.sampling.sampler import Sampled, draw
@@ -58,7 +58,7 @@ class SequenceEngine:
 
     def __init__(
         self,
-        runner: Runner,
+        runner: BatchRunner,
         settings: SequenceEngineSettings,
         ready: Ready,
         grammars: Grammars | None = None,
@@ -98,7 +98,7 @@ class SequenceEngine:
         self.integrity_faults = 0
         self.batch_tokens = 0
         """Positions of the last step."""
-        self.stages = Stages("schedule", "encode", "forward", "sample")
+        self.stages = StageTimer("schedule", "encode", "forward", "sample")
         self.overlaps = settings.overlap == "on" or (settings.overlap == "auto" and runner.asynchronous)
         if self.overlaps and self.speculation is not None:
             logger.info("steps do not overlap: guesses continue tokens that are known")
@@ -266,7 +266,7 @@ class SequenceEngine:
         if not rows:
             return None
         if len(rows) < len(sampled):
-            places = sent(rows, logits_RV.device)
+            places = to_device(rows, logits_RV.device)
             logits_RV, likeliest = logits_RV[places], likeliest[places] if likeliest is not None else None
         requests = [sampled[row].request for row in rows]
         flight = Flight(requests, draw(logits_RV, requests, likeliest))

@@ -31,7 +31,7 @@ class ChatTemplate:
 
     def __init__(self, source: str, special_tokens: dict[str, str], with_tools: str | None = None) -> None:
         environment = ImmutableSandboxedEnvironment(
-            trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, _Generation]
+            trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, _GenerationTag]
         )
         environment.filters["tojson"] = _to_json
         environment.globals["raise_exception"] = _raise
@@ -122,7 +122,7 @@ class ChatTemplate:
             return None
 
 
-class _Generation(Extension):
+class _GenerationTag(Extension):
     """`{% generation %}` marks what the assistant wrote, for training; here it is as if it were not there."""
 
     tags = {"generation"}  # noqa: RUF012 - as Jinja declares it

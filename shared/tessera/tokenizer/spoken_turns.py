@@ -23,7 +23,7 @@ class _Named(msgspec.Struct, frozen=True):
     content: str
 
 
-class _TokenizerSettings(msgspec.Struct, frozen=True):
+class _TurnEnds(msgspec.Struct, frozen=True):
     """What `tokenizer_config.json` says of a text's ends."""
 
     bos_token: str | _Named
@@ -43,7 +43,7 @@ class SpokenTurns:
     def __init__(self, directory: Path) -> None:
         self._tokenizer = Tokenizer(directory)
         try:
-            settings = msgspec.json.decode((directory / "tokenizer_config.json").read_bytes(), type=_TokenizerSettings)
+            settings = msgspec.json.decode((directory / "tokenizer_config.json").read_bytes(), type=_TurnEnds)
         except (OSError, msgspec.MsgspecError) as error:
             raise ModelLoadError(f"cannot read the tokenizer in {directory}: {error}") from error
         ends: list[int] = []

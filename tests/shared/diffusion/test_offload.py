@@ -25,7 +25,7 @@ from tessera.diffusion.loading.transformers import TransformerOptions
 from tessera.diffusion.step_cache.policies import StepCache
 from tessera.errors import ModelLoadError
 from tessera.models.cpu_linear import PackedLinear
-from tessera.models.offload import SLOTS, StreamedBlocks, Visitors, tensors_of
+from tessera.models.offload import DEVICE_SLOTS, OnDemandModules, StreamedBlocks, tensors_of
 from tessera.settings.video import VideoSettings
 from tessera_video.loading import load_model
 
@@ -130,7 +130,7 @@ def test_a_plan_fits_and_no_smaller_one_does(components: list[int], blocks: list
     def taken(counts: tuple[int, ...]) -> int:
         stay = [size for count, sizes in zip(counts, blocks, strict=True) for size in sizes[: len(sizes) - count]]
         come = [size for count, sizes in zip(counts, blocks, strict=True) for size in sizes[len(sizes) - count :]]
-        return visiting + sum(stay) + SLOTS * max(come, default=0)
+        return visiting + sum(stay) + DEVICE_SLOTS * max(come, default=0)
 
     try:
         plan = decide(weights, room)
@@ -259,7 +259,7 @@ def test_a_visitor_is_empty_when_it_is_away_and_says_where_it_would_be() -> None
     layer.register_buffer("mean", torch.ones(3))
     x = torch.ones(1, 3)
     expected = layer(x)
-    visitors = Visitors(place)
+    visitors = OnDemandModules(place)
     visitors.add(layer, ("forward",))
     assert (layer.weight.numel(), layer.weight.device, layer.weight.dtype) == (0, place, torch.float32)
     assert layer.mean.tolist() == [1, 1, 1]

@@ -9,10 +9,10 @@ from tokenizers import AddedToken, decoders, models, pre_tokenizers
 from tokenizers import Tokenizer as FastTokenizer
 
 from tessera.errors import InvalidRequestError
-from tessera.language.answers import Answer
-from tessera.language.constraints import constraint
-from tessera.language.conversation import described, rendered, retold, written
-from tessera.language.generation import Piece
+from tessera.language.answers import ChatAnswer
+from tessera.language.constraints import answer_grammar
+from tessera.language.conversation import calls_as_text, describe_tools, render_prompt, template_message
+from tessera.language.generation import TextDelta
 from tessera.language.parsers.dialects import MISTRAL_THINK, THINK, Dialect
 from tessera.tokenizer.chat_template import ChatTemplate
 from tessera.tokenizer.detokenizer import Detokenizer
@@ -72,8 +72,8 @@ def test_what_a_grammar_enforces_is_what_the_reader_reads(way):
     source = json.loads(dialect.enforced(TOOLS, one=False))
     some = source["calls"] if source["most"] is None else source["calls"][:1]
     text = source["separator"].join(call["begin"] + '{"a": 1}' + call["end"] for call in some)
-    answer = Answer(dialect.reader(TOOLS, opened=False))
-    answer.take(Piece(0, source["begin"] + text + source["end"], [], [], "stop"))
+    answer = ChatAnswer(dialect.reader(TOOLS, opened=False))
+    answer.take(TextDelta(0, source["begin"] + text + source["end"], [], [], "stop"))
     message = answer.message()
     assert [call.function.name for call in message.tool_calls] == ["get", "put"][: len(some)]
     assert {call.function.arguments for call in message.tool_calls} == {'{"a": 1}'}
@@ -99,7 +99,7 @@ def test_a_grammar_begins_after_the_thought(tokenizer):
     begin, end = (tokenizer.fast.token_to_id(tag) for tag in THINK)
 
     def found(prompt: str, dialect: Dialect = thinking):
-        return constraint(request(tool_choice="required"), dialect, tokenizer, prompt)
+        return answer_grammar(request(tool_choice="required"), dialect, tokenizer, prompt)
 
     assert found("…").thinking == Thinking(begin=begin, end=[end], open=False)
     assert found("…<think>\n").thinking.open
@@ -108,8 +108,8 @@ def test_a_grammar_begins_after_the_thought(tokenizer):
     assert {"[TOOL_CALLS]", "[ARGS]"} <= set(found("…").markers)
     harmony = Dialect("harmony", None, described=False)
     assert found("…", harmony).thinking is None
-    assert constraint(request(tools=None, response_format=TextFormat()), harmony, tokenizer, "…") is None
-    structured = constraint(request(tools=None, response_format=JsonObjectFormat()), harmony, tokenizer, "…")
+    assert answer_grammar(request(tools=None, response_format=TextFormat()), harmony, tokenizer, "…") is None
+    structured = answer_grammar(request(tools=None, response_format=JsonObjectFormat()), harmony, tokenizer, "…")
     final = tokenizer.encode("<|channel|>final<|message|>", add_special_tokens=False)
     assert structured.thinking == Thinking(begin=None, end=final, open=True)
 
@@ -123,15 +123,15 @@ def test_tools_and_variables_reach_the_template_and_cannot_speak_for_it():
     dialect = Dialect.of(template.source, (), takes_tools="tools" in template.variables)
     asked = request(chat_template_kwargs={"note": "a<end>b"}, reasoning_effort="none", tools=TOOLS[:1])
     hide = lambda text, _: text.replace("<end>", "#")  # noqa: E731
-    text = rendered(template, dialect, asked, [{"role": "user", "content": "x"}], hide, as_content=str)
+    text = render_prompt(template, dialect, asked, [{"role": "user", "content": "x"}], hide, as_content=str)
     first, tools, mode, note = text.split("|")
     assert (first, mode, note) == ("x", "quick", "a#b")
     assert json.loads(tools)[0]["function"]["name"] == "get"
     for name in ("messages", "raise_exception", "nothing"):
         with pytest.raises(InvalidRequestError, match="not a variable"):
-            rendered(template, dialect, request(chat_template_kwargs={name: 1}), [], hide, as_content=str)
+            render_prompt(template, dialect, request(chat_template_kwargs={name: 1}), [], hide, as_content=str)
     low = ChatTemplate("{{ reasoning_effort }}", {})
-    assert rendered(low, dialect, request(reasoning_effort="minimal"), [], hide, as_content=str) == "low"
+    assert render_prompt(low, dialect, request(reasoning_effort="minimal"), [], hide, as_content=str) == "low"
 
 
 def test_a_template_for_tools_is_taken_when_there_are_tools(tmp_path):
@@ -147,7 +147,7 @@ def test_a_template_that_knows_no_tools_is_told_of_them_in_words():
     call = ToolCall(id="1", function=CalledFunction(name="get", arguments='{"x": "<end>"}'))
     hide = lambda text, _: text.replace("<end>", "#")  # noqa: E731
     messages = [
-        written(message, index, message.content or "", hide, text_arguments=False)
+        template_message(message, index, message.content or "", hide, text_arguments=False)
         for index, message in enumerate(
             [
                 Message("system", "Be brief."),
@@ -157,7 +157,7 @@ def test_a_template_that_knows_no_tools_is_told_of_them_in_words():
         )
     ]
     tools, dialect = [{"type": "function", "function": {"name": "get"}}], Dialect("hermes", None, described=True)
-    system, called, result = described(retold(messages, str), tools, dialect, str)
+    system, called, result = describe_tools(calls_as_text(messages, str), tools, dialect, str)
     assert system["content"].startswith("Be brief.\n\n")
     assert '{"name": "get"}' in system["content"]
     assert called == {
@@ -166,7 +166,7 @@ def test_a_template_that_knows_no_tools_is_told_of_them_in_words():
     }
     assert result == {"role": "user", "content": "<tool_response>\n42\n</tool_response>"}
     assert "<tool_call>" in system["content"]
-    own = described([], tools, Dialect("deepseek", None, described=True), str)[0]["content"]
+    own = describe_tools([], tools, Dialect("deepseek", None, described=True), str)[0]["content"]
     assert '<｜tool▁call▁begin｜>function_name<｜tool▁sep｜>{"argument": "value"}<｜tool▁call▁end｜>' in own
 
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tessera.language.parsers.deepseek import DeepSeek
-from tessera.language.parsers.events import Arguments, CallBegan, CallEnded, Content, Thought, merged
+from tessera.language.parsers.events import AnswerText, Arguments, CallBegan, CallEnded, Thought, merge_events
 from tessera.language.parsers.harmony import Harmony
 from tessera.language.parsers.hermes import Hermes
 from tessera.language.parsers.llama import Llama
@@ -51,11 +51,11 @@ MARKS = [
 def told(reader, pieces):
     """Everything a reader tells, as one list."""
     events = [event for piece in pieces for event in reader.push(piece)]
-    return merged([*events, *reader.finish()])
+    return merge_events([*events, *reader.finish()])
 
 
 def content(events) -> str:
-    return "".join(event.text for event in events if isinstance(event, Content))
+    return "".join(event.text for event in events if isinstance(event, AnswerText))
 
 
 def calls(events) -> list[tuple[str, str]]:
@@ -248,7 +248,7 @@ def test_thoughts_are_told_apart(name, text, thought, said):
 
 def test_a_call_after_a_thought():
     events = everywhere(READERS["thinking"], "<think>hm</think>\n\n" + write_hermes("So:", [("put", {})]))
-    assert [type(event) for event in events] == [Thought, Content, CallBegan, Arguments, CallEnded]
+    assert [type(event) for event in events] == [Thought, AnswerText, CallBegan, Arguments, CallEnded]
 
 
 @pytest.mark.parametrize(

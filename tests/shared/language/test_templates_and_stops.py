@@ -14,7 +14,7 @@ from tokenizers import Tokenizer as FastTokenizer
 
 from tessera.errors import ContextLengthError, InvalidRequestError, ModelLoadError
 from tessera.language.stops import StopFinder
-from tessera.language.together import together
+from tessera.language.together import run_bounded
 from tessera.tokenizer.chat_template import ChatTemplate
 from tessera.tokenizer.detokenizer import Detokenizer
 from tessera.tokenizer.literals import Literals
@@ -116,10 +116,10 @@ def test_the_first_failure_ends_the_other_prompts_and_few_run_at_once():
             running.remove(number)
 
     async def main() -> None:
-        assert await together([partial(call, number) for number in range(5)], at_once=2) == [0, 1, 2, 3, 4]
+        assert await run_bounded([partial(call, number) for number in range(5)], at_once=2) == [0, 1, 2, 3, 4]
         assert max(most) == 2
         with pytest.raises(ValueError, match="the sixth"):
-            await together([partial(call, number) for number in range(50)], at_once=3)
+            await run_bounded([partial(call, number) for number in range(50)], at_once=3)
         assert running == []
 
     asyncio.run(main())

@@ -10,7 +10,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from tessera.hub.cards import weight_files
-from tessera.sequence.runner.calibration import FILE, Calibration, calibrate, kept
+from tessera.sequence.runner.calibration import CALIBRATION_FILE, Calibration, calibrate, load_or_calibrate
 from tessera_kernels.storage.paged_kv import PagedKV
 
 
@@ -28,7 +28,7 @@ def directory(tmp_path: Path) -> Path:
 
 def test_it_is_found_once(directory: Path) -> None:
     times: list[int] = []
-    first, second = (kept(directory, "as they are", lambda: find(times)) for _ in range(2))
+    first, second = (load_or_calibrate(directory, "as they are", lambda: find(times)) for _ in range(2))
     assert len(times) == 1
     assert torch.equal(first.inputs["a.b"], second.inputs["a.b"])
     assert [one.tolist() for one in first.keys] == [one.tolist() for one in second.keys]
@@ -36,24 +36,24 @@ def test_it_is_found_once(directory: Path) -> None:
 
 def test_other_weights_or_settings_or_a_damaged_file_are_looked_at_again(directory: Path) -> None:
     times: list[int] = []
-    kept(directory, "these", lambda: find(times))
-    kept(directory, "those", lambda: find(times))
+    load_or_calibrate(directory, "these", lambda: find(times))
+    load_or_calibrate(directory, "those", lambda: find(times))
     assert len(times) == 2
     save_file({"weight": torch.zeros(5)}, directory / "model.safetensors")
-    assert kept(directory, "those", lambda: find(times)).keys[1].max() == 3
+    assert load_or_calibrate(directory, "those", lambda: find(times)).keys[1].max() == 3
     (directory / "config.json").write_text('{"rope_theta": 1}')
-    kept(directory, "those", lambda: find(times))
+    load_or_calibrate(directory, "those", lambda: find(times))
     assert len(times) == 4
-    (directory / FILE).write_bytes((directory / FILE).read_bytes()[:40])
-    kept(directory, "those", lambda: find(times))
+    (directory / CALIBRATION_FILE).write_bytes((directory / CALIBRATION_FILE).read_bytes()[:40])
+    load_or_calibrate(directory, "those", lambda: find(times))
     assert len(times) == 5
-    kept(directory, "those", lambda: find(times))
+    load_or_calibrate(directory, "those", lambda: find(times))
     assert len(times) == 5
 
 
 def test_it_is_no_weight_file_of_the_model(directory: Path) -> None:
-    kept(directory, "", lambda: find([]))
-    assert (directory / FILE).is_file()
+    load_or_calibrate(directory, "", lambda: find([]))
+    assert (directory / CALIBRATION_FILE).is_file()
     assert [path.name for path in weight_files(directory)] == ["model.safetensors"]
 
 
@@ -64,9 +64,9 @@ def test_where_nothing_can_be_written_it_is_found_each_time(directory: Path, mon
     monkeypatch.setattr("tessera.sequence.runner.calibration.save_file", full)
     times: list[int] = []
     for _ in range(2):
-        assert kept(directory, "", lambda: find(times)).inputs["a.b"].tolist() == [0, 1, 2, 3]
+        assert load_or_calibrate(directory, "", lambda: find(times)).inputs["a.b"].tolist() == [0, 1, 2, 3]
     assert len(times) == 2
-    assert not (directory / FILE).exists()
+    assert not (directory / CALIBRATION_FILE).exists()
 
 
 def test_inputs_and_keys_are_looked_at() -> None:

@@ -12,7 +12,7 @@ from tessera.sequence.batch import Batch, Chunk
 from tessera.sequence.request import SequenceRequest
 from tessera.sequence.runner import sequence_runner
 from tessera.sequence.runner.compiled import decoder as compiled_decoder
-from tessera.sequence.runner.compiled.rotary_order import halves
+from tessera.sequence.runner.compiled.rotary_order import half_order
 from tessera.sequence.runner.sequence_runner import SequenceRunner
 from tessera.wire.engine import Sampling
 from tessera_kernels.cpu import instructions as machine
@@ -255,7 +255,7 @@ def test_layers_that_only_look_alike_are_found_out_by_trying(tried, words, direc
     scaled = compiled_decoder._weight_of
     monkeypatch.setattr(compiled_decoder, "_weight_of", lambda norm: scaled(norm) * 1.3)
     if not tried:  # What is compiled is tried once more, all of it.
-        monkeypatch.setattr(compiled_decoder, "try_layers", lambda *_: halves(SMALL["head_dim"]))
+        monkeypatch.setattr(compiled_decoder, "try_layers", lambda *_: half_order(SMALL["head_dim"]))
     made = runner(directory("llama"))
     assert made._compiled is None
     assert words in caplog.text

@@ -15,8 +15,8 @@ from tessera.models import attention
 from tessera.models.decoders import load_decoder
 from tessera.models.fusion import fuse
 from tessera.sequence.runner.compiled import decoder as compiled_decoder
-from tessera.sequence.runner.compiled.decoder import Examined, examine
-from tessera.sequence.runner.compiled.rotary_order import halves, neighbours
+from tessera.sequence.runner.compiled.decoder import Examination, examine
+from tessera.sequence.runner.compiled.rotary_order import half_order, neighbour_order
 from tessera_kernels.cpu import instructions as machine
 
 pytestmark = pytest.mark.skipif(not machine.available(), reason="the processor has no AVX-512 VNNI")
@@ -57,7 +57,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., transformer
     return make
 
 
-def examined(model: transformers.PreTrainedModel) -> Examined:
+def examined(model: transformers.PreTrainedModel) -> Examination:
     layers = attention.probe(model)
     room = {"pages": 1, "page_size": 16, "dtype": torch.float32, "device": torch.device("cpu")}
     return examine(model, layers, attention.make_caches(layers, **room))
@@ -66,18 +66,18 @@ def examined(model: transformers.PreTrainedModel) -> Examined:
 @pytest.mark.parametrize(
     ("name", "changes", "order"),
     [
-        ("llama", {"attention_bias": True, "mlp_bias": True}, halves),
-        ("llama", {"rope_parameters": SCALED}, halves),
-        ("qwen3", {}, halves),
-        ("gemma", {"hidden_activation": "gelu_pytorch_tanh"}, halves),
-        ("helium", {}, neighbours),
-        ("ernie4_5", {}, neighbours),
+        ("llama", {"attention_bias": True, "mlp_bias": True}, half_order),
+        ("llama", {"rope_parameters": SCALED}, half_order),
+        ("qwen3", {}, half_order),
+        ("gemma", {"hidden_activation": "gelu_pytorch_tanh"}, half_order),
+        ("helium", {}, neighbour_order),
+        ("ernie4_5", {}, neighbour_order),
     ],
 )
 def test_what_fits_is_taken_in_the_order_in_which_its_heads_are_rotated(
     name: str, changes: dict[str, Any], order: Callable[[int], torch.Tensor], model: Any
 ) -> None:
-    assert examined(model(name, **changes)).different == ""
+    assert examined(model(name, **changes)).reason == ""
     assert examined(model(name, **changes)).order_D.tolist() == order(DIM).tolist()
 
 
@@ -96,7 +96,7 @@ def test_what_fits_is_taken_in_the_order_in_which_its_heads_are_rotated(
     ],
 )
 def test_what_a_layer_does_beside_is_found(name: str, changes: dict[str, Any], words: str, model: Any) -> None:
-    assert examined(model(name, **changes)).different == words
+    assert examined(model(name, **changes)).reason == words
 
 
 def test_values_and_what_is_between_layers_are_compared_too(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,13 +104,13 @@ def test_values_and_what_is_between_layers_are_compared_too(model: Any, monkeypa
     values = made.model.layers[2].self_attn.v_proj
     with monkeypatch.context() as patch:
         patch.setattr(values, "forward", lambda x, forward=values.forward: forward(x) * 1.01)
-        assert examined(made).different == "layer 2 makes values in another way"
+        assert examined(made).reason == "layer 2 makes values in another way"
     with monkeypatch.context() as patch:
         layer = made.model.layers[1]
         handle = layer.register_forward_pre_hook(lambda _, arguments: (arguments[0] * 1.01, *arguments[1:]))
-        assert examined(made).different == "something is done before layer 1"
+        assert examined(made).reason == "something is done before layer 1"
         handle.remove()
-    assert examined(made).different == ""
+    assert examined(made).reason == ""
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -118,10 +118,10 @@ def test_what_a_layer_adds_may_be_small_beside_what_is_there(dtype: torch.dtype,
     made = model("llama").to(dtype)
     with torch.no_grad():
         made.get_input_embeddings().weight[:, 5] += 200
-    assert examined(made).different == ""
+    assert examined(made).reason == ""
     out = made.model.layers[1].self_attn.o_proj
     out.forward = lambda x, forward=out.forward: forward(x) * 1.2
-    assert examined(made).different == "layer 1 makes something else of what it attended to"
+    assert examined(made).reason == "layer 1 makes something else of what it attended to"
 
 
 def test_heads_that_are_rotated_in_part_are_refused(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,7 +134,7 @@ def test_heads_that_are_rotated_in_part_are_refused(model: Any, monkeypatch: pyt
         return replace(sizes, **wider), *rest
 
     monkeypatch.setattr(compiled_decoder, "_describe", described)
-    assert examined(made).different == "16 of a head's 32 numbers are rotated"
+    assert examined(made).reason == "16 of a head's 32 numbers are rotated"
 
 
 def test_attention_by_a_mask_of_its_own_is_refused_by_name(model: Any) -> None:

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from tessera.sequence.runner.cpu_threads import FIRST_PAUSE_S, PATIENCE, ThreadShare
+from tessera.sequence.runner.cpu_threads import FIRST_PAUSE_S, STALLS_BEFORE_FEWER, ThreadShare
 
 
 class Machine:
@@ -40,20 +40,21 @@ def test_a_step_that_leaves_threads_without_work_is_not_stalled():
     assert machine.share.stalls == 0
     machine = Machine(4)
     assert machine.step(0.95, spared=1) == 3
-    assert [machine.step(0.3, spared=1) for _ in range(PATIENCE)] == [3] * PATIENCE
+    assert [machine.step(0.3, spared=1) for _ in range(STALLS_BEFORE_FEWER)] == [3] * STALLS_BEFORE_FEWER
     assert machine.step(1.0) == 2
 
 
 def test_stalled_steps_halve_the_threads_until_they_are_not_stalled():
     machine = Machine(4)
-    assert [machine.step(0.3) for _ in range(2 * PATIENCE)] == [4] * PATIENCE + [2] * PATIENCE
+    calm, halved = [4] * STALLS_BEFORE_FEWER, [2] * STALLS_BEFORE_FEWER
+    assert [machine.step(0.3) for _ in range(2 * STALLS_BEFORE_FEWER)] == calm + halved
     assert machine.step(1.0) == 1
-    assert machine.share.stalls == 2 * PATIENCE
+    assert machine.share.stalls == 2 * STALLS_BEFORE_FEWER
 
 
 def test_one_that_stalls_now_and_then_changes_nothing():
     machine = Machine(2)
-    assert {machine.step(0.3 if number % PATIENCE else 0.9) for number in range(50)} == {2}
+    assert {machine.step(0.3 if number % STALLS_BEFORE_FEWER else 0.9) for number in range(50)} == {2}
     assert machine.share.stalls > 30
 
 
@@ -68,7 +69,7 @@ def test_all_threads_are_tried_again_ever_more_rarely_while_it_does_not_pay():
 
 def test_when_the_cores_are_free_again_all_threads_come_back_and_stay():
     machine = Machine(2)
-    for _ in range(PATIENCE):
+    for _ in range(STALLS_BEFORE_FEWER):
         machine.step(0.3)
     used = [machine.step(1.0) for _ in range(40)]
     assert used[0] == 1

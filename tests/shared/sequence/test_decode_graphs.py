@@ -291,7 +291,7 @@ def test_inputs_stay_where_they_are_and_padding_never_writes_twice_to_one_place(
             tokens = [dice.randrange(97) for _ in range(length)]
             chunks.append(Chunk(SequenceRequest(str(name), tokens, Sampling(max_tokens=1), pages=pages), length - 1, 1))
         inputs.write(Batch(chunks), size)
-        given = inputs.of(size)
+        given = inputs.view(size)
         assert [tensor.data_ptr() for tensor in inputs.tensors] == addresses
         slots, ragged = given.batch.slots_T.tolist(), given.batch.ragged
         assert len(set(slots)) == size

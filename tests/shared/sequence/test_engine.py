@@ -11,7 +11,7 @@ from tessera.errors import ContextLengthError, InvalidRequestError, ModelLoadErr
 from tessera.sequence.batch import StepOutput
 from tessera.sequence.engine import SequenceEngine
 from tessera.sequence.intake import media_ids
-from tessera.sequence.runner.image_encoder import Features
+from tessera.sequence.runner.image_encoder import ImageFeatures
 from tessera.sequence.runner.sequence_runner import SequenceRunner
 from tessera.sequence.speculation.policy import Speculation
 from tessera.settings.sequence import SequenceEngineSettings
@@ -421,7 +421,7 @@ class StandInEncoder:
         if len(media["pixel_values"].data) == 1:
             raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")
         self.encoded += 1
-        return Features(torch.zeros(0, self.model.config.hidden_size), {})
+        return ImageFeatures(torch.zeros(0, self.model.config.hidden_size), {})
 
     def embed(self, ids_1T, chunks):
         return self.model.get_input_embeddings()(ids_1T)

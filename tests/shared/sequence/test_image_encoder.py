@@ -6,7 +6,7 @@ import pytest
 import torch
 import transformers
 
-from tessera.sequence.runner.image_encoder import unsupported
+from tessera.sequence.runner.image_encoder import why_unsupported
 
 TEXT = {
     "hidden_size": 32,
@@ -28,7 +28,7 @@ def model_of(name: str, **changes):
 def test_one_token_per_feature_is_served():
     tower = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
     model = model_of("idefics3", text_config={"model_type": "llama", **TEXT}, vision_config=tower)
-    assert unsupported(model) is None
+    assert why_unsupported(model) is None
 
 
 @pytest.mark.parametrize(
@@ -41,6 +41,6 @@ def test_one_token_per_feature_is_served():
 def test_positions_and_attention_of_their_own_are_not(name, tower):
     rope = {"rope_type": "default", "mrope_section": [2, 3, 3], "rope_theta": 10000.0}
     text = TEXT | ({"rope_parameters": rope} if name == "qwen2_vl" else {})
-    reason = unsupported(model_of(name, text_config=text, vision_config=tower))
+    reason = why_unsupported(model_of(name, text_config=text, vision_config=tower))
     assert reason is not None
     assert "of their own" in reason

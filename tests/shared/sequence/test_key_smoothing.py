@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tessera.sequence.runner.compiled.key_smoothing import even_keys
+from tessera.sequence.runner.compiled.key_smoothing import smooth_keys
 from tessera_kernels.int8_decoder import Layer, Linear, Sizes
 from tessera_kernels.int8_linear import int8_linear, quantize_weight
 
@@ -55,7 +55,7 @@ def test_scores_stay_and_rounding_costs_less(norms: bool, bias: bool) -> None:
         layer(norms=norms, bias=bias),
     )
     q, k, v = heads_of(before, x_TF)
-    after = even_keys(before, SIZES, k.abs().amax(dim=0))
+    after = smooth_keys(before, SIZES, k.abs().amax(dim=0))
     even_q, even_k, same_v = heads_of(after, x_TF)
     exact = scores(q, k)
     torch.testing.assert_close(scores(even_q, even_k), exact, rtol=1e-4, atol=1e-4 * exact.abs().max().item())
@@ -67,5 +67,5 @@ def test_scores_stay_and_rounding_costs_less(norms: bool, bias: bool) -> None:
 
 def test_without_any_key_the_layer_stays() -> None:
     before = layer(norms=False, bias=False)
-    after = even_keys(before, SIZES, torch.zeros(KV_HEADS, DIM))
+    after = smooth_keys(before, SIZES, torch.zeros(KV_HEADS, DIM))
     torch.testing.assert_close(after.qkv.weight.scale_N, before.qkv.weight.scale_N)

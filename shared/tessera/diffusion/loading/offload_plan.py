@@ -18,7 +18,7 @@ from typing import Any, Literal
 from tessera.diffusion.loading.transformers import QUANTIZED
 from tessera.errors import ModelLoadError
 from tessera.hub.cards import safetensors_header
-from tessera.models.offload import SLOTS
+from tessera.models.offload import DEVICE_SLOTS
 
 Offload = Literal["auto", "none", "encoders", "blocks"]
 WEIGHTS_SHARE = 0.75
@@ -155,7 +155,7 @@ def _resident(weights: Weights, counts: Mapping[str, int]) -> int:
     """Bytes of the blocks that stay, and of the slots for those that come."""
     stay = sum(sum(sizes[: len(sizes) - counts[name]]) for name, sizes in weights.blocks.items())
     come = [size for name, sizes in weights.blocks.items() for size in sizes[len(sizes) - counts[name] :]]
-    return stay + SLOTS * max(come, default=0)
+    return stay + DEVICE_SLOTS * max(come, default=0)
 
 
 def _parts(directory: Path) -> list[str]:

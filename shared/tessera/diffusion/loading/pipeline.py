@@ -26,7 +26,7 @@ from tessera.diffusion.loading.offload_plan import GIB, WEIGHTS_SHARE, Offload, 
 from tessera.diffusion.loading.transformers import TransformerOptions, prepare
 from tessera.diffusion.whole_pipeline import PipelineModel, unsupported
 from tessera.errors import ModelLoadError
-from tessera.models.offload import Visitors
+from tessera.models.offload import OnDemandModules
 
 logger = logging.getLogger(__name__)
 
@@ -163,7 +163,7 @@ def _bring(pipe: Any, plan: Plan, place: torch.device, *, ours: bool) -> None:
             )
         pipe.enable_model_cpu_offload(device=place)
         return
-    visitors = Visitors(place)
+    visitors = OnDemandModules(place)
     for name, component in pipe.components.items():
         if name in plan.visiting:
             # A VAE is asked for its two halves, anything else is called.

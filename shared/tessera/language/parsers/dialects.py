@@ -35,7 +35,7 @@ _MARKERS: Mapping[str, tuple[str, ...]] = {
 }
 
 
-class Reader(Protocol):
+class AnswerParser(Protocol):
     """What reads one answer's text."""
 
     def push(self, text: str) -> list[Event]:
@@ -84,7 +84,7 @@ class Dialect:
             found += _MARKERS[self.calls.removesuffix("_fenced")]
         return found
 
-    def reader(self, tools: list[Tool], *, opened: bool) -> Reader:
+    def reader(self, tools: list[Tool], *, opened: bool) -> AnswerParser:
         """What reads an answer to a request with `tools`, `opened` when the prompt has begun a thought."""
         schemas = {tool.function.name: tool.function.parameters for tool in tools}
         rest: Scanner = Plain()

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Content:
+class AnswerText:
     """Text of the answer."""
 
     text: str
@@ -42,18 +42,18 @@ class CallEnded:
     index: int
 
 
-Event = Content | Thought | CallBegan | Arguments | CallEnded
+Event = AnswerText | Thought | CallBegan | Arguments | CallEnded
 
 
-def merged(events: list[Event]) -> list[Event]:
+def merge_events(events: list[Event]) -> list[Event]:
     """The same events with neighbours of one kind as one, and nothing empty."""
     found: list[Event] = []
     for event in events:
         last = found[-1] if found else None
-        if isinstance(event, Content | Thought | Arguments) and not event.text:
+        if isinstance(event, AnswerText | Thought | Arguments) and not event.text:
             continue
-        if isinstance(event, Content) and isinstance(last, Content):
-            found[-1] = Content(last.text + event.text)
+        if isinstance(event, AnswerText) and isinstance(last, AnswerText):
+            found[-1] = AnswerText(last.text + event.text)
         elif isinstance(event, Thought) and isinstance(last, Thought):
             found[-1] = Thought(last.text + event.text)
         elif isinstance(event, Arguments) and isinstance(last, Arguments) and event.index == last.index:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tessera.language.parsers.events import Content, Event
+from tessera.language.parsers.events import AnswerText, Event
 from tessera.language.parsers.scanner import Scanner, Steps
 
 
@@ -15,4 +15,4 @@ class Plain(Scanner):
 
     def push(self, text: str) -> list[Event]:
         """As `Scanner.push`, at once."""
-        return [Content(text)] if text else []
+        return [AnswerText(text)] if text else []

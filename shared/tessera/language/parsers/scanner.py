@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from typing import TypeVar
 
-from tessera.language.parsers.events import Arguments, CallBegan, CallEnded, Content, Event, merged
+from tessera.language.parsers.events import AnswerText, Arguments, CallBegan, CallEnded, Event, merge_events
 
 T = TypeVar("T")
 Steps = Generator[None, str, T]
@@ -55,7 +55,7 @@ class Scanner:
 
     def content(self, text: str) -> None:
         """Tell content."""
-        self._events.append(Content(text))
+        self._events.append(AnswerText(text))
 
     def begin_call(self, name: str) -> int:
         """Tell that a call has begun, after which nothing of it is given back as content. Returns its index."""
@@ -178,5 +178,5 @@ class Scanner:
             self.content(character)
 
     def _told(self) -> list[Event]:
-        told, self._events = merged(self._events), []
+        told, self._events = merge_events(self._events), []
         return told

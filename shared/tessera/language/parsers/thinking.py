@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from tessera.language.parsers.events import Content, Event, Thought, merged
+from tessera.language.parsers.events import AnswerText, Event, Thought, merge_events
 from tessera.language.parsers.scanner import END, Scanner, Steps
 
 
@@ -45,10 +45,10 @@ class ThinkingFirst:
 
     def finish(self) -> list[Event]:
         """As `Scanner.finish`."""
-        return merged([*self._passed(self._thoughts.finish()), *self._rest.finish()])
+        return merge_events([*self._passed(self._thoughts.finish()), *self._rest.finish()])
 
     def _passed(self, events: list[Event]) -> list[Event]:
         found: list[Event] = []
         for event in events:
-            found += self._rest.push(event.text) if isinstance(event, Content) else [event]
-        return merged(found)
+            found += self._rest.push(event.text) if isinstance(event, AnswerText) else [event]
+        return merge_events(found)

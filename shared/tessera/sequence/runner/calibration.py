@@ -23,7 +23,7 @@ from tessera_kernels.storage.paged_kv import PagedKV
 
 logger = logging.getLogger(__name__)
 
-FILE = ".calibration"
+CALIBRATION_FILE = ".calibration"
 """Safetensors, but without their suffix: it is no weight of the model, and no checksum of its card."""
 _INPUT, _KEY, _OF = "input/", "key/", "of"
 
@@ -62,9 +62,9 @@ def calibrate(model: nn.Module, caches: Sequence[PagedKV], run: Callable[[], obj
     return Calibration(inputs, [_largest_keys(cache) for cache in caches])
 
 
-def kept(directory: Path, settings: str, find: Callable[[], Calibration]) -> Calibration:
+def load_or_calibrate(directory: Path, settings: str, find: Callable[[], Calibration]) -> Calibration:
     """What was found before with the same weights and the same settings, or what `find` does, which is written down."""
-    path, of = directory / FILE, json.dumps([settings, *_files(directory)])
+    path, of = directory / CALIBRATION_FILE, json.dumps([settings, *_files(directory)])
     try:
         with safe_open(path, framework="pt") as file:
             if (file.metadata() or {}).get(_OF) == of:
@@ -74,7 +74,7 @@ def kept(directory: Path, settings: str, find: Callable[[], Calibration]) -> Cal
     except (SafetensorError, OSError) as error:
         logger.warning("%s cannot be read (%s) and is made anew", path, error)
     found = find()
-    new = path.with_name(f"{FILE}.{os.getpid()}")  # others may start with the same model
+    new = path.with_name(f"{CALIBRATION_FILE}.{os.getpid()}")  # others may start with the same model
     try:
         save_file(dict(_packed(found)), new, metadata={_OF: of})
         new.replace(path)

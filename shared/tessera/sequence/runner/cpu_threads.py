@@ -13,36 +13,36 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-STALLED_BELOW = 0.6
+STALLED_CPU_SHARE = 0.6
 """Share of its threads' time that a step must have spent on a CPU. Measured alone on two cores: 0.9 to 1.0; beside
 one busy process: 0.3 to 0.5."""
-SHORTEST_S = 0.005
+MIN_STEP_S = 0.005
 """Shorter steps say nothing: the clock of CPU time is coarse."""
-PATIENCE = 3
+STALLS_BEFORE_FEWER = 3
 """Stalled steps in a row after which fewer threads are used."""
 FIRST_PAUSE_S = 1.0
-LONGEST_PAUSE_S = 30.0
+MAX_PAUSE_S = 30.0
 
 
 class ThreadShare:
     """Chooses the number of threads step by step.
 
     Args:
-        most: threads when nobody else wants the cores.
+        max_threads: threads when nobody else wants the cores.
         set_threads: makes it so for what comes.
         wall, cpu: clocks in seconds; the process's own when not given.
     """
 
     def __init__(
         self,
-        most: int,
+        max_threads: int,
         set_threads: Callable[[int], None],
         *,
         wall: Callable[[], float] = time.perf_counter,
         cpu: Callable[[], float] = time.process_time,
     ) -> None:
-        self.most = most
-        self.threads = most
+        self.max_threads = max_threads
+        self.threads = max_threads
         self.stalls = 0
         self._set_threads = set_threads
         self._wall = wall
@@ -54,28 +54,28 @@ class ThreadShare:
     @contextmanager
     def step(self, spared: int = 0) -> Iterator[None]:
         """Around one step, which leaves `spared` of its threads without work."""
-        if self.threads < self.most and self._wall() >= self._again_at:
-            self._use(self.most)
+        if self.threads < self.max_threads and self._wall() >= self._again_at:
+            self._use(self.max_threads)
         wall, cpu = self._wall(), self._cpu()
         yield
         now = self._wall()
         wall, cpu = now - wall, self._cpu() - cpu
         used = self.threads - spared
-        if used <= 1 or wall < SHORTEST_S:
+        if used <= 1 or wall < MIN_STEP_S:
             return
-        if cpu >= STALLED_BELOW * wall * used:
+        if cpu >= STALLED_CPU_SHARE * wall * used:
             self._in_a_row = 0
-            if self.threads == self.most:
+            if self.threads == self.max_threads:
                 self._pause_s = FIRST_PAUSE_S
             return
         self.stalls += 1
         self._in_a_row += 1
-        if self._in_a_row < PATIENCE:
+        if self._in_a_row < STALLS_BEFORE_FEWER:
             return
         self._in_a_row = 0
-        if self.threads == self.most:
+        if self.threads == self.max_threads:
             self._again_at = now + self._pause_s
-            self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
+            self._pause_s = min(2 * self._pause_s, MAX_PAUSE_S)
         self._use(max(1, self.threads // 2))
 
     def _use(self, threads: int) -> None:

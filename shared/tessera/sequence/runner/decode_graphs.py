@@ -102,11 +102,11 @@ class DecodeGraphs:
     """
 
     def __init__(self, inputs: StaticInputs, compute: Compute, capture: Capture) -> None:
-        self.sizes = padded_sizes(inputs.most)
+        self.sizes = padded_sizes(inputs.max_rows)
         self.replayed = 0
         """Steps that ran as a graph."""
         self._inputs = inputs
-        largest = compute(inputs.of(inputs.most))
+        largest = compute(inputs.view(inputs.max_rows))
         self.logits_NV = torch.empty_like(largest)
         """Of the last step."""
         del largest
@@ -115,19 +115,19 @@ class DecodeGraphs:
             self._graphs[size] = capture.graph(self._step(compute, size))
 
     def _step(self, compute: Compute, size: int) -> Callable[[], None]:
-        given, logits_RV = self._inputs.of(size), self.logits_NV[:size]
+        given, logits_RV = self._inputs.view(size), self.logits_NV[:size]
 
         def run() -> None:
             logits_RV.copy_(compute(given))
 
         return run
 
-    def suits(self, batch: Batch) -> bool:
+    def can_run(self, batch: Batch) -> bool:
         """Whether `run` can compute a batch: its transfers are the caller's."""
-        return len(batch.chunks) <= self._inputs.most and is_decode(batch)
+        return len(batch.chunks) <= self._inputs.max_rows and is_decode(batch)
 
     def run(self, batch: Batch) -> torch.Tensor:
-        """Logits of each chunk of a batch that `suits`, [chunks, V]; valid until the next step."""
+        """Logits of each chunk of a batch that `can_run`, [chunks, V]; valid until the next step."""
         rows = len(batch.chunks)
         size = self.sizes[bisect.bisect_left(self.sizes, rows)]
         self._inputs.write(batch, size)
@@ -141,14 +141,14 @@ def graph_bytes(inputs: StaticInputs, compute: Compute, capture: Capture) -> int
 
     Its logits are there twice: once where they are computed and once where they stay.
     """
-    given = inputs.of(inputs.most)
+    given = inputs.view(inputs.max_rows)
     logits_NV = compute(given)
     kept = logits_NV.nbytes
     del logits_NV
-    return capture.working_bytes(lambda: compute(given)) + kept + GRAPH_BYTES * len(padded_sizes(inputs.most))
+    return capture.working_bytes(lambda: compute(given)) + kept + GRAPH_BYTES * len(padded_sizes(inputs.max_rows))
 
 
-def try_graphs(inputs: StaticInputs, compute: Compute, capture: Capture) -> DecodeGraphs | None:
+def capture_graphs(inputs: StaticInputs, compute: Compute, capture: Capture) -> DecodeGraphs | None:
     """`DecodeGraphs`, or None where they cannot be made: the log says why, and steps run one launch after another."""
     try:
         made = DecodeGraphs(inputs, compute, capture)

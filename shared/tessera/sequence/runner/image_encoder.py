@@ -25,7 +25,7 @@ _DTYPES = frozenset({"float32", "float16", "int64", "int32", "bool", "uint8"})
 
 
 @dataclass(frozen=True)
-class Features:
+class ImageFeatures:
     """Image features of one request, in the order of its image tokens: [image tokens, hidden]."""
 
     rows_ND: torch.Tensor
@@ -47,7 +47,7 @@ def to_tensor(array: Array) -> torch.Tensor:
         raise InvalidRequestError(f"an array does not fit its shape {array.shape}: {error}") from error
 
 
-def unsupported(model: PreTrainedModel) -> str | None:
+def why_unsupported(model: PreTrainedModel) -> str | None:
     """Why spliced features and one position per token would give wrong answers silently; None when they do not."""
     needed = inspect.signature(model.forward).parameters.keys() & {"token_type_ids", "mm_token_type_ids"}
     if needed or hasattr(model.base_model, "get_rope_index"):
@@ -57,7 +57,7 @@ def unsupported(model: PreTrainedModel) -> str | None:
     return None
 
 
-class Encoder:
+class ImageEncoder:
     """The vision part of a loaded vision-language model."""
 
     def __init__(self, model: PreTrainedModel, image_token: int) -> None:
@@ -65,18 +65,18 @@ class Encoder:
         self.image_token = image_token
 
     @classmethod
-    def of(cls, model: PreTrainedModel) -> Encoder | None:
+    def of(cls, model: PreTrainedModel) -> ImageEncoder | None:
         """The encoder of `model`, or None when it has none, or one whose features are not all its decoder needs."""
         token = getattr(model.config, "image_token_id", None)
         if token is None or not hasattr(model, "get_image_features"):
             return None
-        if reason := unsupported(model):
+        if reason := why_unsupported(model):
             logger.warning("%s: images are refused, because %s", type(model).__name__, reason)
             return None
         return cls(model, token)
 
     @torch.inference_mode()
-    def encode(self, token_ids: list[int], media: dict[str, Array]) -> Features:
+    def encode(self, token_ids: list[int], media: dict[str, Array]) -> ImageFeatures:
         """Run the vision tower over a request's images.
 
         Args:
@@ -98,14 +98,14 @@ class Encoder:
             raise InvalidRequestError(
                 f"the prompt has {len(positions)} image tokens, but the images give {rows_ND.shape[0]} features"
             )
-        return Features(rows_ND, {position: row for row, position in enumerate(positions)})
+        return ImageFeatures(rows_ND, {position: row for row, position in enumerate(positions)})
 
     def embed(self, ids_1T: torch.Tensor, chunks: list[Chunk]) -> torch.Tensor:
         """Input embeddings [1, tokens, hidden] of a ragged batch, image features in place."""
         embeds_1TD: torch.Tensor = self.model.get_input_embeddings()(ids_1T).clone()
         offset = 0
         for chunk in chunks:
-            features: Features | None = chunk.request.media
+            features: ImageFeatures | None = chunk.request.media
             if features is not None:
                 inside = [p for p in range(chunk.start, chunk.start + chunk.count) if p in features.positions]
                 if inside:

@@ -5,16 +5,16 @@ from __future__ import annotations
 from typing import Protocol
 
 from tessera.sequence.batch import Batch, StepOutput
-from tessera.sequence.runner.image_encoder import Encoder
+from tessera.sequence.runner.image_encoder import ImageEncoder
 
 
-class Runner(Protocol):
+class BatchRunner(Protocol):
     """What the engine needs of a model; `tessera.sequence.runner.sequence_runner.SequenceRunner` is one."""
 
     pages: int
     page_size: int
     host_pages: int
-    encoder: Encoder | None
+    encoder: ImageEncoder | None
     asynchronous: bool
     """Whether `run` comes back before its batch is computed."""
 

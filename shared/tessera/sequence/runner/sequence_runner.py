@@ -22,11 +22,17 @@ from tessera.models.fusion import FusionReport, fuse
 from tessera.models.quantized import Scheme, quantize
 from tessera.sequence.batch import Batch, Chunk, Likeliest, StepOutput
 from tessera.sequence.request import SequenceRequest
-from tessera.sequence.runner.calibration import Calibration, calibrate, kept
-from tessera.sequence.runner.compiled.decoder import CompiledDecoder, Examined, compile_decoder, examine, spared_threads
+from tessera.sequence.runner.calibration import Calibration, calibrate, load_or_calibrate
+from tessera.sequence.runner.compiled.decoder import (
+    CompiledDecoder,
+    Examination,
+    compile_decoder,
+    examine,
+    spared_threads,
+)
 from tessera.sequence.runner.cpu_threads import ThreadShare
-from tessera.sequence.runner.decode_graphs import Capture, CudaCapture, DecodeGraphs, graph_bytes, try_graphs
-from tessera.sequence.runner.image_encoder import Encoder
+from tessera.sequence.runner.decode_graphs import Capture, CudaCapture, DecodeGraphs, capture_graphs, graph_bytes
+from tessera.sequence.runner.image_encoder import ImageEncoder
 from tessera.sequence.runner.step_inputs import StaticInputs, StepInputs, fresh_inputs
 from tessera.wire.engine import Sampling
 
@@ -83,7 +89,7 @@ class SequenceRunner:
         require_attention_only(self.model, layers, directory)
         self.fusion = fuse(self.model) if fused else FusionReport({})
         logger.info("fused: %s", self.fusion)
-        self.encoder = Encoder.of(self.model)
+        self.encoder = ImageEncoder.of(self.model)
         on_cpu = device.place.type == "cpu"
         weights, stored, examined = self._choose(layers, weights, kv_cache_dtype)
         self._compiled: CompiledDecoder | None = None
@@ -98,7 +104,7 @@ class SequenceRunner:
         found = Calibration({}, [])
         if weights == "int8":
             settings = f"{CALIBRATED} tokens, fused: {fused}, keys: {stored}"
-            found = self._find() if dummy else kept(directory, settings, self._find)
+            found = self._find() if dummy else load_or_calibrate(directory, settings, self._find)
         if weights != "stored":
             logger.info("in %s: %s", weights, quantize(self.model, weights, found.inputs))
         # On a CPU Transformers' own grouped products are the faster ones.
@@ -106,7 +112,7 @@ class SequenceRunner:
             scheme = experts_stored_as(directory) if weights == "stored" else weights
             logger.info("experts in %s: %s", scheme, replace_experts(self.model, scheme))
         if weights == "int8" and on_cpu:
-            different = examined.different
+            different = examined.reason
             if not different:
                 order_D = examined.order_D
                 self._compiled, different = compile_decoder(self.model, layers, self.caches, found.keys, order_D)
@@ -136,24 +142,24 @@ class SequenceRunner:
 
     def _choose(
         self, layers: attention.Probe, weights: Literal["auto", "stored"] | Scheme, kv_cache_dtype: KeyValueType
-    ) -> tuple[Literal["stored"] | Scheme, torch.dtype, Examined]:
+    ) -> tuple[Literal["stored"] | Scheme, torch.dtype, Examination]:
         """What `auto` means here: 8 bits and keys in float16 where a CPU computes whole steps with them."""
         computed = self.device.dtype
         stored = torch.float16 if kv_cache_dtype == "auto" else STORED.get(kv_cache_dtype, computed)
         size = sum(parameter.numel() for parameter in self.model.parameters())
-        examined = Examined(f"it runs on {self.device.place.type}")
+        examined = Examination(f"it runs on {self.device.place.type}")
         if weights == "auto" and size < LARGE:
-            examined = Examined(f"it has {size:,} weights")
+            examined = Examination(f"it has {size:,} weights")
         elif weights in {"auto", "int8"} and self.device.place.type == "cpu":
             page = attention.make_caches(
                 layers, pages=1, page_size=self.page_size, dtype=stored, device=self.device.place
             )
             examined = examine(self.model, layers, page)
         if weights == "auto":
-            if examined.different:
-                logger.info("weights stay as they are stored: %s", examined.different)
-            weights = "stored" if examined.different else "int8"
-        if kv_cache_dtype == "auto" and (weights != "int8" or examined.different):
+            if examined.reason:
+                logger.info("weights stay as they are stored: %s", examined.reason)
+            weights = "stored" if examined.reason else "int8"
+        if kv_cache_dtype == "auto" and (weights != "int8" or examined.reason):
             stored = computed
         return weights, stored, examined
 
@@ -205,7 +211,7 @@ class SequenceRunner:
     @torch.inference_mode()
     def _capture(self, capture: Capture) -> None:
         before = free_bytes(self.device.place)
-        self._graphs = try_graphs(self._static_inputs(self.pages), self._decode, capture)
+        self._graphs = capture_graphs(self._static_inputs(self.pages), self._decode, capture)
         logger.info("graphs of decode steps took %d MiB", (before - free_bytes(self.device.place)) >> 20)
 
     def _find(self) -> Calibration:
@@ -231,7 +237,7 @@ class SequenceRunner:
         What is returned is valid until the next run.
         """
         self._move(batch.transfers)
-        if self._graphs is not None and self._graphs.suits(batch):
+        if self._graphs is not None and self._graphs.can_run(batch):
             return StepOutput(self._graphs.run(batch), None)
         chunks = batch.chunks
         inputs = fresh_inputs(batch, self.page_size, self.device.place)

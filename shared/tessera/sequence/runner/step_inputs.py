@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from tessera.device.copies import sent
+from tessera.device.copies import to_device
 from tessera.models.attention import AttentionBatch
 from tessera.sequence.batch import Batch, Chunk
 from tessera.sequence.request import PENDING
@@ -22,9 +22,9 @@ from tessera_kernels.paged_attention import Ragged
 
 _IDS, _POSITIONS, _SLOTS, _CONTEXTS, _SOURCES = range(5)
 _LINES = 5
-EVERY, FINE = 8, 256
-"""Padded sizes are multiples of `EVERY` up to `FINE` rows, and of twice as many beyond."""
-STAGES = 2
+SIZE_STEP, FINE_MAX_ROWS = 8, 256
+"""Padded sizes are multiples of `SIZE_STEP` up to `FINE_MAX_ROWS` rows, and of twice as many beyond."""
+STAGING_BUFFERS = 2
 """Steps whose inputs may be on their way to a GPU at once."""
 
 
@@ -64,7 +64,7 @@ def fresh_inputs(batch: Batch, page_size: int, device: torch.device) -> StepInpu
         for end, chunk in zip(ends, chunks, strict=True)
         for position in chunk.request.scored(chunk.start, chunk.count)
     ]
-    ids_T = sent(ids, device, torch.long)
+    ids_T = to_device(ids, device, torch.long)
     if batch.pending is not None:
         found = [
             (end - 1, batch.pending.rows[chunk.request])
@@ -72,13 +72,13 @@ def fresh_inputs(batch: Batch, page_size: int, device: torch.device) -> StepInpu
             if ids[end - 1] == PENDING
         ]
         if found:
-            places, rows = (sent([pair[side] for pair in found], device, torch.long) for side in (0, 1))
+            places, rows = (to_device([pair[side] for pair in found], device, torch.long) for side in (0, 1))
             ids_T[places] = batch.pending.tokens_R[rows]
     return StepInputs(
         ids_T[None],
-        sent(positions, device, torch.long)[None],
+        to_device(positions, device, torch.long)[None],
         attention_batch(chunks, page_size, device),
-        sent(sampled + scored, device, torch.long),
+        to_device(sampled + scored, device, torch.long),
         len(sampled),
     )
 
@@ -90,7 +90,7 @@ def attention_batch(chunks: Sequence[Chunk], page_size: int, device: torch.devic
         for chunk in chunks
         for position in range(chunk.start, chunk.start + chunk.count)
     ]
-    return AttentionBatch(sent(slots, device, torch.long), _ragged(chunks, page_size, device))
+    return AttentionBatch(to_device(slots, device, torch.long), _ragged(chunks, page_size, device))
 
 
 def _ragged(chunks: Sequence[Chunk], page_size: int, device: torch.device) -> Ragged:
@@ -101,16 +101,16 @@ def _ragged(chunks: Sequence[Chunk], page_size: int, device: torch.device) -> Ra
     table = torch.from_numpy(pages_BM)
     if device.type == "cuda":
         table = table.pin_memory().to(device, non_blocking=True)
-    context = sent([chunk.start + chunk.count for chunk in chunks], device, torch.long)
+    context = to_device([chunk.start + chunk.count for chunk in chunks], device, torch.long)
     return Ragged(table, context, [chunk.count for chunk in chunks])
 
 
-def padded_sizes(most: int) -> list[int]:
-    """Rows that decode steps of up to `most` sequences are padded to: 1, 2, 4, 8, 16, 24, 32, …, `most`."""
-    small = [size for size in (1, 2, 4) if size < most]
-    fine = range(EVERY, min(most, FINE + 1), EVERY)
-    coarse = range(FINE + 2 * EVERY, most, 2 * EVERY)
-    return [*small, *fine, *coarse, most]
+def padded_sizes(max_rows: int) -> list[int]:
+    """Rows that decode steps of up to `max_rows` sequences are padded to: 1, 2, 4, 8, 16, 24, 32, …, `max_rows`."""
+    small = [size for size in (1, 2, 4) if size < max_rows]
+    fine = range(SIZE_STEP, min(max_rows, FINE_MAX_ROWS + 1), SIZE_STEP)
+    coarse = range(FINE_MAX_ROWS + 2 * SIZE_STEP, max_rows, 2 * SIZE_STEP)
+    return [*small, *fine, *coarse, max_rows]
 
 
 def is_decode(batch: Batch) -> bool:
@@ -126,12 +126,12 @@ def is_decode(batch: Batch) -> bool:
     )
 
 
-class _Stage:
+class _StagingBuffer:
     """Where the host writes a step's inputs, until a GPU has copied them."""
 
-    def __init__(self, most: int, width: int, *, pinned: bool) -> None:
-        self.numbers = torch.empty(_LINES, most, dtype=torch.int64, pin_memory=pinned)
-        self.pages = torch.empty(most * width, dtype=torch.int32, pin_memory=pinned)
+    def __init__(self, max_rows: int, width: int, *, pinned: bool) -> None:
+        self.numbers = torch.empty(_LINES, max_rows, dtype=torch.int64, pin_memory=pinned)
+        self.pages = torch.empty(max_rows * width, dtype=torch.int32, pin_memory=pinned)
         self.copied = torch.cuda.Event() if pinned else None  # type: ignore[no-untyped-call]
 
     def wait(self) -> None:
@@ -149,40 +149,43 @@ class StaticInputs:
     """Inputs of decode steps at places that stay the same.
 
     Args:
-        most: rows.
+        max_rows: rows.
         width: pages that a sequence may have.
         page_size: of the cache.
         padding_page: the first of as many pages as `padding_pages` says, which padding alone writes to.
         device: of the model.
     """
 
-    def __init__(self, most: int, *, width: int, page_size: int, padding_page: int, device: torch.device) -> None:
-        self.most, self.page_size = most, page_size
-        rows = torch.arange(most)
+    def __init__(self, max_rows: int, *, width: int, page_size: int, padding_page: int, device: torch.device) -> None:
+        self.max_rows, self.page_size = max_rows, page_size
+        rows = torch.arange(max_rows)
         self._padding_page_N = padding_page + rows // page_size
         # Nothing is stored twice at one place, not by padding either.
         lines = [0 * rows, 0 * rows, padding_page * page_size + rows, 0 * rows + 1, 0 * rows - 1]
         self._padding_LN = torch.stack(lines)
         self._numbers_LN = self._padding_LN.to(device, copy=True)
-        self._pages = torch.zeros(most * width, dtype=torch.int32, device=device)
-        self._table_NM = torch.zeros(most, width, dtype=torch.int32, device=device)
+        self._pages = torch.zeros(max_rows * width, dtype=torch.int32, device=device)
+        self._table_NM = torch.zeros(max_rows, width, dtype=torch.int32, device=device)
         self._table_NM[:, 0] = self._padding_page_N
         self._rows_N = rows.to(device)
         self._stages = itertools.cycle(
-            [_Stage(most, width, pinned=device.type == "cuda") for _ in range(STAGES if device.type == "cuda" else 1)]
+            [
+                _StagingBuffer(max_rows, width, pinned=device.type == "cuda")
+                for _ in range(STAGING_BUFFERS if device.type == "cuda" else 1)
+            ]
         )
 
     @staticmethod
-    def padding_pages(most: int, page_size: int) -> int:
-        """Pages that padding of up to `most` rows writes to."""
-        return -(-most // page_size)
+    def padding_pages(max_rows: int, page_size: int) -> int:
+        """Pages that padding of up to `max_rows` rows writes to."""
+        return -(-max_rows // page_size)
 
     @property
     def tensors(self) -> list[torch.Tensor]:
-        """What `of` is made of."""
+        """Tensors that `view` cuts."""
         return [self._numbers_LN, self._table_NM, self._rows_N]
 
-    def of(self, size: int) -> StepInputs:
+    def view(self, size: int) -> StepInputs:
         """The first `size` rows: always the same memory, whatever is written to it."""
         numbers = self._numbers_LN
         ragged = Ragged(self._table_NM[:size], numbers[_CONTEXTS, :size], [1] * size)

@@ -10,7 +10,7 @@ import secrets
 
 import torch
 
-from tessera.device.copies import sent
+from tessera.device.copies import to_device
 from tessera.sequence.request import SequenceRequest
 
 _GAMMA = 0x9E3779B97F4A7C15
@@ -40,7 +40,7 @@ def gumbel(keys: list[int], ids_RK: torch.Tensor) -> torch.Tensor:
         keys: of each row, by `key_of`.
         ids_RK: token ids, int64; [1, K] where they are the same in every row.
     """
-    key_R1 = sent(keys, ids_RK.device, torch.int64)[:, None]
+    key_R1 = to_device(keys, ids_RK.device, torch.int64)[:, None]
     bits_RK = _mixed_tensor(key_R1 + (ids_RK + 1) * _signed(_GAMMA))
     uniform_RK = _shifted(bits_RK, 64 - _BITS).double() * 2.0**-_BITS
     exponential_RK = -torch.log1p(-uniform_RK)

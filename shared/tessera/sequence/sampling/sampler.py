@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
-from tessera.device.copies import Readback, sent
+from tessera.device.copies import Readback, to_device
 from tessera.sequence.batch import Likeliest
 from tessera.sequence.grammar.matcher import allowed, fill_alone
 from tessera.sequence.request import SequenceRequest
@@ -84,7 +84,7 @@ def draw(logits_RV: torch.Tensor, requests: list[SequenceRequest], likeliest: Li
     tokens_R = adjusted_RV.argmax(dim=-1)
     random = [row for row, request in enumerate(requests) if _sampling(request).temperature >= GREEDY_BELOW]
     if random:
-        rows = sent(random, raw_RV.device)
+        rows = to_device(random, raw_RV.device)
         tokens_R[rows] = _draw(adjusted_RV[rows], [requests[row] for row in random])
     return Drawn(tokens_R, finite_R, _scores(raw_RV, tokens_R, requests))
 
@@ -137,8 +137,8 @@ def _adjust(logits_V: torch.Tensor, request: SequenceRequest) -> None:
         used, counts = torch.unique(output, return_counts=True)
         logits_V[used] -= sampling.presence_penalty + sampling.frequency_penalty * counts
     if sampling.logit_bias:
-        ids = sent(list(sampling.logit_bias), logits_V.device)
-        logits_V[ids] += sent(list(sampling.logit_bias.values()), logits_V.device)
+        ids = to_device(list(sampling.logit_bias), logits_V.device)
+        logits_V[ids] += to_device(list(sampling.logit_bias.values()), logits_V.device)
 
 
 def _mask(logits_RV: torch.Tensor, requests: list[SequenceRequest]) -> torch.Tensor:
@@ -165,19 +165,19 @@ def _draw(logits_RV: torch.Tensor, requests: list[SequenceRequest]) -> torch.Ten
     """Sample rows that are not greedy, [rows]."""
     samplings = [_sampling(request) for request in requests]
     keys = [key_of(request) for request in requests]
-    temperature_R1 = sent([s.temperature for s in samplings], logits_RV.device)[:, None]
+    temperature_R1 = to_device([s.temperature for s in samplings], logits_RV.device)[:, None]
     logits_RV = logits_RV / temperature_R1
     tokens_R = torch.empty(len(requests), dtype=torch.int64, device=logits_RV.device)
     rest = [row for row, sampling in enumerate(samplings) if not filters.is_narrow(sampling)]
     few = [row for row, sampling in enumerate(samplings) if filters.is_narrow(sampling)]
     if few:
-        few_F = sent(few, logits_RV.device)
+        few_F = to_device(few, logits_RV.device)
         ids_FK, kept_FK, complete_F = filters.narrow(logits_RV[few_F], [samplings[row] for row in few])
         chosen_F1 = (kept_FK + gumbel([keys[row] for row in few], ids_FK)).argmax(dim=-1, keepdim=True)
         tokens_R[few_F] = ids_FK.gather(1, chosen_F1)[:, 0]
         rest += [row for row, complete in zip(few, complete_F.tolist(), strict=True) if not complete]
     if rest:
-        rest_W = sent(rest, logits_RV.device)
+        rest_W = to_device(rest, logits_RV.device)
         kept_WV = filters.whole(logits_RV[rest_W], [samplings[row] for row in rest])
         ids_1V = torch.arange(logits_RV.shape[-1], device=logits_RV.device)[None]
         tokens_R[rest_W] = (kept_WV + gumbel([keys[row] for row in rest], ids_1V)).argmax(dim=-1)
@@ -189,7 +189,7 @@ def _scores(raw_RV: torch.Tensor, tokens_R: torch.Tensor, requests: list[Sequenc
     wanted = [row for row, request in enumerate(requests) if _sampling(request).logprobs is not None]
     scores: list[_Score | None] = [None] * len(requests)
     if wanted:
-        rows = sent(wanted, raw_RV.device)
+        rows = to_device(wanted, raw_RV.device)
         logprob_WV = torch.log_softmax(raw_RV[rows], dim=-1)
         chosen_W = logprob_WV.gather(1, tokens_R[rows, None])[:, 0]
         for index, row in enumerate(wanted):

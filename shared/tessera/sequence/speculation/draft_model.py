@@ -17,7 +17,7 @@ import msgspec
 from tessera.cache.pages import PageAllocator
 from tessera.sequence.batch import Batch, Chunk
 from tessera.sequence.request import SequenceRequest
-from tessera.sequence.runner.protocol import Runner
+from tessera.sequence.runner.protocol import BatchRunner
 from tessera.sequence.sampling.sampler import sample
 
 logger = logging.getLogger(__name__)
@@ -41,7 +41,7 @@ class DraftModel:
         vocabulary: token ids of the target model; a guess beyond them is none.
     """
 
-    def __init__(self, runner: Runner, *, max_tokens: int, vocabulary: int) -> None:
+    def __init__(self, runner: BatchRunner, *, max_tokens: int, vocabulary: int) -> None:
         self.runner = runner
         self.allocator = PageAllocator(runner.pages, runner.page_size)
         self._max_tokens = max_tokens

@@ -16,27 +16,27 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from tessera.models.attention import AttentionBatch, AttentionOptions, Probe
-from tessera.models.fusion import Part, RMSNorm
+from tessera.models.fusion import FusedSlice, RMSNorm
 from tessera.models.quantized import Int8Linear
 from tessera.sequence.batch import Likeliest
-from tessera.sequence.runner.compiled.key_smoothing import even_keys
-from tessera.sequence.runner.compiled.rotary_order import reordered, rotations
+from tessera.sequence.runner.compiled.key_smoothing import smooth_keys
+from tessera.sequence.runner.compiled.rotary_order import reorder, rotations
 from tessera.sequence.runner.compiled.trial import try_layers
 from tessera_kernels.int8_decoder import Activation, Decoder, Layer, Linear, Sizes, why_not
 from tessera_kernels.int8_linear import Int8Weight
 from tessera_kernels.paged_attention import Ragged
 from tessera_kernels.storage.paged_kv import PagedKV
 
-TRIED_TOKENS = 24
-FARTHEST = 0.05
+TRIAL_TOKENS = 24
+MAX_LOGIT_DIFFERENCE = 0.05
 """Relative root-mean-square difference of logits. Rounding that falls to the other side costs 0.01: so far apart are a
 model's own logits when its inputs change by 1e-7."""
-FEW_ROWS = 4
+MEMORY_BOUND_MAX_ROWS = 4
 DOWN_GROUP = 128
 """Inputs of the product behind the gate that share a step. What a gate lets through is uneven: of all roundings theirs
 cost the most. Perplexity of SmolLM2-135M over 20,000 tokens is 1.0040 to 1.0047 times that in float32 (`make bench
 ARGS=quality`; what falls to the other side moves it as much), with one step for a row 1.0087 times."""
-TABLE = 8192
+ROTARY_TABLE_POSITIONS = 8192
 """Positions whose rotation is computed once."""
 STATIC_ROTARY = {"default", "linear", "llama3", "yarn"}
 """Rotary embeddings that are the same however long a sequence becomes."""
@@ -59,7 +59,7 @@ def spared_threads(rows: int) -> int:
     Such a step waits for memory, which one thread less reads as fast; and threads that wait for each other hold the
     cores that the service needs to carry the tokens away.
     """
-    return 1 if rows <= FEW_ROWS else 0
+    return 1 if rows <= MEMORY_BOUND_MAX_ROWS else 0
 
 
 class CompiledDecoder:
@@ -116,28 +116,28 @@ class CompiledDecoder:
     def _rotations(self, position_1T: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Cosines and sines of the tokens' positions, float32 [T, D]."""
         most = int(position_1T.max()) + 1
-        if most > TABLE or getattr(self._rotary, "rope_type", None) not in STATIC_ROTARY:
+        if most > ROTARY_TABLE_POSITIONS or getattr(self._rotary, "rope_type", None) not in STATIC_ROTARY:
             return rotations(self._rotary, position_1T)
         if self._rotary_table is None:
-            self._rotary_table = rotations(self._rotary, torch.arange(TABLE)[None])
+            self._rotary_table = rotations(self._rotary, torch.arange(ROTARY_TABLE_POSITIONS)[None])
         cosine_PD, sine_PD = self._rotary_table
         return cosine_PD[position_1T[0]], sine_PD[position_1T[0]]
 
 
 @dataclass(frozen=True)
-class Examined:
+class Examination:
     """What was found out about a model whose weights are not rounded yet.
 
     Attributes:
-        different: what keeps it from being run as one compiled step; empty when nothing does.
+        reason: what keeps it from being run as one compiled step; empty when nothing does.
         order_D: see `rotary_order`.
     """
 
-    different: str
+    reason: str
     order_D: torch.Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.int64))
 
 
-def examine(model: PreTrainedModel, layers: Probe, caches: Sequence[PagedKV]) -> Examined:
+def examine(model: PreTrainedModel, layers: Probe, caches: Sequence[PagedKV]) -> Examination:
     """Whether a model, fused and with our attention, can be run as one compiled step when it is in 8 bits.
 
     Args:
@@ -148,11 +148,11 @@ def examine(model: PreTrainedModel, layers: Probe, caches: Sequence[PagedKV]) ->
     try:
         sizes, parts, norm, head = _describe(model, layers)
     except _DifferentError as error:
-        return Examined(str(error))
+        return Examination(str(error))
     if reason := why_not(sizes, parts, head, caches):
-        return Examined(reason)
+        return Examination(reason)
     tried = try_layers(model, sizes, parts, _weight_of(norm), head)
-    return Examined(tried) if isinstance(tried, str) else Examined("", tried)
+    return Examination(tried) if isinstance(tried, str) else Examination("", tried)
 
 
 def compile_decoder(
@@ -168,7 +168,7 @@ def compile_decoder(
         model: on a CPU, fused and in 8 bits. Its own layers' weights are freed when they are no longer needed.
         layers: from a probe.
         caches: attached to it.
-        largest_keys: of each layer: see `even_keys`.
+        largest_keys: of each layer: see `smooth_keys`.
         order_D: from `examine`, before weights were rounded.
     """
     try:
@@ -180,12 +180,12 @@ def compile_decoder(
     linears = [linear for part in parts for linear in (part.qkv, part.out, part.gate_up, part.down)]
     if any(linear.weight.weight_KN.dtype != torch.int8 for linear in [*linears, head]):
         return None, "some of its layers are too small to be kept in 8 bits"
-    parts = [reordered(part, sizes, order_D) for part in parts]
+    parts = [reorder(part, sizes, order_D) for part in parts]
     if caches[0].key_PSHD.dtype == torch.int8:
         largest_HD = [largest[:, order_D] for largest in largest_keys]
-        parts = [even_keys(part, sizes, largest) for part, largest in zip(parts, largest_HD, strict=True)]
+        parts = [smooth_keys(part, sizes, largest) for part, largest in zip(parts, largest_HD, strict=True)]
     made = CompiledDecoder(model, Decoder(sizes, parts, _weight_of(norm), head, caches))
-    if (far := _distance(model, made, caches)) > FARTHEST:
+    if (far := _distance(model, made, caches)) > MAX_LOGIT_DIFFERENCE:
         return None, f"its layers compute something else: logits differ by {far:.3f}"
     for module in model.get_decoder().layers.modules():
         if isinstance(module, Int8Linear):
@@ -202,9 +202,9 @@ def _describe(model: PreTrainedModel, layers: Probe) -> tuple[Sizes, list[Layer]
     blocks, norm = getattr(decoder, "layers", None), getattr(decoder, "norm", None)
     if not isinstance(blocks, nn.ModuleList) or not isinstance(norm, RMSNorm) or not hasattr(decoder, "rotary_emb"):
         raise _DifferentError("it is not a row of layers with rotary positions and one norm behind them")
-    if len(blocks) != len(layers.found):
-        raise _DifferentError(f"{len(blocks)} layers, but {len(layers.found)} attend")
-    attending = {module: (shape, one) for (module, *shape), one in zip(layers.found, layers.options, strict=True)}
+    if len(blocks) != len(layers.modules):
+        raise _DifferentError(f"{len(blocks)} layers, but {len(layers.modules)} attend")
+    attending = {module: (shape, one) for (module, *shape), one in zip(layers.modules, layers.options, strict=True)}
     made = [_layer(block, attending) for block in blocks]
     if len({sizes for sizes, _ in made}) != 1:
         raise _DifferentError("its layers are not all of one shape")
@@ -259,9 +259,9 @@ def _head_norm(attention: nn.Module, name: str, sizes: Sizes) -> torch.Tensor | 
 def _fused(owner: nn.Module, names: Sequence[str]) -> Linear:
     parts = [getattr(owner, name, None) for name in names]
     first = parts[0]
-    if not all(isinstance(part, Part) and part.index == index for index, part in enumerate(parts)):
+    if not all(isinstance(part, FusedSlice) and part.index == index for index, part in enumerate(parts)):
         raise _DifferentError(f"{' and '.join(names)} are not one product")
-    assert isinstance(first, Part)
+    assert isinstance(first, FusedSlice)
     if len(first.projections.widths) != len(names):
         raise _DifferentError(f"more than {' and '.join(names)} are one product")
     return _linear(first.projections.linear)
@@ -285,7 +285,7 @@ def _weight_of(norm: RMSNorm) -> torch.Tensor:
 def _distance(model: PreTrainedModel, made: CompiledDecoder, caches: Sequence[PagedKV]) -> float:
     """How far the logits of some random tokens are from the model's own, relative to these."""
     page_size = caches[0].key_PSHD.shape[1]
-    count = min(TRIED_TOKENS, len(caches[0].key_PSHD) * page_size)
+    count = min(TRIAL_TOKENS, len(caches[0].key_PSHD) * page_size)
     vocabulary = model.get_input_embeddings().num_embeddings
     ids_1T = torch.randint(vocabulary, (1, count), generator=torch.Generator().manual_seed(0))
     position_1T = torch.arange(count)[None]

@@ -17,17 +17,17 @@ from torch import nn
 from tessera_kernels.int8_decoder import Layer, Linear, Sizes
 
 
-def halves(dim: int) -> torch.Tensor:
+def half_order(dim: int) -> torch.Tensor:
     """The order in which a head's numbers are GPT-NeoX's where they already are; int64 [D]."""
     return torch.arange(dim)
 
 
-def neighbours(dim: int) -> torch.Tensor:
+def neighbour_order(dim: int) -> torch.Tensor:
     """The order in which they are where neighbours are turned into each other; int64 [D]."""
     return torch.arange(dim).view(-1, 2).t().reshape(-1)
 
 
-ORDERS = (halves, neighbours)
+ORDERS = (half_order, neighbour_order)
 
 
 def rotations(rotary: nn.Module, position_1T: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -36,13 +36,13 @@ def rotations(rotary: nn.Module, position_1T: torch.Tensor) -> tuple[torch.Tenso
     return cosine_1TD[0].float().contiguous(), sine_1TD[0].float().contiguous()
 
 
-def turned(x: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor) -> torch.Tensor:
+def rotate(x: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor) -> torch.Tensor:
     """Heads [..., D] rotated in GPT-NeoX's way."""
     first, second = x.chunk(2, dim=-1)
     return x * cosine + torch.cat([-second, first], dim=-1) * sine
 
 
-def reordered(layer: Layer, sizes: Sizes, order_D: torch.Tensor) -> Layer:
+def reorder(layer: Layer, sizes: Sizes, order_D: torch.Tensor) -> Layer:
     """The layer with the numbers of its queries and keys in an order."""
     count, dim = sizes.heads + sizes.kv_heads, sizes.head_dim
     order_C = (torch.arange(count)[:, None] * dim + order_D).reshape(-1)

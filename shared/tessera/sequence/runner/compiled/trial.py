@@ -19,19 +19,19 @@ from torch.nn.functional import gelu, silu
 from transformers import PreTrainedModel
 
 from tessera.models.attention import Probe
-from tessera.sequence.runner.compiled.rotary_order import ORDERS, rotations, turned
+from tessera.sequence.runner.compiled.rotary_order import ORDERS, rotate, rotations
 from tessera_kernels.int8_decoder import Layer, Linear, Sizes
 
-TRIED = 8
+TRIAL_TOKENS = 8
 """Tokens."""
-FARTHEST = 1e-4
+MAX_DIFFERENCE = 1e-4
 """Relative root-mean-square difference of a model that computes in float32; sums in another order cost under 1e-6."""
-FARTHEST_IN_16_BITS = 0.01
+MAX_DIFFERENCE_16_BIT = 0.01
 """Of one in bfloat16 or float16; SmolLM2 in bfloat16 differs by up to 0.004."""
 
 
 @dataclass(frozen=True)
-class _Watch(Probe):
+class _RecordingProbe(Probe):
     """Stands for attention: keeps what each layer hands to it, and answers with random numbers."""
 
     handed: list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]] = field(default_factory=list)
@@ -77,27 +77,32 @@ def try_layers(
         The order of a head's numbers in which they are rotated (`rotary_order`), int64 [D]; or what is different.
     """
     decoder = model.get_decoder()
-    last = int(getattr(model.config.get_text_config(), "max_position_embeddings", TRIED)) - 1
+    last = int(getattr(model.config.get_text_config(), "max_position_embeddings", TRIAL_TOKENS)) - 1
     # The first ones, then far ones.
     position_1T = torch.tensor(
-        [[*range(TRIED // 2), *(last * part // TRIED for part in range(TRIED // 2 + 1, TRIED + 1))]]
+        [
+            [
+                *range(TRIAL_TOKENS // 2),
+                *(last * part // TRIAL_TOKENS for part in range(TRIAL_TOKENS // 2 + 1, TRIAL_TOKENS + 1)),
+            ]
+        ]
     )
     vocabulary = model.get_input_embeddings().num_embeddings
-    ids_1T = torch.randint(vocabulary, (1, TRIED), generator=torch.Generator().manual_seed(0))
-    watch = _Watch([])
+    ids_1T = torch.randint(vocabulary, (1, TRIAL_TOKENS), generator=torch.Generator().manual_seed(0))
+    watch = _RecordingProbe([])
     handles = [handle for block in decoder.layers for handle in watch.watch(block)]
     try:
         logits_TN = model(
             input_ids=ids_1T,
             position_ids=position_1T,
             use_cache=False,
-            logits_to_keep=torch.arange(TRIED),
+            logits_to_keep=torch.arange(TRIAL_TOKENS),
             tessera_batch=watch,
         ).logits[0]
     finally:
         for handle in handles:
             handle.remove()
-    bound = FARTHEST if model.dtype == torch.float32 else FARTHEST_IN_16_BITS
+    bound = MAX_DIFFERENCE if model.dtype == torch.float32 else MAX_DIFFERENCE_16_BIT
     step = torch.finfo(model.dtype).eps
 
     def same(got: torch.Tensor, expected: torch.Tensor, room: torch.Tensor | float = 0.0) -> bool:
@@ -118,7 +123,7 @@ def try_layers(
         both_THD, ours_THD = _heads(x_TC, layer, sizes)
         theirs_THD = torch.cat([query_THD, key_THD], dim=1)
         rotation = (cosine_TD[:, None], sine_TD[:, None])
-        orders = [order for order in orders if same(turned(both_THD[..., order], *rotation), theirs_THD[..., order])]
+        orders = [order for order in orders if same(rotate(both_THD[..., order], *rotation), theirs_THD[..., order])]
         if not orders:
             return f"layer {number} makes queries and keys in another way"
         if not same(ours_THD, value_THD):
