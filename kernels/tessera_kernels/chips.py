@@ -20,7 +20,7 @@ class Chip:
         arch: what that back end calls it.
         warp: threads of a warp.
         shared: bytes of shared memory that one program may take.
-        units: multiprocessors of its usual device.
+        multiprocessors: multiprocessors of its usual device.
     """
 
     name: str
@@ -28,7 +28,7 @@ class Chip:
     arch: int | str
     warp: int
     shared: int
-    units: int
+    multiprocessors: int
 
     @property
     def capability(self) -> int:
@@ -64,10 +64,10 @@ def chip_of(device: torch.device) -> Chip:
     return CHIPS["sm_80"] if (major, minor) == (8, 0) else CHIPS["sm_89"]
 
 
-def units_of(device: torch.device) -> int:
+def multiprocessors_of(device: torch.device) -> int:
     """How many multiprocessors the device has."""
     if device.type != "cuda":
-        return CHIPS["sm_90"].units
+        return CHIPS["sm_90"].multiprocessors
     return int(torch.cuda.get_device_properties(device).multi_processor_count)
 
 

@@ -1,7 +1,7 @@
-"""Which implementation of an op runs: a candidate answers whether it can, and if not, why.
+"""Which implementation of an op runs: each implementation states whether it supports given tensors, and if not, why.
 
-An op's public function asks its candidates in order of speed and falls back to its reference, which always can.
-Triton can be turned off for the whole process, to compare or to go round a fault: see `without_triton`.
+The public function of an op asks its implementations, the fastest first, and falls back to its reference, which
+supports everything. `disable_triton` turns Triton off for the whole process, to compare results or to avoid a fault.
 """
 
 from __future__ import annotations
@@ -15,50 +15,56 @@ HAS_TRITON = find_spec("triton") is not None
 
 
 @dataclass(frozen=True)
-class Answer:
-    """Whether a candidate can compute something; the reason is for people, and empty when it can."""
+class Support:
+    """Whether an implementation can compute an op on given tensors.
+
+    Attributes:
+        ok: whether it can.
+        reason: why it cannot, for people; empty if it can.
+    """
 
     ok: bool
     reason: str = ""
 
 
-YES = Answer(ok=True)
+SUPPORTED = Support(ok=True)
 
 
-def no(reason: str) -> Answer:
-    """A candidate cannot, because of `reason`."""
-    return Answer(ok=False, reason=reason)
+def unsupported(reason: str) -> Support:
+    """An implementation that cannot compute the op because of `reason`."""
+    return Support(ok=False, reason=reason)
 
 
-_off = ""
+_disabled_because = ""
 _interpreted = False
 
 
-def without_triton(reason: str) -> None:
-    """From now on `triton_on` answers no, with `reason`; empty turns Triton on again."""
-    global _off  # noqa: PLW0603 (one switch for the process)
-    _off = reason
+def disable_triton(reason: str) -> None:
+    """Let `triton_support` refuse all tensors from now on, with `reason`; an empty reason turns Triton on again."""
+    global _disabled_because  # noqa: PLW0603 (one switch for the process)
+    _disabled_because = reason
 
 
 def interpret_on_cpu(on: bool) -> None:
-    """From now on tensors on a CPU are for Triton too: for tests of whole models in its interpreter.
+    """Let Triton compute on CPU tensors too, to test whole models in Triton's interpreter.
 
     Args:
-        on: whether; the kernels must have been imported under `TRITON_INTERPRET=1`.
+        on: whether CPU tensors are supported from now on; the kernels must have been imported under
+            `TRITON_INTERPRET=1`.
     """
     global _interpreted  # noqa: PLW0603 (one switch for the process)
     _interpreted = on
 
 
-def triton_on(*tensors: torch.Tensor | None) -> Answer:
-    """Whether Triton can compute on these tensors: it is installed, and all of them are on one GPU."""
-    if _off:
-        return no(_off)
+def triton_support(*tensors: torch.Tensor | None) -> Support:
+    """Whether Triton can compute on these tensors: Triton is installed, and all of them are on one GPU."""
+    if _disabled_because:
+        return unsupported(_disabled_because)
     if not HAS_TRITON:
-        return no("Triton is not installed")
+        return unsupported("Triton is not installed")
     devices = {tensor.device for tensor in tensors if tensor is not None}
     if any(device.type != "cuda" for device in devices) and not _interpreted:
-        return no(f"not on a GPU: {', '.join(sorted(map(str, devices)))}")
+        return unsupported(f"not on a GPU: {', '.join(sorted(map(str, devices)))}")
     if len(devices) > 1:
-        return no(f"on several devices: {', '.join(sorted(map(str, devices)))}")
-    return YES
+        return unsupported(f"on several devices: {', '.join(sorted(map(str, devices)))}")
+    return SUPPORTED

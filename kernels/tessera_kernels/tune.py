@@ -20,7 +20,7 @@ from multiprocessing import get_context
 import torch
 
 from tessera_kernels import tuning
-from tessera_kernels.bench.cases import Choice, Config, choices_of, measured_ops
+from tessera_kernels.bench.cases import LaunchConfig, TuningChoice, choices_of, measured_ops
 from tessera_kernels.bench.measure import timed
 from tessera_kernels.dispatch import HAS_TRITON
 
@@ -85,11 +85,11 @@ def run_all(op: str, index: int) -> None:
             continue
 
 
-def fastest(choice: Choice, device: torch.device) -> tuple[Config, float] | None:
+def fastest(choice: TuningChoice, device: torch.device) -> tuple[LaunchConfig, float] | None:
     """The configuration with the shortest median time, and its seconds; None if none of them runs."""
     torch.manual_seed(0)
     inputs = choice.make(device)
-    best: tuple[Config, float] | None = None
+    best: tuple[LaunchConfig, float] | None = None
     for config in choice.configs:
         try:
             seconds = timed(partial(choice.run, config, *inputs)).seconds

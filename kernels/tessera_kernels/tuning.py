@@ -103,7 +103,7 @@ def _check(path: Path, found: Any, levels: list[str], place: list[str]) -> None:
             raise TuningError(f"{path}: {where} / {name} must be a whole number, not {json.dumps(inner)}")
 
 
-def write(device_name: str, op: str, chosen: Mapping[tuple[str, str], Mapping[str, int]]) -> Path:
+def write(device_name: str, op: str, configurations: Mapping[tuple[str, str], Mapping[str, int]]) -> Path:
     """Put configurations of an op, by dtype and bucket, into the device's file; the others in it stay.
 
     Raises:
@@ -112,7 +112,7 @@ def write(device_name: str, op: str, chosen: Mapping[tuple[str, str], Mapping[st
     path = path_of(device_name)
     table = json.loads(json.dumps(load(path)))
     of_op = table.setdefault(triton_version(), {}).setdefault(op, {})
-    for (dtype, bucket), config in chosen.items():
+    for (dtype, bucket), config in configurations.items():
         of_op.setdefault(dtype, {})[bucket] = dict(config)
     path.parent.mkdir(parents=True, exist_ok=True)
     content = {"device": device_name, "configurations": table}

@@ -39,7 +39,7 @@ def load_model(
     if shared and settings.step_cache != "off":
         raise ModelLoadError("`video.step_cache` is for one device: set it to `off`, or `video.devices` to 1")
     off = "the setting `video.kernels` is `reference`" if settings.kernels == "reference" else ""
-    dispatch.without_triton(off)
+    dispatch.disable_triton(off)
     offloading = Offloading(settings.offload, settings.weights_bytes)
     options = TransformerOptions(settings.weights, settings.attention, fused=not shared)
     return load(directory, device, options, offloading, without=ENCODERS if passes_alone else ())

@@ -53,9 +53,9 @@ def test_equals_the_definition(batch, queries, keys, heads, dim, ragged, seed):
         for row, length in enumerate(lengths.tolist()):
             given_batch[1][row, length:] = 1e4
             given_batch[2][row, length:] = float("nan")
-    assert compared(*given_batch, lengths_B=lengths, chosen=SMALL) < BOUNDS[torch.float32]
+    assert compared(*given_batch, lengths_B=lengths, configuration=SMALL) < BOUNDS[torch.float32]
     got = attention(*given_batch, lengths_B=lengths)
-    mine = kernels.attention(*given_batch, lengths_B=lengths, scaling=dim**-0.5, chosen=SMALL)
+    mine = kernels.attention(*given_batch, lengths_B=lengths, scaling=dim**-0.5, configuration=SMALL)
     assert relative_rms(mine, got) < BOUNDS[torch.float32]
 
 

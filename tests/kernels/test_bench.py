@@ -26,8 +26,8 @@ from tessera_kernels.bench import (
 from tessera_kernels.bench import (
     run as bench_run,
 )
-from tessera_kernels.bench.cases import Case, cases_of, measured_ops, relative_rms, unequal
-from tessera_kernels.bench.measure import Timed
+from tessera_kernels.bench.cases import BenchCase, cases_of, measured_ops, relative_rms, unequal
+from tessera_kernels.bench.measure import Timing
 from tessera_kernels.roofline import Cost, Peaks, fraction, least_seconds, limited_by
 
 PEAKS = Peaks(bandwidth=100.0, flops={"bf16": 1000.0})
@@ -90,18 +90,18 @@ def gpu(monkeypatch):
     """A GPU that is the CPU, with two ops whose kernels are torch's; what is run is counted."""
     ran = []
 
-    def case(op: str, name: str, wrong: float = 0.0, *, tiny: bool = False) -> Case:
+    def case(op: str, name: str, wrong: float = 0.0, *, tiny: bool = False) -> BenchCase:
         def run(x):
             ran.append((op, name))
             return x * 2 + wrong
 
         peers = {"torch": lambda x: x + x, "none": lambda x: x.nothing}
         cost = Cost(flops=8, moved=64)
-        return Case(name, lambda _: [torch.randn(8)], run, lambda x: x * 2, 0.1, cost, peers, tiny=tiny, goal=0.5)
+        return BenchCase(name, lambda _: [torch.randn(8)], run, lambda x: x * 2, 0.1, cost, peers, tiny=tiny, goal=0.5)
 
     def clocked(call):
         call()
-        return Timed(seconds=1.28, captured=True)
+        return Timing(seconds=1.28, captured=True)
 
     state = SimpleNamespace(ran=ran, cases={"good": [case("good", "a"), case("good", "b", tiny=True)], "bad": []})
     state.case = case
@@ -112,7 +112,7 @@ def gpu(monkeypatch):
     monkeypatch.setattr(bench, "peaks", lambda: PEAKS)
     monkeypatch.setattr(bench_run, "cases_of", lambda op: state.cases[op])
     monkeypatch.setattr(bench_run, "timed", clocked)
-    monkeypatch.setattr(bench_run.Way, "device", torch.device("cpu"))
+    monkeypatch.setattr(bench_run.RunMode, "device", torch.device("cpu"))
     return state
 
 
@@ -146,7 +146,7 @@ def test_wrong_results_and_failures_are_told_and_tried_again(gpu, tmp_path, caps
         raise RuntimeError("an illegal address")
 
     gpu.cases["bad"] = [gpu.case("bad", "c", wrong=1.0)]
-    gpu.cases["worse"] = [Case("d", lambda _: [torch.ones(1)], broken, broken, 0.1, Cost(1, 1))]
+    gpu.cases["worse"] = [BenchCase("d", lambda _: [torch.ones(1)], broken, broken, 0.1, Cost(1, 1))]
     arguments = ["--check", "--out", str(tmp_path)]
     for _ in range(2):
         gpu.ran.clear()
@@ -160,7 +160,7 @@ def test_wrong_results_and_failures_are_told_and_tried_again(gpu, tmp_path, caps
 
 @pytest.mark.usefixtures("gpu")
 def test_an_op_that_cannot_be_imported_is_one_fault_among_others():
-    way = bench_run.Way(interpret=True, deadline=float("inf"))
+    way = bench_run.RunMode(interpret=True, deadline=float("inf"))
     assert bench_run.checks_of("gone", way) == [{"name": "gone", "ok": False, "fault": "KeyError: 'gone'"}]
     assert bench_run.times_of("gone", way, PEAKS) == [{"name": "gone", "goal": None, "fault": "KeyError: 'gone'"}]
 
@@ -245,9 +245,9 @@ def clocked(monkeypatch):
 
 def test_a_run_is_timed_as_a_graph_where_it_can_be_one(clocked):
     cuda = clocked(captures=True)
-    assert measure.timed(lambda: cuda.run(5.0)) == Timed(2.0, captured=True)
+    assert measure.timed(lambda: cuda.run(5.0)) == Timing(2.0, captured=True)
     cuda = clocked(captures=False)
-    assert measure.timed(lambda: cuda.run(5.0)) == Timed(5.0, captured=False)
+    assert measure.timed(lambda: cuda.run(5.0)) == Timing(5.0, captured=False)
     assert cuda.runs == 3 + 3 + measure.FEWEST
 
 

@@ -14,7 +14,7 @@ import torch
 from tessera_kernels.chips import CHIPS, chip_of
 from tessera_kernels.gate import __main__ as gate
 from tessera_kernels.gate.launch import Launch
-from tessera_kernels.gate.progress import Kept
+from tessera_kernels.gate.progress import GateProgress
 
 
 def compile_gate(cache: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -56,7 +56,7 @@ MULTIPLIES = Launch("product", None, {}, {}, matrix=True)
     ],
 )
 def test_the_gate_shuts(launch, target, built, fault):
-    found = list(gate._faults(launch, CHIPS[target], gate.Built("op", launch.name, target, **built)))
+    found = list(gate._faults(launch, CHIPS[target], gate.CompiledLaunch("op", launch.name, target, **built)))
     assert (fault in found[0]) if fault else not found
 
 
@@ -83,24 +83,24 @@ def test_a_bound_on_registers_reaches_the_compiler(tmp_path):
 
 def test_what_was_compiled_is_kept_until_its_code_changes(tmp_path):
     path, code = tmp_path / "kept.jsonl", {"op": "one", "other": "one"}
-    kept = Kept(path, code.__getitem__)
-    good = [gate.Built(op, "a", "sm_80", 40, 0, 2048, {"mma": 4}, 0.5) for op in code]
-    bad = gate.Built("op", "a", "sm_90", faults=("spills 16 bytes a thread",))
+    kept = GateProgress(path, code.__getitem__)
+    good = [gate.CompiledLaunch(op, "a", "sm_80", 40, 0, 2048, {"mma": 4}, 0.5) for op in code]
+    bad = gate.CompiledLaunch("op", "a", "sm_90", faults=("spills 16 bytes a thread",))
     for built in (*good, bad):
         kept.add(built)
     with path.open("a") as file:
         file.write('{"key": "one", "op": "op", "na')  # killed within a line
     code["other"] = "two"
-    again = Kept(path, code.__getitem__)
+    again = GateProgress(path, code.__getitem__)
     assert again["op", "a", "sm_80"] == good[0]
     assert ("other", "a", "sm_80") not in again
     assert ("op", "a", "sm_90") not in again, "what failed is compiled again"
-    assert ("op", "a", "sm_80") not in Kept(None, code.__getitem__)
+    assert ("op", "a", "sm_80") not in GateProgress(None, code.__getitem__)
 
 
 def test_the_table_shows_what_failed():
-    good = gate.Built("op", "a", "sm_80", 40, 0, 2048, {"mma": 4, "ld": 2})
-    bad = gate.Built("op", "a", "sm_90", 255, 16, 0, {}, 1.0, ("spills 16 bytes a thread",))
+    good = gate.CompiledLaunch("op", "a", "sm_80", 40, 0, 2048, {"mma": 4, "ld": 2})
+    bad = gate.CompiledLaunch("op", "a", "sm_90", 255, 16, 0, {}, 1.0, ("spills 16 bytes a thread",))
     text = gate.table([good, bad], ["sm_80", "sm_90", "gfx942"])
     assert (
         "| a | 40 r · 2 K · 4 mma, 2 ld | 255 r · 0 K · **spills 16 B** · **FAILS** spills 16 bytes a thread |  |"

@@ -15,20 +15,20 @@ class OnGpu:
 @pytest.fixture(autouse=True)
 def _on_again():
     yield
-    dispatch.without_triton("")
+    dispatch.disable_triton("")
 
 
 def test_a_reason_is_given_where_triton_cannot_run(monkeypatch):
     monkeypatch.setattr(dispatch, "HAS_TRITON", True)
-    assert "not on a GPU: cpu" in dispatch.triton_on(torch.zeros(1)).reason
-    assert dispatch.triton_on(OnGpu(), None).ok
+    assert "not on a GPU: cpu" in dispatch.triton_support(torch.zeros(1)).reason
+    assert dispatch.triton_support(OnGpu(), None).ok
     monkeypatch.setattr(dispatch, "HAS_TRITON", False)
-    assert dispatch.triton_on(OnGpu()).reason == "Triton is not installed"
+    assert dispatch.triton_support(OnGpu()).reason == "Triton is not installed"
 
 
 def test_it_can_be_turned_off_and_on(monkeypatch):
     monkeypatch.setattr(dispatch, "HAS_TRITON", True)
-    dispatch.without_triton("to compare")
-    assert dispatch.triton_on(OnGpu()).reason == "to compare"
-    dispatch.without_triton("")
-    assert dispatch.triton_on(OnGpu()).ok
+    dispatch.disable_triton("to compare")
+    assert dispatch.triton_support(OnGpu()).reason == "to compare"
+    dispatch.disable_triton("")
+    assert dispatch.triton_support(OnGpu()).ok

@@ -32,7 +32,7 @@ def test_equals_the_reference(tokens, inputs, outputs, bias, shrunk, columns, dt
     x = x.to(dtype)
     weight = quantize_weight(torch.randn(outputs, inputs), exact, torch.rand(inputs) if shrunk else None)
     added = torch.randn(outputs) if bias else None
-    got = launcher.int8_linear(x, weight, added, out=poisoned(tokens, outputs, dtype=dtype), chosen=HOW)
+    got = launcher.int8_linear(x, weight, added, out=poisoned(tokens, outputs, dtype=dtype), configuration=HOW)
     assert got.dtype == dtype
     # A number half way between two steps may go either way: the reference multiplies where the kernel divides.
     assert relative_rms(got, reference.int8_linear(x.float(), weight, added)) < max(BOUNDS[dtype], 2e-3)

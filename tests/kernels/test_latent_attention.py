@@ -71,7 +71,7 @@ def test_is_attention_with_the_projections_multiplied_out():
 )
 def test_equals_the_reference(sequences, heads, dims, page, parts, seed):
     batch = batch_of(sequences, heads=heads, rank=dims[0], rope=dims[1], page=page, seed=seed)
-    assert compared(*batch, parts=parts, chosen=SMALL) < BOUNDS[torch.float32]
+    assert compared(*batch, parts=parts, configuration=SMALL) < BOUNDS[torch.float32]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
@@ -93,7 +93,7 @@ def test_strided_queries_and_a_batch_without_rows():
 def test_an_overflow_stays_in_its_sequence(parts):
     query, rotated, cache, ragged = batch_of([(60, 1), (60, 1)])
     cache[int(ragged.page_table_BM[0, 1]), 3, 5] = float("inf")
-    out = kernels.latent_attention(query, rotated, cache, ragged, scaling=0.1, parts=parts, chosen=SMALL)
+    out = kernels.latent_attention(query, rotated, cache, ragged, scaling=0.1, parts=parts, configuration=SMALL)
     assert not torch.isfinite(out[0]).all()
     assert torch.isfinite(out[1]).all()
 

@@ -76,7 +76,7 @@ def test_the_kernel_equals_the_definition(
         shift_BSC=shift,
         added_TC=y.flatten(0, 1) if added else None,
         gate_BSC=gate if added and gated else None,
-        chosen={"BLOCK_T": together, "num_warps": 1},
+        configuration={"BLOCK_T": together, "num_warps": 1},
     )
     assert relative_rms(written, total) <= BOUNDS[dtype]
     # Of two numbers the mean is half of what differs: normalize what was stored, so that only this step is judged.
@@ -102,7 +102,7 @@ def test_an_overflow_stays_in_its_row_of_the_kernel():
     x = torch.randn(3, 8)
     x[1, 2] = float("nan")
     out = poisoned(3, 8, dtype=torch.float32)
-    triton.norm(x, out_TC=out, epsilon=EPSILON, tokens=1, chosen={"BLOCK_T": 4, "num_warps": 1})
+    triton.norm(x, out_TC=out, epsilon=EPSILON, tokens=1, configuration={"BLOCK_T": 4, "num_warps": 1})
     assert out.isfinite().all(1).tolist() == [True, False, True]
 
 

@@ -15,7 +15,7 @@ from tessera_kernels.grouped_gemm import reference as grouped_reference
 from tessera_kernels.grouped_gemm import triton as grouped_launcher
 from tessera_kernels.moe import combine, moe, reference
 from tessera_kernels.moe import triton as launcher
-from tessera_kernels.moe_routing import Rule, plan, route
+from tessera_kernels.moe_routing import RoutingRule, plan, route
 from tessera_kernels.quantizers import (
     quantize_fp8,
     quantize_int4,
@@ -90,7 +90,7 @@ def test_grouped_products_equal_a_loop(way, tokens, chosen, experts, sizes, gate
     out = poisoned(tokens * chosen, outputs // 2 if gated else outputs, dtype=dtype)
     how = SMALL | ({"B_K": 128} if way.startswith("scaled") else {"AFTER": int(after)})
     got = grouped_launcher.grouped_gemm(
-        x, weight, places, tokens * chosen, added, bool(gated), gated == "clamped", out=out, chosen=how
+        x, weight, places, tokens * chosen, added, bool(gated), gated == "clamped", out=out, configuration=how
     )
     exact = grouped_reference.grouped_gemm(
         x.float(), replaced(weight), places, tokens * chosen, added, bool(gated), gated == "clamped"
@@ -144,7 +144,7 @@ def test_a_layer_equals_a_plain_loop(way, monkeypatch):
     x, logits = torch.randn(11, 64), torch.randn(11, 6)
     gate_up, down = stacked(way, torch.randn(6, 96, 64)), stacked(way, torch.randn(6, 64, 48))
     biases = {"gate_up_bias": torch.randn(6, 96), "down_bias": torch.randn(6, 64)}
-    weights, experts = route(logits, Rule(2))
+    weights, experts = route(logits, RoutingRule(2))
     experts[4, 1] = -1
     exact = torch.zeros(11, 64, dtype=torch.float64)
     for token in range(11):
@@ -219,7 +219,7 @@ def test_what_does_not_fit_is_refused():
 def test_the_registered_ops_are_whole(way):
     torch.manual_seed(0)
     gate_up, down = stacked(way, torch.randn(3, 32, 64)), stacked(way, torch.randn(3, 64, 16))
-    x, (weights, experts) = torch.randn(5, 64), route(torch.randn(5, 3), Rule(2))
+    x, (weights, experts) = torch.randn(5, 64), route(torch.randn(5, 3), RoutingRule(2))
     places = plan(experts, 3, 16)
     torch.library.opcheck(torch.ops.tessera.moe_combine, (torch.randn(10, 8), experts, weights, 3))
     if isinstance(gate_up, ScaledWeight):
@@ -242,7 +242,9 @@ def test_experts_farther_apart_than_32_bits_count():
     x = torch.randn(2, inputs)
     places = plan(torch.zeros(2, 1, dtype=torch.int32), 1, 16)
     places = replace(places, experts_B=torch.full_like(places.experts_B, experts - 1))
-    got = grouped_launcher.grouped_gemm(x, weight, places, 2, None, False, chosen=SMALL | {"AFTER": 0, "B_N": 256})
+    got = grouped_launcher.grouped_gemm(
+        x, weight, places, 2, None, False, configuration=SMALL | {"AFTER": 0, "B_N": 256}
+    )
     assert relative_rms(got, x.double() @ (numbers[-1].double() * 0.01).t()) < BOUNDS[torch.float32]
 
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.kernels.support import poisoned, relative_rms
 
-from tessera_kernels.moe_routing import Plan, Rule, plan, reference, route
+from tessera_kernels.moe_routing import RoutingPlan, RoutingRule, plan, reference, route
 from tessera_kernels.moe_routing import triton as launcher
 
 
@@ -45,7 +45,7 @@ def test_chooses_as_defined(tokens, shape, scoring, biased, renormalize, factor,
     # All logits differ by more than rounding: of near equals either may be chosen.
     logits = torch.stack([torch.randperm(experts, generator=generator) for _ in range(tokens)]).float() / 16 - 1
     bias = torch.randperm(experts, generator=generator).float() * 0.37 if biased else None
-    rule = Rule(chosen, scoring, groups, chosen_groups, renormalize, factor)
+    rule = RoutingRule(chosen, scoring, groups, chosen_groups, renormalize, factor)
     exact = [independent(row.to(dtype), rule, bias) for row in logits]
     out = poisoned(tokens, chosen, dtype=torch.float32), torch.full((tokens, chosen), -7, dtype=torch.int32)
     for weights, found in (launcher.route(logits.to(dtype), rule, bias, out=out), route(logits.to(dtype), rule, bias)):
@@ -57,7 +57,7 @@ def test_of_equals_the_first_is_chosen_and_what_is_no_number_is_seen():
     logits = torch.zeros(3, 6)
     logits[1, 4] = float("nan")
     for way in (launcher.route, reference.route):
-        weights, experts = way(logits, Rule(2), None)
+        weights, experts = way(logits, RoutingRule(2), None)
         assert experts[0].tolist() == experts[2].tolist() == [0, 1]
         assert weights.isnan().any(1).tolist() == [False, True, False]
         assert ((experts >= 0) & (experts < 6)).all()
@@ -79,7 +79,7 @@ def test_every_assignment_has_one_place_with_its_expert(tokens, chosen, experts,
     out = torch.full((tiles * tile,), -7, dtype=torch.int32), torch.full((tiles,), -7, dtype=torch.int32)
     by_kernel = launcher.plan(choices, experts, tile, out=out)
     found = plan(choices, experts, tile)
-    assert isinstance(found, Plan)
+    assert isinstance(found, RoutingPlan)
     if tokens:
         assert torch.equal(by_kernel[0], found.rows_P)
         assert torch.equal(by_kernel[1], found.experts_B)
@@ -97,13 +97,13 @@ def test_every_assignment_has_one_place_with_its_expert(tokens, chosen, experts,
 
 def test_what_does_not_fit_is_refused():
     for logits, rule, bias, match in (
-        (torch.zeros(2, 6, dtype=torch.int32), Rule(2), None, "logits must be float"),
-        (torch.zeros(2, 2000), Rule(2), None, "1024 experts"),
-        (torch.zeros(2, 6), Rule(2, "relu"), None, "softmax or sigmoid"),
-        (torch.zeros(2, 6), Rule(2, groups=4), None, "cannot be in 4 groups"),
-        (torch.zeros(2, 6), Rule(3, groups=3), None, "3 experts cannot be chosen"),
-        (torch.zeros(2, 6), Rule(1, groups=6), torch.zeros(6), "two best"),
-        (torch.zeros(2, 6), Rule(2), torch.zeros(5), "bias must be"),
+        (torch.zeros(2, 6, dtype=torch.int32), RoutingRule(2), None, "logits must be float"),
+        (torch.zeros(2, 2000), RoutingRule(2), None, "1024 experts"),
+        (torch.zeros(2, 6), RoutingRule(2, "relu"), None, "softmax or sigmoid"),
+        (torch.zeros(2, 6), RoutingRule(2, groups=4), None, "cannot be in 4 groups"),
+        (torch.zeros(2, 6), RoutingRule(3, groups=3), None, "3 experts cannot be chosen"),
+        (torch.zeros(2, 6), RoutingRule(1, groups=6), torch.zeros(6), "two best"),
+        (torch.zeros(2, 6), RoutingRule(2), torch.zeros(5), "bias must be"),
     ):
         with pytest.raises(ValueError, match=match):
             route(logits, rule, bias)
@@ -123,7 +123,7 @@ def test_the_registered_ops_are_whole():
     torch.library.opcheck(torch.ops.tessera.moe_plan, (torch.zeros(3, 2, dtype=torch.int32), 4, 16))
 
     def both(logits):
-        found = plan(route(logits, Rule(2))[1], 8, 16)
+        found = plan(route(logits, RoutingRule(2))[1], 8, 16)
         return found.rows_P, found.experts_B
 
     compiled = torch.compile(both, backend="eager", fullgraph=True)

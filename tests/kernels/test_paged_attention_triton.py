@@ -41,7 +41,7 @@ def batch_of(sequences, *, page=16, heads=(4, 2), dims=(16, 16), dtype=torch.flo
     return query, cache, Ragged(table, torch.tensor([context for context, _ in sequences]), counts)
 
 
-def compared(query, cache, ragged, *, parts=None, chosen=None, **options):
+def compared(query, cache, ragged, *, parts=None, configuration=None, **options):
     """Relative RMS error of the kernel against the reference in float32 on the same numbers."""
     options = {"scaling": query.shape[2] ** -0.5, "sliding_window": None, "softcap": None, "sinks_Q": None} | options
     out = poisoned(*query.shape[:2], cache.value_PSHE.shape[3], dtype=query.dtype)
@@ -53,7 +53,7 @@ def compared(query, cache, ragged, *, parts=None, chosen=None, **options):
         ragged.query_counts,
         out_TQE=out,
         parts=parts,
-        chosen=chosen,
+        configuration=configuration,
         **options,
     )
     assert got is out
@@ -82,7 +82,7 @@ def test_equals_the_reference(sequences, heads, dims, window, softcap, with_sink
     batch = batch_of(sequences, heads=heads, dims=dims, seed=seed)
     sinks = torch.randn(heads[0], generator=torch.Generator().manual_seed(seed)) if with_sinks else None
     options = {"sliding_window": window, "softcap": softcap, "sinks_Q": sinks}
-    assert compared(*batch, parts=parts, chosen=SMALL, **options) < BOUNDS[torch.float32]
+    assert compared(*batch, parts=parts, configuration=SMALL, **options) < BOUNDS[torch.float32]
 
 
 @pytest.mark.parametrize("stored", [None, *LARGEST])
@@ -92,7 +92,7 @@ def test_every_dtype(dtype, stored, counts):
     sequences = list(zip((100, 37), counts, strict=True))
     batch = batch_of(sequences, dims=(64, 64), dtype=dtype, stored=stored)
     assert compared(*batch) < BOUNDS[dtype]
-    assert compared(*batch, parts=2, chosen=SMALL) < BOUNDS[dtype]
+    assert compared(*batch, parts=2, configuration=SMALL) < BOUNDS[dtype]
 
 
 @pytest.mark.parametrize("dim", [64, 80, 96, 128, 192, 256])
@@ -116,7 +116,7 @@ def test_a_tree_of_drafts(sequences, parts, seed):
     tree = torch.rand(len(sequences), 13, 13, generator=torch.Generator().manual_seed(seed)) < 0.4
     tree |= torch.eye(13, dtype=torch.bool)
     options = {"tree_BNN": tree, "softcap": 3.0}
-    assert compared(*batch, parts=parts, chosen=SMALL, **options) < BOUNDS[torch.float32]
+    assert compared(*batch, parts=parts, configuration=SMALL, **options) < BOUNDS[torch.float32]
 
 
 def test_a_tree_that_is_a_line_is_causal():
@@ -131,7 +131,7 @@ def test_the_same_parts_give_the_same_bits():
     query, cache, ragged = batch_of([(500, 1), (90, 1)])
     outs = [
         kernels.paged_attention(
-            query, cache, ragged.page_table_BM, ragged.context_B, [1, 1], scaling=0.25, parts=8, chosen=SMALL
+            query, cache, ragged.page_table_BM, ragged.context_B, [1, 1], scaling=0.25, parts=8, configuration=SMALL
         )
         for _ in range(2)
     ]
@@ -145,7 +145,7 @@ def test_an_overflow_stays_in_its_sequence(parts):
         page = int(ragged.page_table_BM[0, 1])
         cache.value_PSHE[page, 3, 0, 5] = bad
         out = kernels.paged_attention(
-            query, cache, ragged.page_table_BM, ragged.context_B, [1, 1], scaling=0.25, parts=parts, chosen=SMALL
+            query, cache, ragged.page_table_BM, ragged.context_B, [1, 1], scaling=0.25, parts=parts, configuration=SMALL
         )
         assert not torch.isfinite(out[0, :2]).all()
         assert torch.isfinite(out[1]).all()

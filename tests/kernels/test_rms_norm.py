@@ -66,7 +66,7 @@ def test_the_kernel_equals_the_definition(rows, width, size, offset, dtype, toge
         offset,
         residual_TK=written if residual else None,
         out_TK=out,
-        chosen={"BLOCK_T": together, "num_warps": 4},
+        configuration={"BLOCK_T": together, "num_warps": 4},
     )
     total = x.double() + added.double() if residual else x
     assert relative_rms(out, defined(total, weight, offset)) <= BOUNDS[dtype] * (2 if residual else 1)
@@ -122,7 +122,7 @@ def test_an_overflow_stays_in_its_row_of_the_kernel(value, quantized):
     out = poisoned(3, 8, dtype=quantized or torch.float32)
     scale = poisoned(3, dtype=torch.float32) if quantized else None
     how = {"BLOCK_T": 4, "num_warps": 1}
-    triton.rms_norm(x, torch.ones(8), 1e-6, 0.0, out_TK=out, scale_T=scale, chosen=how)
+    triton.rms_norm(x, torch.ones(8), 1e-6, 0.0, out_TK=out, scale_T=scale, configuration=how)
     found = out.isfinite().all(1) if scale is None else scale.isfinite()
     assert found.tolist() == [True, False, True]
 

@@ -10,12 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.kernels.support import relative_rms
 
-from tessera_kernels.sampling import SEEN, Penalties, Settings, count_tokens, reference, registered, sample
+from tessera_kernels.sampling import SEEN, Penalties, SamplingParameters, count_tokens, reference, registered, sample
 
 IMPLEMENTATIONS = ["reference", "triton"]
 
 
-def drawn(implementation: str, logits: torch.Tensor, how: Settings, penalties: Penalties | None = None) -> torch.Tensor:
+def drawn(
+    implementation: str, logits: torch.Tensor, how: SamplingParameters, penalties: Penalties | None = None
+) -> torch.Tensor:
     if implementation == "reference":
         return sample(logits, how, penalties)
     from tessera_kernels.sampling import triton
@@ -28,7 +30,7 @@ def drawn(implementation: str, logits: torch.Tensor, how: Settings, penalties: P
     return triton.sample(logits, *of_row, *seen, out_B=out)
 
 
-def ways(rows: int, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, seed=0, place=0) -> Settings:
+def ways(rows: int, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, seed=0, place=0) -> SamplingParameters:
     """Each value for all rows, or a list with one for each."""
 
     def every(value, dtype):
@@ -37,7 +39,7 @@ def ways(rows: int, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, seed=0, plac
     floats = (every(value, torch.float32) for value in (temperature, top_p, min_p))
     temperature_B, top_p_B, min_p_B = floats
     places = (every(value, torch.int64) for value in (seed, place))
-    return Settings(temperature_B, every(top_k, torch.int32), top_p_B, min_p_B, *places)
+    return SamplingParameters(temperature_B, every(top_k, torch.int32), top_p_B, min_p_B, *places)
 
 
 def allowed(logits: torch.Tensor, top_k: int, top_p: float, min_p: float) -> set[int]:
@@ -164,7 +166,7 @@ def test_a_request_draws_the_same_whatever_shares_its_batch(implementation):
     together = drawn(implementation, logits, how)
     for row in (3, 4):
         fields = ("temperature_B", "top_k_B", "top_p_B", "min_p_B", "seed_B", "place_B")
-        alone = Settings(*(getattr(how, field)[row : row + 1] for field in fields))
+        alone = SamplingParameters(*(getattr(how, field)[row : row + 1] for field in fields))
         assert drawn(implementation, logits[row : row + 1], alone).item() == together[row].item()
     assert torch.equal(drawn(implementation, logits, how), together)
 

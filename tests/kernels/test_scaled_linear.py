@@ -69,7 +69,7 @@ def test_equals_the_definition(way, tokens, outputs, inputs, how, dtype, bias):
     x, weight = torch.randn(tokens, inputs).to(dtype), WAYS[way](torch.randn(outputs, inputs))
     added = torch.randn(outputs).to(dtype) if bias else None
     out = poisoned(tokens, outputs, dtype=dtype)
-    got = launcher.scaled_linear(x, weight, added, out=out, chosen=how)
+    got = launcher.scaled_linear(x, weight, added, out=out, configuration=how)
     assert relative_rms(got, reference.scaled_linear(x.float(), weight, added)) < BOUNDS[dtype] * 2
     if tokens * outputs > 200 and "measured" not in way:
         unrounded = x.double() @ dequantize(weight).double().t()

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from tessera_kernels import tune, tuning
-from tessera_kernels.bench.cases import Choice, choices_of, measured_ops
+from tessera_kernels.bench.cases import TuningChoice, choices_of, measured_ops
 
 DEVICE = "NVIDIA H100 80GB HBM3"
 
@@ -107,7 +107,7 @@ def test_the_fastest_that_runs_is_chosen(monkeypatch, capsys):
 
     monkeypatch.setattr(tune, "timed", Timed)
     configs = [{"num_warps": warps} for warps in (1, 2, 4, 8)]
-    choice = Choice("bfloat16", "all", lambda device: [torch.zeros(1, device=device)], run, configs)
+    choice = TuningChoice("bfloat16", "all", lambda device: [torch.zeros(1, device=device)], run, configs)
     assert tune.fastest(choice, torch.device("cpu")) == ({"num_warps": 4}, 1.0)
     assert "{'num_warps': 1} does not run: RuntimeError: out of resources" in capsys.readouterr().out
 
@@ -120,8 +120,10 @@ def test_what_was_tuned_is_not_timed_again(monkeypatch, capsys):
             ran.append(call.args[0]["num_warps"])
             self.seconds = 1.0 / call.args[0]["num_warps"]
 
-    def choice(bucket: str) -> Choice:
-        return Choice("bfloat16", bucket, lambda _: [], lambda *_: None, [{"num_warps": warps} for warps in (1, 2)])
+    def choice(bucket: str) -> TuningChoice:
+        return TuningChoice(
+            "bfloat16", bucket, lambda _: [], lambda *_: None, [{"num_warps": warps} for warps in (1, 2)]
+        )
 
     choices = [choice("a")]
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)

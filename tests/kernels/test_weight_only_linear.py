@@ -60,7 +60,7 @@ def test_equals_the_meaning_of_the_weight(way, tokens, outputs, inputs, how, dty
     added = torch.randn(outputs).to(dtype) if bias else None
     exact = x.double() @ dequantize(weight).double().t() + (added.double() if bias else 0)
     out = poisoned(tokens, outputs, dtype=dtype)
-    got = launcher.weight_only_linear(x, weight, added, out=out, chosen=how)
+    got = launcher.weight_only_linear(x, weight, added, out=out, configuration=how)
     # A scaled weight is rounded to the dtype that is multiplied, except under the interpreter.
     assert relative_rms(got, exact) < BOUNDS[dtype]
     assert relative_rms(reference.weight_only_linear(x, weight, added), exact) < BOUNDS[dtype]
@@ -97,7 +97,7 @@ def test_what_is_not_finite_stays_in_its_row(how, bad):
     x, weight = torch.randn(4, 96), quantize_int4(torch.randn(20, 96), 32)
     x[1, 95] = bad
     finite = weight_only_linear(x, weight).isfinite() if how is None else launcher.weight_only_linear(
-        x, weight, None, chosen=how
+        x, weight, None, configuration=how
     ).isfinite()  # fmt: skip
     assert finite.all(1).tolist() == [True, False, True, True]
 
@@ -106,7 +106,7 @@ def test_the_scale_that_is_not_a_number_is_seen():
     weight = quantize_mxfp4(torch.randn(20, 96))
     weight.scale_GN[1, 3] = 255
     for how in (GEMV, GEMM):
-        got = launcher.weight_only_linear(torch.randn(2, 96), weight, None, chosen=how)
+        got = launcher.weight_only_linear(torch.randn(2, 96), weight, None, configuration=how)
         assert got.isnan().any(0).nonzero().flatten().tolist() == [3]
 
 
@@ -117,7 +117,7 @@ def test_rows_farther_apart_than_32_bits_count(how):
     x = torch.as_strided(memory, (3, 64), (stride, 1))
     x.copy_(torch.randn(3, 64))
     weight = quantize_int4(torch.randn(16, 64), 32)
-    got = launcher.weight_only_linear(x, weight, None, chosen=how)
+    got = launcher.weight_only_linear(x, weight, None, configuration=how)
     assert relative_rms(got, reference.weight_only_linear(x, weight, None)) < BOUNDS[torch.float16]
 
 

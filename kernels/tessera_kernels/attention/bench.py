@@ -10,14 +10,14 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from tessera_kernels.attention import reference
 from tessera_kernels.attention.cost import cost
-from tessera_kernels.bench.cases import Case, Choice, Config
+from tessera_kernels.bench.cases import BenchCase, LaunchConfig, TuningChoice
 from tessera_kernels.bench.shapes import WAN_14B, WHISPER_LARGE
 
 BOUNDS = {"": 8e-3, "int8": 3e-2, "int8, fp8": 5e-2}
 """By scheme; in float32 the first is 1e-5."""
 
 
-def cases() -> Iterator[Case]:
+def cases() -> Iterator[BenchCase]:
     """Wan's attention to itself and to its text, exact and quantized; Whisper's encoder."""
     video, speech = WAN_14B, WHISPER_LARGE
     for scheme in BOUNDS:
@@ -30,7 +30,7 @@ def cases() -> Iterator[Case]:
         yield _case(f"tiny {scheme or 'fp32'}", 2, 20, 37, 2, 32, scheme, dtype=dtype, tiny=True)
 
 
-def choices() -> Iterator[Choice]:
+def choices() -> Iterator[TuningChoice]:
     """Tiles, warps and stages for the head dims of both models."""
     from tessera_kernels.attention.triton import scheme as named  # noqa: PLC0415 - Triton is needed for names alone
 
@@ -44,7 +44,7 @@ def choices() -> Iterator[Choice]:
             ]
             kind = named(torch.bfloat16, int8_scores="int8" in scheme, float8_values="fp8" in scheme)
             make = partial(_made, 1, tokens, tokens, heads, dim, torch.bfloat16)
-            yield Choice(kind, f"D{dim} many", make, partial(_configured, scheme), configs)
+            yield TuningChoice(kind, f"D{dim} many", make, partial(_configured, scheme), configs)
 
 
 def _case(
@@ -59,8 +59,8 @@ def _case(
     dtype: torch.dtype = torch.bfloat16,
     goal: float | None = None,
     tiny: bool = False,
-) -> Case:
-    return Case(
+) -> BenchCase:
+    return BenchCase(
         name=name,
         make=partial(_made, batch, queries, keys, heads, dim, dtype),
         run=partial(_launched, scheme),
@@ -80,7 +80,7 @@ def _made(
 
 
 def _launched(
-    scheme: str, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, chosen: Config | None = None
+    scheme: str, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, configuration: LaunchConfig | None = None
 ) -> torch.Tensor:
     from tessera_kernels.attention import triton  # noqa: PLC0415 - Triton is needed to run alone
 
@@ -91,12 +91,12 @@ def _launched(
         scaling=query.shape[3] ** -0.5,
         int8_scores="int8" in scheme,
         float8_values="fp8" in scheme,
-        chosen=chosen,
+        configuration=configuration,
     )
 
 
 def _configured(
-    scheme: str, config: Config, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
+    scheme: str, config: LaunchConfig, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
 ) -> torch.Tensor:
     return _launched(scheme, query, key, value, config)
 

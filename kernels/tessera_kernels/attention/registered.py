@@ -9,18 +9,18 @@ import torch
 
 from tessera_kernels.attention import reference
 from tessera_kernels.chips import has_float8
-from tessera_kernels.dispatch import Answer, no, triton_on
+from tessera_kernels.dispatch import Support, triton_support, unsupported
 
 DTYPES = frozenset({torch.float32, torch.float16, torch.bfloat16})
 WIDEST = 256
 """The largest head dim whose tiles fit a program."""
 
 
-def triton_suits(query_BTHD: torch.Tensor, key_BSHD: torch.Tensor, value_BSHD: torch.Tensor) -> Answer:
+def triton_suits(query_BTHD: torch.Tensor, key_BSHD: torch.Tensor, value_BSHD: torch.Tensor) -> Support:
     """Whether Triton's kernel can run, and why not."""
     if query_BTHD.shape[3] > WIDEST:
-        return no(f"a head dim of {query_BTHD.shape[3]} is wider than {WIDEST}")
-    return triton_on(query_BTHD, key_BSHD, value_BSHD)
+        return unsupported(f"a head dim of {query_BTHD.shape[3]} is wider than {WIDEST}")
+    return triton_support(query_BTHD, key_BSHD, value_BSHD)
 
 
 def computed(

@@ -86,21 +86,23 @@ def attention(
     int8_scores: bool = False,
     float8_values: bool = False,
     out_BTHD: torch.Tensor | None = None,
-    chosen: Mapping[str, int] | None = None,
+    configuration: Mapping[str, int] | None = None,
 ) -> torch.Tensor:
     """See `tessera_kernels.attention.attention`.
 
     Args:
         query_BTHD, key_BSHD, value_BSHD, scaling, lengths_B, int8_scores, float8_values: as there.
         out_BTHD: written to if given.
-        chosen: as `config` gives; that of the device if not given.
+        configuration: as `config` gives; that of the device if not given.
     """
     query, key, value = (x if x.stride(-1) == 1 else x.contiguous() for x in (query_BTHD, key_BSHD, value_BSHD))
     batch, queries, heads, dim = query.shape
     out = torch.empty(query.shape, dtype=query.dtype, device=query.device) if out_BTHD is None else out_BTHD
     if not out.numel():
         return out
-    how = chosen or config(dim, queries, query.dtype, chip_of(query.device), int8=int8_scores, float8=float8_values)
+    how = configuration or config(
+        dim, queries, query.dtype, chip_of(query.device), int8=int8_scores, float8=float8_values
+    )
     keys = key.shape[1]
     query_scale = key_scale = value_scale = None
     if float8_values:

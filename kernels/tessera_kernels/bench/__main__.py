@@ -26,8 +26,8 @@ from tessera_kernels import tuning
 from tessera_kernels.bench import report as bench_report
 from tessera_kernels.bench.cases import measured_ops
 from tessera_kernels.bench.measure import peaks
-from tessera_kernels.bench.results import Found, Rows
-from tessera_kernels.bench.run import Way, checks_of, times_of
+from tessera_kernels.bench.results import BenchResults, Rows
+from tessera_kernels.bench.run import RunMode, checks_of, times_of
 from tessera_kernels.dispatch import HAS_TRITON
 from tessera_kernels.roofline import Peaks
 
@@ -51,8 +51,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     name = "interpreter" if options.interpret else torch.cuda.get_device_name()
     out = options.out or (None if options.interpret else _results())
     folder = out and out / tuning.slug(name)
-    found = Found(options.ops or measured_ops(), folder, again=options.again)
-    way = Way(options.interpret, time.monotonic() + options.seconds)
+    found = BenchResults(options.ops or measured_ops(), folder, again=options.again)
+    way = RunMode(options.interpret, time.monotonic() + options.seconds)
     missing = []
     if options.check:
         _check_all(found, way, options.jobs)
@@ -69,7 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return WRONG if found.faults() else UNFINISHED if missing else RIGHT
 
 
-def _check_all(found: Found, way: Way, jobs: int) -> None:
+def _check_all(found: BenchResults, way: RunMode, jobs: int) -> None:
     """Fill in `checks` of every op that has none yet."""
     waiting = found.without("checks")
     if way.interpret:
@@ -92,7 +92,7 @@ def _tell_checks(op: str, rows: Rows | None) -> None:
         _say(f"{op}: {sum(row['ok'] for row in rows)} of {len(rows)} right")
 
 
-def _time_all(found: Found, way: Way) -> Peaks:
+def _time_all(found: BenchResults, way: RunMode) -> Peaks:
     """Fill in `times` of every op that has none yet; returns the device's peaks."""
     pool = _timing_pool()
     try:
@@ -119,7 +119,7 @@ def _timing_pool() -> Executor:
     return ProcessPoolExecutor(1, get_context("spawn"))
 
 
-def _write_report(found: Found, limits: Peaks, name: str, folder: Path) -> None:
+def _write_report(found: BenchResults, limits: Peaks, name: str, folder: Path) -> None:
     """One file for machines and one for people, beside the folder of the ops' own."""
     device = {"name": name, "torch": torch.__version__, "triton": tuning.triton_version(), "peaks": asdict(limits)}
     folder.parent.mkdir(parents=True, exist_ok=True)

@@ -16,7 +16,7 @@ import torch
 
 from tessera_kernels.roofline import Cost
 
-Config = Mapping[str, int]
+LaunchConfig = Mapping[str, int]
 """Of a launch: `num_warps`, `num_stages` and the kernel's own constants by name."""
 
 
@@ -40,7 +40,7 @@ def unequal(got: torch.Tensor, exact: torch.Tensor) -> float:
 
 
 @dataclass(frozen=True)
-class Case:
+class BenchCase:
     """One shape of an op.
 
     Attributes:
@@ -70,14 +70,14 @@ class Case:
 
 
 @dataclass(frozen=True)
-class Choice:
+class TuningChoice:
     """A bucket of shapes whose configuration is to be chosen by time.
 
     Attributes:
         dtype: as the launcher asks `tuning.lookup` for it.
         bucket: likewise.
-        make: as `Case.make`.
-        run: as `Case.run`, with the configuration before the other arguments.
+        make: as `BenchCase.make`.
+        run: as `BenchCase.run`, with the configuration before the other arguments.
         configs: what to choose from.
     """
 
@@ -85,7 +85,7 @@ class Choice:
     bucket: str
     make: Callable[[torch.device], Sequence[Any]]
     run: Callable[..., Any]
-    configs: Sequence[Config]
+    configs: Sequence[LaunchConfig]
 
 
 def results(returned: Any) -> list[torch.Tensor]:
@@ -100,13 +100,13 @@ def measured_ops() -> list[str]:
     return sorted(path.parent.name for path in Path(__file__).parents[1].glob("*/bench.py"))
 
 
-def cases_of(op: str) -> list[Case]:
+def cases_of(op: str) -> list[BenchCase]:
     """The cases of an op, in its own order."""
-    found: Iterator[Case] = importlib.import_module(f"tessera_kernels.{op}.bench").cases()
+    found: Iterator[BenchCase] = importlib.import_module(f"tessera_kernels.{op}.bench").cases()
     return list(found)
 
 
-def choices_of(op: str) -> list[Choice]:
+def choices_of(op: str) -> list[TuningChoice]:
     """What can be tuned of an op."""
     choices = getattr(importlib.import_module(f"tessera_kernels.{op}.bench"), "choices", None)
     return list(choices()) if choices is not None else []

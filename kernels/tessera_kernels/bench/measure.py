@@ -25,14 +25,14 @@ SIDE = 8192
 
 
 @dataclass(frozen=True)
-class Timed:
+class Timing:
     """Median seconds of a run, and whether it ran as a CUDA graph."""
 
     seconds: float
     captured: bool
 
 
-def timed(run: Callable[[], Any]) -> Timed:
+def timed(run: Callable[[], Any]) -> Timing:
     """Measure a run on the current CUDA device."""
     for _ in range(3):
         run()
@@ -42,7 +42,7 @@ def timed(run: Callable[[], Any]) -> Timed:
     flush = torch.empty(FLUSHED, dtype=torch.int8, device="cuda")
     once = statistics.median(_seconds(again, flush, 3))
     count = min(max(int(LONG_ENOUGH / max(once, 1e-7)), FEWEST), MOST)
-    return Timed(statistics.median(_seconds(again, flush, count)), graph is not None)
+    return Timing(statistics.median(_seconds(again, flush, count)), graph is not None)
 
 
 def captured(run: Callable[[], Any]) -> torch.cuda.CUDAGraph | None:

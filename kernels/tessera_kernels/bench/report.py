@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-Found = Mapping[str, Any]
+Row = Mapping[str, Any]
 """As JSON has it; see `bench`."""
 
 
-def markdown(device: Mapping[str, Any], ops: Sequence[Found]) -> str:
+def markdown(device: Mapping[str, Any], ops: Sequence[Row]) -> str:
     """The device and its peaks, then a table per op, then what is wrong, if anything is."""
     return "\n".join(_lines(device, ops)) + "\n"
 
 
-def _lines(device: Mapping[str, Any], ops: Sequence[Found]) -> Iterator[str]:
+def _lines(device: Mapping[str, Any], ops: Sequence[Row]) -> Iterator[str]:
     yield f"# {device['name']}"
     yield ""
     yield f"torch {device['torch']}, Triton {device['triton']}. Written by `python -m tessera_kernels.bench --check`."
@@ -41,7 +41,7 @@ def _lines(device: Mapping[str, Any], ops: Sequence[Found]) -> Iterator[str]:
         yield f"All {count} results agree with their references within the bounds of their dtypes."
 
 
-def _table(op: Found) -> Iterator[str]:
+def _table(op: Row) -> Iterator[str]:
     if not op["times"]:
         return
     peers = list(dict.fromkeys(peer for row in op["times"] for peer in row.get("peers", {})))
@@ -68,6 +68,6 @@ def _table(op: Found) -> Iterator[str]:
         yield f"| {' | '.join(cells)} |"
 
 
-def _peer(row: Found, peer: str) -> str:
+def _peer(row: Row, peer: str) -> str:
     seconds = row["peers"].get(peer)
     return "" if seconds is None else f"{seconds * 1e6:,.1f} ({seconds / row['seconds']:.2f} ×)"

@@ -22,7 +22,7 @@ SHARED = (".", "bench", "cpu", "storage", "triton_parts")
 Rows = list[dict[str, Any]]
 
 
-class Found:
+class BenchResults:
     """By op: `key` of the code, `checks` and `times` where they are known."""
 
     def __init__(self, ops: Sequence[str], folder: Path | None, *, again: bool) -> None:

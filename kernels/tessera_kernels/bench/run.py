@@ -15,13 +15,13 @@ from typing import Any
 
 import torch
 
-from tessera_kernels.bench.cases import Case, cases_of, results
+from tessera_kernels.bench.cases import BenchCase, cases_of, results
 from tessera_kernels.bench.measure import timed
 from tessera_kernels.roofline import Peaks, fraction, limited_by
 
 
 @dataclass(frozen=True)
-class Way:
+class RunMode:
     """How cases are run: in Triton's interpreter or on a GPU, and after which moment (monotonic) none begins."""
 
     interpret: bool
@@ -33,7 +33,7 @@ class Way:
         return torch.device("cpu" if self.interpret else "cuda")
 
 
-def checks_of(op: str, way: Way) -> list[dict[str, Any]] | None:
+def checks_of(op: str, way: RunMode) -> list[dict[str, Any]] | None:
     """Every case of an op against its reference; None if time ran out before the last."""
     found = []
     try:
@@ -48,7 +48,7 @@ def checks_of(op: str, way: Way) -> list[dict[str, Any]] | None:
     return found
 
 
-def checked(case: Case, device: torch.device) -> dict[str, Any]:
+def checked(case: BenchCase, device: torch.device) -> dict[str, Any]:
     """The errors of a case's results, and whether they are within its bound."""
     row: dict[str, Any] = {"name": case.name, "bound": case.bound, "errors": [], "ok": False}
     try:
@@ -65,7 +65,7 @@ def checked(case: Case, device: torch.device) -> dict[str, Any]:
     return row
 
 
-def times_of(op: str, way: Way, limits: Peaks) -> list[dict[str, Any]] | None:
+def times_of(op: str, way: RunMode, limits: Peaks) -> list[dict[str, Any]] | None:
     """The time of every realistic case of an op, alone on the GPU; None if time ran out before the last."""
     found = []
     try:
@@ -82,7 +82,7 @@ def times_of(op: str, way: Way, limits: Peaks) -> list[dict[str, Any]] | None:
     return found
 
 
-def _measured(case: Case, device: torch.device, limits: Peaks) -> dict[str, Any]:
+def _measured(case: BenchCase, device: torch.device, limits: Peaks) -> dict[str, Any]:
     row: dict[str, Any] = {"name": case.name, "goal": case.goal}
     try:
         inputs = _made(case, device)
@@ -110,7 +110,7 @@ def _peer(call: Any, inputs: Sequence[Any]) -> float | None:
         return None
 
 
-def _made(case: Case, device: torch.device) -> Sequence[Any]:
+def _made(case: BenchCase, device: torch.device) -> Sequence[Any]:
     torch.manual_seed(0)
     return case.make(device)
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Model:
+class ModelShape:
     """A transformer's sizes: `inner` is the feed-forward's (an expert's), `tokens` what a usual pass has."""
 
     name: str
@@ -21,8 +21,8 @@ class Model:
     tokens: int = 8192
 
 
-LLAMA_3_8B = Model("Llama-3-8B", 4096, 14336, 32, 8, 128, vocabulary=128256)
-QWEN3_30B_A3B = Model("Qwen3-30B-A3B", 2048, 768, 32, 4, 128, vocabulary=151936, experts=128, chosen=8)
-WAN_14B = Model("Wan-14B", 5120, 13824, 40, 40, 128, tokens=32760)
+LLAMA_3_8B = ModelShape("Llama-3-8B", 4096, 14336, 32, 8, 128, vocabulary=128256)
+QWEN3_30B_A3B = ModelShape("Qwen3-30B-A3B", 2048, 768, 32, 4, 128, vocabulary=151936, experts=128, chosen=8)
+WAN_14B = ModelShape("Wan-14B", 5120, 13824, 40, 40, 128, tokens=32760)
 """Tokens of 81 frames of 832 x 480: 21 x 30 x 52."""
-WHISPER_LARGE = Model("Whisper-large", 1280, 5120, 20, 20, 64, vocabulary=51866, tokens=1500)
+WHISPER_LARGE = ModelShape("Whisper-large", 1280, 5120, 20, 20, 64, vocabulary=51866, tokens=1500)

@@ -29,8 +29,8 @@ from typing import Any
 from tessera_kernels.bench.results import code_key
 from tessera_kernels.chips import CHIPS, Chip
 from tessera_kernels.gate.launch import Launch
-from tessera_kernels.gate.progress import Kept
-from tessera_kernels.gate.table import MATRIX, Built, table
+from tessera_kernels.gate.progress import GateProgress
+from tessera_kernels.gate.table import MATRIX, CompiledLaunch, table
 
 _OPS = Path(__file__).parents[1]
 # What to count in PTX and in AMD's assembly: name in the table -> how an instruction begins.
@@ -79,21 +79,21 @@ def serves(launch: Launch, chip: Chip) -> bool:
     return launch.amd if chip.backend == "hip" else chip.capability >= launch.minimum
 
 
-def compiled(op: str, name: str, target: str) -> Built:
+def compiled(op: str, name: str, target: str) -> CompiledLaunch:
     """Compile one launch for one chip. Not under the interpreter: `isolated` is where that is so."""
     launch, chip, started = launches_of(op)[name], CHIPS[target], perf_counter()
     try:
         kernel = _compile(launch, chip)
     except Exception as error:  # noqa: BLE001 - whatever stops the compiler shuts the gate
-        return Built(op, name, target, faults=(_said(error),))
+        return CompiledLaunch(op, name, target, faults=(_said(error),))
     if chip.backend == "hip":
         registers, spilled = _amd_usage(kernel.asm["amdgcn"])
         mix = _count(kernel.asm["amdgcn"], _GCN)
     else:
         registers, spilled = _cuda_usage(kernel.asm["cubin"])
         mix = _count(kernel.asm["ptx"], _PTX)
-    built = Built(op, name, target, registers, spilled, kernel.metadata.shared, mix, perf_counter() - started)
-    return Built(**{**asdict(built), "faults": tuple(_faults(launch, chip, built))})
+    built = CompiledLaunch(op, name, target, registers, spilled, kernel.metadata.shared, mix, perf_counter() - started)
+    return CompiledLaunch(**{**asdict(built), "faults": tuple(_faults(launch, chip, built))})
 
 
 def _said(error: BaseException) -> str:
@@ -158,7 +158,7 @@ def _count(assembly: str, kinds: dict[str, str]) -> dict[str, int]:
     return {name: count for name, count in found.items() if count}
 
 
-def _faults(launch: Launch, chip: Chip, built: Built) -> Iterator[str]:
+def _faults(launch: Launch, chip: Chip, built: CompiledLaunch) -> Iterator[str]:
     if built.shared > chip.shared:
         yield f"takes {built.shared} bytes of shared memory, {chip.name} has {chip.shared}"
     if launch.tuned and built.spilled:
@@ -192,7 +192,7 @@ def isolated() -> None:
     warnings.filterwarnings("ignore")
 
 
-def _all(work: list[tuple[str, str, str]], jobs: int) -> Iterator[Built]:
+def _all(work: list[tuple[str, str, str]], jobs: int) -> Iterator[CompiledLaunch]:
     if jobs == 1:
         yield from (compiled(*task) for task in work)
         return
@@ -225,7 +225,7 @@ def main(arguments: list[str] | None = None) -> int:
         work = tasks(chosen, targets, tuned=options.tuned, sample=options.sample, only=options.only)
     except ValueError as error:
         parser.error(str(error))
-    kept = Kept(options.keep, code_key)
+    kept = GateProgress(options.keep, code_key)
     for built in _all([task for task in work if task not in kept], options.jobs):
         kept.add(built)
         if options.json:

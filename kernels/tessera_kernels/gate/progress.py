@@ -11,13 +11,13 @@ from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
-from tessera_kernels.gate.table import Built
+from tessera_kernels.gate.table import CompiledLaunch
 
 Task = tuple[str, str, str]
 """Op, launch and chip."""
 
 
-class Kept:
+class GateProgress:
     """Results by task.
 
     Args:
@@ -29,7 +29,7 @@ class Kept:
         self._path = path
         self._key_of = key_of
         self._keys: dict[str, str] = {}
-        self._found: dict[Task, Built] = {}
+        self._found: dict[Task, CompiledLaunch] = {}
         if path is not None and path.is_file():
             for line in path.read_text(encoding="utf-8").splitlines():
                 self._read(line)
@@ -37,10 +37,10 @@ class Kept:
     def __contains__(self, task: Task) -> bool:
         return task in self._found
 
-    def __getitem__(self, task: Task) -> Built:
+    def __getitem__(self, task: Task) -> CompiledLaunch:
         return self._found[task]
 
-    def add(self, built: Built) -> None:
+    def add(self, built: CompiledLaunch) -> None:
         """Keep a result at once."""
         self._found[built.op, built.name, built.target] = built
         if self._path is not None:
@@ -53,7 +53,7 @@ class Kept:
         try:
             found = json.loads(line)
             key, faults = found.pop("key"), tuple(found.pop("faults"))
-            built = Built(**found, faults=faults)
+            built = CompiledLaunch(**found, faults=faults)
         except (ValueError, KeyError, TypeError, AttributeError):
             return  # a line that a killed run has cut
         if not faults and key == self._key(built.op):

@@ -13,7 +13,7 @@ MATRIX = ("wgmma", "tcgen05", "mma", "mfma")
 
 
 @dataclass(frozen=True)
-class Built:
+class CompiledLaunch:
     """What became of one launch on one chip.
 
     Attributes:
@@ -37,7 +37,7 @@ class Built:
     faults: tuple[str, ...] = ()
 
 
-def table(results: Iterable[Built], targets: Sequence[str]) -> str:
+def table(results: Iterable[CompiledLaunch], targets: Sequence[str]) -> str:
     """Markdown: all ops, then an op a section, a launch a row, a chip a column."""
     found = {(built.op, built.name, built.target): built for built in results}
     ops = list(dict.fromkeys(op for op, _, _ in found))
@@ -72,7 +72,7 @@ def _head(first: str, targets: Sequence[str]) -> list[str]:
     return [f"| {first} | " + " | ".join(targets) + " |", "|---" * (len(targets) + 1) + "|"]
 
 
-def _summary(built: list[Built]) -> str:
+def _summary(built: list[CompiledLaunch]) -> str:
     if not built:
         return ""
     registers, shared = max(one.registers for one in built), max(one.shared for one in built)
@@ -82,7 +82,7 @@ def _summary(built: list[Built]) -> str:
     return " · ".join([*parts, *([f"**{failed} FAIL**"] if failed else [])])
 
 
-def _cell(built: Built | None) -> str:
+def _cell(built: CompiledLaunch | None) -> str:
     if built is None:
         return ""
     parts = [f"{built.registers} r", f"{built.shared / 1024:.0f} K"] if built.registers else []

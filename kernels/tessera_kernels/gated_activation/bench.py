@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from tessera_kernels.bench.cases import Case, Choice, Config
+from tessera_kernels.bench.cases import BenchCase, LaunchConfig, TuningChoice
 from tessera_kernels.bench.shapes import LLAMA_3_8B, QWEN3_30B_A3B
 from tessera_kernels.gated_activation import reference
 from tessera_kernels.gated_activation.cost import cost
@@ -22,7 +22,7 @@ GOAL, MANY = 0.85, 8192
 """Of bandwidth, from so many rows on."""
 
 
-def cases() -> Iterator[Case]:
+def cases() -> Iterator[BenchCase]:
     """Language models' feed-forward, few rows and many, plain and quantized; an expert's at all chosen rows."""
     llama, qwen = LLAMA_3_8B, QWEN3_30B_A3B
     for rows in (64, 8192):
@@ -37,7 +37,7 @@ def cases() -> Iterator[Case]:
                 yield _case(f"tiny {activation} {SHORT[dtype]}{_to(made)}", 3, 70, dtype, activation, made, tiny=True)
 
 
-def choices() -> Iterator[Choice]:
+def choices() -> Iterator[TuningChoice]:
     """Blocks and warps; of whole rows warps alone."""
     from tessera_kernels.gated_activation.triton import bucket, candidates  # noqa: PLC0415 - Triton is needed here alone
 
@@ -48,7 +48,7 @@ def choices() -> Iterator[Choice]:
                 make = partial(_made, rows, inner, BF16, "silu", made)
                 configs = candidates(inner, quantized=made is not None)
                 if len(configs) > 1:
-                    yield Choice("bfloat16", name, make, _configured, configs)
+                    yield TuningChoice("bfloat16", name, make, _configured, configs)
 
 
 def _case(
@@ -60,8 +60,8 @@ def _case(
     quantized: torch.dtype | None,
     *,
     tiny: bool = False,
-) -> Case:
-    return Case(
+) -> BenchCase:
+    return BenchCase(
         name=name,
         make=partial(_made, rows, inner, dtype, activation, quantized),
         run=partial(_configured, None),
@@ -80,14 +80,14 @@ def _made(
 
 
 def _configured(
-    config: Config | None, packed_TJ: torch.Tensor, activation: str, quantized: torch.dtype | None
+    config: LaunchConfig | None, packed_TJ: torch.Tensor, activation: str, quantized: torch.dtype | None
 ) -> list[torch.Tensor]:
     from tessera_kernels.gated_activation import triton  # noqa: PLC0415 - Triton is needed to run alone
 
     rows, both = packed_TJ.shape
     out = torch.empty(rows, both // 2, dtype=quantized or packed_TJ.dtype, device=packed_TJ.device)
     scale = torch.empty(rows, dtype=torch.float32, device=packed_TJ.device) if quantized else None
-    triton.gated_activation(packed_TJ, activation, out_TI=out, scale_T=scale, chosen=config)
+    triton.gated_activation(packed_TJ, activation, out_TI=out, scale_T=scale, configuration=config)
     return [out] if scale is None else [out, scale]
 
 

@@ -41,12 +41,12 @@ def _launch(
     dtype: torch.dtype,
     activation: str,
     quantized: str,
-    chosen: Mapping[str, int] | None = None,
+    configuration: Mapping[str, int] | None = None,
 ) -> Launch:
     from tessera_kernels.gated_activation import triton  # noqa: PLC0415
 
-    how = chosen or triton.config(inner, rows, dtype, quantized=bool(quantized))
-    size = f"T{rows}" if chosen is None else f"{how['BLOCK_I']} a block {how['num_warps']} warps"
+    how = configuration or triton.config(inner, rows, dtype, quantized=bool(quantized))
+    size = f"T{rows}" if configuration is None else f"{how['BLOCK_I']} a block {how['num_warps']} warps"
     kind = TYPES[dtype]
     constants = {"ACTIVATION": activation, "BLOCK_I": how["BLOCK_I"]}
     scaled = {"LARGEST": LARGEST.get(quantized), "WHOLE": quantized == "i8", "INTERPRETED": False}

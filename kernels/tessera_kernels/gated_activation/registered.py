@@ -8,20 +8,20 @@ from __future__ import annotations
 import torch
 
 from tessera_kernels.chips import has_float8
-from tessera_kernels.dispatch import Answer, no, triton_on
+from tessera_kernels.dispatch import Support, triton_support, unsupported
 from tessera_kernels.gated_activation import reference
 
 WIDEST = 16384
 """Inner features of the widest row that is quantized in registers."""
 
 
-def quantizing_suits(packed_TJ: torch.Tensor, dtype: torch.dtype) -> Answer:
+def quantizing_suits(packed_TJ: torch.Tensor, dtype: torch.dtype) -> Support:
     """Whether the kernel can run with a quantized result, and why not."""
     if packed_TJ.shape[-1] > 2 * WIDEST:
-        return no(f"rows of {packed_TJ.shape[-1] // 2} features do not fit into registers ({WIDEST} do)")
+        return unsupported(f"rows of {packed_TJ.shape[-1] // 2} features do not fit into registers ({WIDEST} do)")
     if dtype == torch.float8_e4m3fn and not has_float8(packed_TJ.device):
-        return no("the device has no float8")
-    return triton_on(packed_TJ)
+        return unsupported("the device has no float8")
+    return triton_support(packed_TJ)
 
 
 def _rows(tensor: torch.Tensor) -> torch.Tensor:
@@ -37,7 +37,7 @@ def _empty(packed_TJ: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 def computed(packed_TJ: torch.Tensor, activation: str) -> torch.Tensor:
     """`gated_activation` by the fastest implementation for this tensor."""
-    if not triton_on(packed_TJ).ok or not packed_TJ.numel():
+    if not triton_support(packed_TJ).ok or not packed_TJ.numel():
         return reference.gated_activation(packed_TJ, activation).contiguous()
     from tessera_kernels.gated_activation import triton  # noqa: PLC0415 - only where there is a GPU
 

@@ -117,7 +117,7 @@ def gated_activation(
     *,
     out_TI: torch.Tensor,
     scale_T: torch.Tensor | None = None,
-    chosen: Mapping[str, int] | None = None,
+    configuration: Mapping[str, int] | None = None,
 ) -> None:
     """Fill `out`, and where it is of a quantized dtype `scale`.
 
@@ -126,12 +126,12 @@ def gated_activation(
         activation: one of `reference.ACTIVATIONS`.
         out_TI: rows of contiguous features.
         scale_T: float32, [rows], if `out` is quantized.
-        chosen: instead of what `config` decides.
+        configuration: instead of what `config` decides.
     """
     rows, inner = out_TI.shape
     if rows == 0 or inner == 0:
         return
-    how = dict(chosen or config(inner, rows, packed_TJ.dtype, quantized=scale_T is not None))
+    how = dict(configuration or config(inner, rows, packed_TJ.dtype, quantized=scale_T is not None))
     strides = (packed_TJ.stride(0), out_TI.stride(0))
     if scale_T is None:
         grid = (rows, triton.cdiv(inner, how["BLOCK_I"]))

@@ -10,16 +10,15 @@ from __future__ import annotations
 
 import torch
 
-from tessera_kernels.dispatch import triton_on
+from tessera_kernels.dispatch import triton_support
 from tessera_kernels.grouped_gemm import reference
-from tessera_kernels.moe_routing import Plan
+from tessera_kernels.grouped_gemm.experts_weight import ExpertsWeight, sizes
+from tessera_kernels.moe_routing.routing import RoutingPlan
 from tessera_kernels.scaled_linear import scaled_can
 from tessera_kernels.storage.quantized_weight import FLOATS, NIBBLES, Format, QuantizedWeight
 from tessera_kernels.storage.scaled_weight import ScaledWeight
 
 __all__ = ["ExpertsWeight", "grouped_gemm", "tile_for"]
-
-ExpertsWeight = QuantizedWeight | ScaledWeight
 
 
 def tile_for(assignments: int, weight: ExpertsWeight) -> int:
@@ -36,7 +35,7 @@ def tile_for(assignments: int, weight: ExpertsWeight) -> int:
 def grouped_gemm(
     x_RK: torch.Tensor,
     weight: ExpertsWeight,
-    plan: Plan,
+    plan: RoutingPlan,
     assignments: int,
     bias_EN: torch.Tensor | None = None,
     *,
@@ -71,13 +70,6 @@ def grouped_gemm(
     return _run(x_RK, weight, plan, assignments, bias_EN, gated, clamped)
 
 
-def sizes(weight: ExpertsWeight) -> tuple[int, int, int]:
-    """Experts, outputs and inputs of a weight."""
-    numbers = weight.numbers_NK if isinstance(weight, ScaledWeight) else weight.numbers
-    inputs = numbers.shape[-1] if isinstance(weight, ScaledWeight) else weight.inputs
-    return weight.experts[0], numbers.shape[-2], inputs
-
-
 def _check(
     x_RK: torch.Tensor, weight: ExpertsWeight, assignments: int, bias_EN: torch.Tensor | None, gated: bool
 ) -> None:
@@ -100,14 +92,16 @@ def _check(
 def _run(
     x_RK: torch.Tensor,
     weight: ExpertsWeight,
-    plan: Plan,
+    plan: RoutingPlan,
     assignments: int,
     bias_EN: torch.Tensor | None,
     gated: bool,
     clamped: bool,
 ) -> torch.Tensor:
     tensors = x_RK, *weight.tensors, plan.rows_P, bias_EN
-    can = scaled_can(weight.numbers_NK.dtype, *tensors) if isinstance(weight, ScaledWeight) else triton_on(*tensors)
+    can = (
+        scaled_can(weight.numbers_NK.dtype, *tensors) if isinstance(weight, ScaledWeight) else triton_support(*tensors)
+    )
     if not can.ok:
         return reference.grouped_gemm(x_RK, weight, plan, assignments, bias_EN, gated, clamped)
     from tessera_kernels.grouped_gemm import triton  # noqa: PLC0415 - nothing on a CPU imports Triton
@@ -151,7 +145,7 @@ def _registered(
     else:
         form: Format = kind  # type: ignore[assignment]
         weight = QuantizedWeight(form, inputs, group, numbers, scale, third, fourth)
-    return _run(x_RK, weight, Plan(rows_P, experts_B, tile), assignments, bias_EN, gated, clamped)
+    return _run(x_RK, weight, RoutingPlan(rows_P, experts_B, tile), assignments, bias_EN, gated, clamped)
 
 
 @_registered.register_fake

@@ -9,11 +9,13 @@ from typing import Any
 
 import torch
 
-from tessera_kernels.bench.cases import Case, Choice, Config
+from tessera_kernels.bench.cases import BenchCase, LaunchConfig, TuningChoice
 from tessera_kernels.bench.shapes import QWEN3_30B_A3B
-from tessera_kernels.grouped_gemm import ExpertsWeight, reference, tile_for
-from tessera_kernels.grouped_gemm.cost import Layer, cost
-from tessera_kernels.moe_routing import Plan, plan
+from tessera_kernels.grouped_gemm import reference, tile_for
+from tessera_kernels.grouped_gemm.cost import ProductSizes, cost
+from tessera_kernels.grouped_gemm.experts_weight import ExpertsWeight
+from tessera_kernels.moe_routing import plan
+from tessera_kernels.moe_routing.routing import RoutingPlan
 from tessera_kernels.quantizers import (
     quantize_fp8,
     quantize_int4,
@@ -51,7 +53,7 @@ class _Sizes:
     gated: bool
 
 
-def cases() -> Iterator[Case]:
+def cases() -> Iterator[BenchCase]:
     """Every scheme at both products; every scheme and dtype tiny."""
     model = QWEN3_30B_A3B
     for scheme in SCHEMES:
@@ -67,7 +69,7 @@ def cases() -> Iterator[Case]:
             yield _case(name, scheme, _Sizes(5, 2, 3, 24, 130, gated=False), dtype, tiny=True)
 
 
-def choices() -> Iterator[Choice]:
+def choices() -> Iterator[TuningChoice]:
     """All but the tile, which is the plan's, by scheme and product, from one token an expert to many."""
     from tessera_kernels.grouped_gemm.triton import bucket  # noqa: PLC0415 - Triton is needed for buckets alone
 
@@ -90,7 +92,7 @@ def choices() -> Iterator[Choice]:
                 held = tile_for(
                     tokens * model.chosen, _by_expert(quantize(torch.zeros(model.experts, 128)), model.experts)
                 )
-                yield Choice(
+                yield TuningChoice(
                     dtype,
                     bucket(held, sizes.outputs, sizes.inputs, gated=sizes.gated),
                     partial(_made, scheme, sizes, torch.bfloat16),
@@ -104,7 +106,7 @@ def choices() -> Iterator[Choice]:
                 )
 
 
-def _case(name: str, scheme: str, sizes: _Sizes, dtype: torch.dtype, *, tiny: bool = False) -> Case:
+def _case(name: str, scheme: str, sizes: _Sizes, dtype: torch.dtype, *, tiny: bool = False) -> BenchCase:
     sample = SCHEMES[scheme](torch.zeros(1, 128, dtype=dtype))
     assignments = sizes.tokens * sizes.chosen
     if isinstance(sample, ScaledWeight):
@@ -112,8 +114,8 @@ def _case(name: str, scheme: str, sizes: _Sizes, dtype: torch.dtype, *, tiny: bo
     else:
         each, unit = bytes_like(sample, sizes.outputs, sizes.inputs), None
     rows = sizes.tokens if sizes.gated else assignments
-    layer = Layer(rows, assignments, sizes.outputs, sizes.inputs, sizes.gated)
-    return Case(
+    layer = ProductSizes(rows, assignments, sizes.outputs, sizes.inputs, sizes.gated)
+    return BenchCase(
         name=name,
         make=partial(_made, scheme, sizes, dtype),
         run=_launched,
@@ -131,7 +133,7 @@ def _made(scheme: str, sizes: _Sizes, dtype: torch.dtype, device: torch.device) 
     # Experts in turn: as many as there can be get a token, as the cost counts them.
     assignments = sizes.tokens * sizes.chosen
     experts_TC = (torch.arange(assignments, device=device) % sizes.experts).int().reshape(sizes.tokens, sizes.chosen)
-    places: Plan = plan(experts_TC, sizes.experts, tile_for(assignments, weight))
+    places: RoutingPlan = plan(experts_TC, sizes.experts, tile_for(assignments, weight))
     x_RK = torch.randn(sizes.tokens if sizes.gated else assignments, sizes.inputs, device=device).to(dtype)
     return x_RK, weight, places, assignments, None, sizes.gated
 
@@ -170,7 +172,7 @@ def _launched(*arguments: Any) -> torch.Tensor:
     return triton.grouped_gemm(*arguments)
 
 
-def _configured(config: Config, *arguments: Any) -> torch.Tensor:
+def _configured(config: LaunchConfig, *arguments: Any) -> torch.Tensor:
     from tessera_kernels.grouped_gemm import triton  # noqa: PLC0415 - Triton is needed to run alone
 
-    return triton.grouped_gemm(*arguments, chosen=config)
+    return triton.grouped_gemm(*arguments, configuration=config)

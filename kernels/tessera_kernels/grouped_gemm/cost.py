@@ -12,7 +12,7 @@ UNITS = {torch.bfloat16: "bf16", torch.float16: "fp16"}
 
 
 @dataclass(frozen=True)
-class Layer:
+class ProductSizes:
     """Sizes of one product of experts.
 
     Attributes:
@@ -30,7 +30,7 @@ class Layer:
     gated: bool
 
 
-def cost(layer: Layer, weights_bytes: float, dtype: torch.dtype, unit: str | None = None) -> Cost:
+def cost(layer: ProductSizes, weights_bytes: float, dtype: torch.dtype, unit: str | None = None) -> Cost:
     """Of one launch; `weights_bytes` are those of the experts that have any assignment, `unit` that of eight bits."""
     written = layer.outputs // 2 if layer.gated else layer.outputs
     moved = weights_bytes + (layer.rows * layer.inputs + layer.assignments * written) * dtype.itemsize

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import torch
 
+from tessera_kernels.grouped_gemm.experts_weight import ExpertsWeight
+from tessera_kernels.moe_routing.routing import RoutingPlan
 from tessera_kernels.scaled_linear import reference as scaled
 from tessera_kernels.storage.quantized_weight import QuantizedWeight
 from tessera_kernels.storage.scaled_weight import ScaledWeight
 from tessera_kernels.weight_only_linear import reference as weight_only
-
-if TYPE_CHECKING:
-    from tessera_kernels.grouped_gemm import ExpertsWeight
-    from tessera_kernels.moe_routing import Plan
 
 ALPHA, LIMIT = 1.702, 7.0
 """Of the clamped form of SwiGLU."""
@@ -45,7 +42,7 @@ def swiglu(gate: torch.Tensor, up: torch.Tensor, *, clamped: bool) -> torch.Tens
 def grouped_gemm(
     x_RK: torch.Tensor,
     weight: ExpertsWeight,
-    plan: Plan,
+    plan: RoutingPlan,
     assignments: int,
     bias_EN: torch.Tensor | None,
     gated: bool,

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 import torch
 import triton
 
 from tessera_kernels import chips, tuning
+from tessera_kernels.grouped_gemm.experts_weight import ExpertsWeight
+from tessera_kernels.moe_routing.routing import RoutingPlan
 from tessera_kernels.scaled_linear.quantize import quantize_tokens
 from tessera_kernels.scaled_linear.triton import scaled_kernel
 from tessera_kernels.storage.quantized_weight import QuantizedWeight
 from tessera_kernels.storage.scaled_weight import BLOCK, ScaledWeight
 from tessera_kernels.weight_only_linear.triton import arguments, weight_only_kernel
-
-if TYPE_CHECKING:
-    from tessera_kernels.grouped_gemm import ExpertsWeight
-    from tessera_kernels.moe_routing import Plan
 
 
 def bucket(tile: int, outputs: int, inputs: int, *, gated: bool) -> str:
@@ -27,7 +24,7 @@ def bucket(tile: int, outputs: int, inputs: int, *, gated: bool) -> str:
 
 
 def config(
-    weight: ExpertsWeight, plan: Plan, dtype: torch.dtype, device: torch.device, *, gated: bool
+    weight: ExpertsWeight, plan: RoutingPlan, dtype: torch.dtype, device: torch.device, *, gated: bool
 ) -> dict[str, int]:
     """All of a launch but the plan's tile."""
     if isinstance(weight, ScaledWeight):
@@ -59,14 +56,14 @@ def heuristic(tile: int, chip: chips.Chip, *, eight: bool, blocked: bool, gated:
 def grouped_gemm(
     x_RK: torch.Tensor,
     weight: ExpertsWeight,
-    plan: Plan,
+    plan: RoutingPlan,
     assignments: int,
     bias_EN: torch.Tensor | None,
     gated: bool,
     clamped: bool = False,
     *,
     out: torch.Tensor | None = None,
-    chosen: Mapping[str, int] | None = None,
+    configuration: Mapping[str, int] | None = None,
 ) -> torch.Tensor:
     """See `tessera_kernels.grouped_gemm.grouped_gemm`; inputs of a row are contiguous, so are `bias` and `out`."""
     numbers = weight.numbers_NK if isinstance(weight, ScaledWeight) else weight.numbers
@@ -74,7 +71,7 @@ def grouped_gemm(
     out = x_RK.new_empty(assignments, outputs) if out is None else out
     if not out.numel():
         return out
-    how = dict(chosen or config(weight, plan, x_RK.dtype, x_RK.device, gated=gated))
+    how = dict(configuration or config(weight, plan, x_RK.dtype, x_RK.device, gated=gated))
     places = len(plan.rows_P)
     grid = (places // plan.tile * triton.cdiv(outputs, how["B_N"]), 1)
     constants = {

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import torch
 
-from tessera_kernels.dispatch import triton_on
+from tessera_kernels.dispatch import triton_support
 from tessera_kernels.int8_linear import cpu, reference
 
 __all__ = ["LEVELS", "Int8Weight", "int8_linear", "quantize_weight"]
@@ -125,7 +125,7 @@ def int8_linear(x_TK: torch.Tensor, weight: Int8Weight, bias_N: torch.Tensor | N
 def _run(x_TK: torch.Tensor, weight: Int8Weight, bias_N: torch.Tensor | None) -> torch.Tensor:
     if cpu.suited(x_TK):
         return cpu.int8_linear(x_TK, weight, bias_N)
-    if triton_on(x_TK, weight.weight_KN, bias_N).ok:
+    if triton_support(x_TK, weight.weight_KN, bias_N).ok:
         from tessera_kernels.int8_linear import triton  # noqa: PLC0415 - nothing on a CPU imports Triton
 
         return triton.int8_linear(x_TK, weight, bias_N)

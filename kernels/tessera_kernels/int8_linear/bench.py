@@ -8,7 +8,7 @@ from functools import partial
 
 import torch
 
-from tessera_kernels.bench.cases import Case
+from tessera_kernels.bench.cases import BenchCase
 from tessera_kernels.bench.shapes import LLAMA_3_8B
 from tessera_kernels.int8_linear import Int8Weight, quantize_weight, reference
 from tessera_kernels.int8_linear.cost import cost
@@ -17,7 +17,7 @@ COLUMNS = 8
 BOUNDS = {torch.float32: 2e-3, torch.bfloat16: 1e-2}
 
 
-def cases() -> Iterator[Case]:
+def cases() -> Iterator[BenchCase]:
     """A decode step's and a prefill's layer; both dtypes tiny."""
     for tokens in (64, 8192):
         name = f"Llama-3-8B gate and up {tokens} tokens, {COLUMNS} columns in float"
@@ -26,8 +26,8 @@ def cases() -> Iterator[Case]:
         yield _case(f"tiny {str(dtype).removeprefix('torch.')}", 20, (70, 200), dtype, tiny=True)
 
 
-def _case(name: str, tokens: int, shape: tuple[int, int], dtype: torch.dtype, *, tiny: bool = False) -> Case:
-    return Case(
+def _case(name: str, tokens: int, shape: tuple[int, int], dtype: torch.dtype, *, tiny: bool = False) -> BenchCase:
+    return BenchCase(
         name=name,
         make=partial(_made, tokens, shape, dtype),
         run=_launched,

@@ -24,7 +24,7 @@ def int8_linear(
     bias_N: torch.Tensor | None,
     *,
     out: torch.Tensor | None = None,
-    chosen: Mapping[str, int] | None = None,
+    configuration: Mapping[str, int] | None = None,
 ) -> torch.Tensor:
     """See `tessera_kernels.int8_linear.int8_linear`."""
     x_TK = x_TK if x_TK.stride(1) == 1 else x_TK.contiguous()
@@ -34,5 +34,5 @@ def int8_linear(
     multiplied = ScaledWeight(weight.weight_KN.t().contiguous(), weight.scale_N)  # a view of what is stored
     exact = x_TK, weight.columns_M, weight.float_MN
     bias = None if bias_N is None else bias_N.contiguous()
-    multiply(numbers_TK, scale_T, multiplied, bias, out, exact=exact, chosen=chosen)
+    multiply(numbers_TK, scale_T, multiplied, bias, out, exact=exact, configuration=configuration)
     return out

@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 
 from tessera_kernels.chips import has_float8
-from tessera_kernels.dispatch import triton_on
+from tessera_kernels.dispatch import triton_support
 from tessera_kernels.kv_store import reference
 from tessera_kernels.storage.paged_kv import PagedKV
 
@@ -69,7 +69,7 @@ def kv_store(key_THD: torch.Tensor, value_THE: torch.Tensor, cache: PagedKV, slo
 def _stored(key_THD: torch.Tensor, value_THE: torch.Tensor, cache: PagedKV, slots_T: torch.Tensor) -> None:
     """By Triton where it can."""
     known = cache.key_PSHD.dtype != torch.float8_e4m3fn or has_float8(key_THD.device)
-    if known and triton_on(key_THD, value_THE, slots_T, *cache.tensors).ok:
+    if known and triton_support(key_THD, value_THE, slots_T, *cache.tensors).ok:
         from tessera_kernels.kv_store import triton  # noqa: PLC0415 - a CPU needs no Triton
 
         triton.kv_store(key_THD, value_THE, cache, slots_T)

@@ -7,7 +7,7 @@ from functools import partial
 
 import torch
 
-from tessera_kernels.bench.cases import Case
+from tessera_kernels.bench.cases import BenchCase
 from tessera_kernels.bench.shapes import LLAMA_3_8B, QWEN3_30B_A3B
 from tessera_kernels.kv_store import reference
 from tessera_kernels.kv_store.cost import cost
@@ -18,7 +18,7 @@ BOUND = {torch.bfloat16: 0.0, torch.float32: 0.0, torch.int8: 2e-3, torch.float8
 """A number on the edge between two steps may fall either way where a division is not rounded alike."""
 
 
-def cases() -> Iterator[Case]:
+def cases() -> Iterator[BenchCase]:
     """A prefill's tokens and a decode's, as they are and quantized."""
     for model in (LLAMA_3_8B, QWEN3_30B_A3B):
         for tokens in (64, 8192):
@@ -31,8 +31,8 @@ def cases() -> Iterator[Case]:
 
 def _case(
     name: str, tokens: int, heads: int, dim: int, dtype: torch.dtype, stored: torch.dtype, *, tiny: bool = False
-) -> Case:
-    return Case(
+) -> BenchCase:
+    return BenchCase(
         name=name,
         make=partial(_made, tokens, heads, dim, dtype, stored),
         run=_launched,

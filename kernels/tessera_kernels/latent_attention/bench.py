@@ -7,7 +7,7 @@ from functools import partial
 
 import torch
 
-from tessera_kernels.bench.cases import Case, Choice, Config
+from tessera_kernels.bench.cases import BenchCase, LaunchConfig, TuningChoice
 from tessera_kernels.latent_attention import reference
 from tessera_kernels.latent_attention.cost import cost
 from tessera_kernels.paged_attention import Ragged
@@ -16,7 +16,7 @@ PAGE, RANK, ROPE = 16, 512, 64
 Arguments = tuple[torch.Tensor, torch.Tensor, torch.Tensor, Ragged]
 
 
-def cases() -> Iterator[Case]:
+def cases() -> Iterator[BenchCase]:
     """DeepSeek-V3's heads, and those that one of eight GPUs has; many decodes and a long one."""
     for heads in (128, 16):
         yield _case(f"DeepSeek-V3 {heads} heads decode 64 of 4096 bf16", [(4096, 1)] * 64, heads, torch.bfloat16)
@@ -26,7 +26,7 @@ def cases() -> Iterator[Case]:
         yield _case(f"tiny {kind}", [(40, 1), (9, 3)], 5, dtype, rank=32, rope=8, tiny=True)
 
 
-def choices() -> Iterator[Choice]:
+def choices() -> Iterator[TuningChoice]:
     """Heads of a tile, positions of a block, warps and stages."""
     for heads in (128, 16):
         configs = [
@@ -37,7 +37,7 @@ def choices() -> Iterator[Choice]:
             for stages in (1, 2, 3)
         ]
         make = partial(_made, [(4096, 1)] * 64, heads, torch.bfloat16, RANK, ROPE)
-        yield Choice("bfloat16", f"H{min(heads, 64)} R{RANK}", make, _configured, configs)
+        yield TuningChoice("bfloat16", f"H{min(heads, 64)} R{RANK}", make, _configured, configs)
 
 
 def _case(
@@ -49,8 +49,8 @@ def _case(
     rank: int = RANK,
     rope: int = ROPE,
     tiny: bool = False,
-) -> Case:
-    return Case(
+) -> BenchCase:
+    return BenchCase(
         name=name,
         make=partial(_made, sequences, heads, dtype, rank, rope),
         run=_launched,
@@ -79,16 +79,20 @@ def _made(
 
 
 def _launched(
-    query: torch.Tensor, rotated: torch.Tensor, cache: torch.Tensor, ragged: Ragged, chosen: Config | None = None
+    query: torch.Tensor,
+    rotated: torch.Tensor,
+    cache: torch.Tensor,
+    ragged: Ragged,
+    configuration: LaunchConfig | None = None,
 ) -> torch.Tensor:
     from tessera_kernels.latent_attention import triton  # noqa: PLC0415 - Triton is needed to run alone
 
     scaling = (128 + rotated.shape[2]) ** -0.5
-    return triton.latent_attention(query, rotated, cache, ragged, scaling=scaling, chosen=chosen)
+    return triton.latent_attention(query, rotated, cache, ragged, scaling=scaling, configuration=configuration)
 
 
 def _configured(
-    config: Config, query: torch.Tensor, rotated: torch.Tensor, cache: torch.Tensor, ragged: Ragged
+    config: LaunchConfig, query: torch.Tensor, rotated: torch.Tensor, cache: torch.Tensor, ragged: Ragged
 ) -> torch.Tensor:
     return _launched(query, rotated, cache, ragged, config)
 

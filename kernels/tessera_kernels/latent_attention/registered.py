@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import torch
 
-from tessera_kernels.dispatch import Answer, no, triton_on
+from tessera_kernels.dispatch import Support, triton_support, unsupported
 from tessera_kernels.latent_attention import reference
 from tessera_kernels.paged_attention import Ragged
 
@@ -16,11 +16,11 @@ WIDEST = 512
 """The largest rank whose tiles fit a program."""
 
 
-def triton_suits(query_TQR: torch.Tensor, rope_TQO: torch.Tensor, cache_PSC: torch.Tensor) -> Answer:
+def triton_suits(query_TQR: torch.Tensor, rope_TQO: torch.Tensor, cache_PSC: torch.Tensor) -> Support:
     """Whether Triton's kernel can run, and why not."""
     if query_TQR.shape[2] > WIDEST:
-        return no(f"a rank of {query_TQR.shape[2]} is wider than {WIDEST}")
-    return triton_on(query_TQR, rope_TQO, cache_PSC)
+        return unsupported(f"a rank of {query_TQR.shape[2]} is wider than {WIDEST}")
+    return triton_support(query_TQR, rope_TQO, cache_PSC)
 
 
 def computed(

@@ -15,7 +15,7 @@ import torch
 import triton
 import triton.language as tl
 
-from tessera_kernels.chips import Chip, chip_of, units_of
+from tessera_kernels.chips import Chip, chip_of, multiprocessors_of
 from tessera_kernels.paged_attention import Ragged
 from tessera_kernels.triton_parts.split_combine import parts_of, split_combine
 from tessera_kernels.tuning import device_here, lookup
@@ -161,7 +161,7 @@ def latent_attention(
     scaling: float,
     out_TQR: torch.Tensor | None = None,
     parts: int | None = None,
-    chosen: Mapping[str, int] | None = None,
+    configuration: Mapping[str, int] | None = None,
 ) -> torch.Tensor:
     """See `tessera_kernels.latent_attention.latent_attention`.
 
@@ -169,7 +169,7 @@ def latent_attention(
         query_TQR, rope_TQO, cache_PSC, ragged, scaling: as there.
         out_TQR: contiguous; written to if given.
         parts: into how many, a power of two, the positions are split; enough for the device if not given.
-        chosen: as `config` gives; that of the device if not given.
+        configuration: as `config` gives; that of the device if not given.
     """
     query, rope = (x if x.stride(-1) == 1 else x.contiguous() for x in (query_TQR, rope_TQO))
     tokens, heads, rank = query.shape
@@ -177,10 +177,10 @@ def latent_attention(
     if not tokens:
         return out
     _, size, width = cache_PSC.shape
-    how = dict(chosen or config(heads, rank, query.dtype, chip_of(query.device)))
+    how = dict(configuration or config(heads, rank, query.dtype, chip_of(query.device)))
     tiles = triton.cdiv(heads, how["BLOCK_M"])
     if parts is None:
-        parts = parts_of(tokens * tiles, ragged.page_table_BM.shape[1] * size, units_of(query.device))
+        parts = parts_of(tokens * tiles, ragged.page_table_BM.shape[1] * size, multiprocessors_of(query.device))
     partial, lse = out, None
     if parts > 1:
         partial = torch.empty(tokens, parts, heads, rank, dtype=torch.float32, device=query.device)

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from tessera_kernels.bench.cases import Case, Choice, Config
+from tessera_kernels.bench.cases import BenchCase, LaunchConfig, TuningChoice
 from tessera_kernels.bench.shapes import WAN_14B, WHISPER_LARGE
 from tessera_kernels.layer_norm import reference
 from tessera_kernels.layer_norm.cost import cost, residual_cost
@@ -22,7 +22,7 @@ GOAL = 0.85
 Inputs = dict[str, Any]
 
 
-def cases() -> Iterator[Case]:
+def cases() -> Iterator[BenchCase]:
     """Plain, modulated, after a gated residual, and the residual alone."""
     whisper, wan = WHISPER_LARGE, WAN_14B
     name = f"Whisper-large 8 x {whisper.tokens} rows bf16"
@@ -38,7 +38,7 @@ def cases() -> Iterator[Case]:
         yield _residual(f"tiny {kind} gated residual alone", 2, 3, 70, dtype, tiny=True)
 
 
-def choices() -> Iterator[Choice]:
+def choices() -> Iterator[TuningChoice]:
     """Rows and warps of a program, for widths of models."""
     from tessera_kernels.layer_norm.triton import bucket, candidates  # noqa: PLC0415 - Triton is needed here alone
 
@@ -47,7 +47,7 @@ def choices() -> Iterator[Choice]:
             make = partial(_made, 1, rows, channels, BF16, 1, modulated=True, added=True)
             configs = candidates(channels)
             if len(configs) > 1:
-                yield Choice("bfloat16", bucket(channels, rows), make, _configured, configs)
+                yield TuningChoice("bfloat16", bucket(channels, rows), make, _configured, configs)
 
 
 def _case(
@@ -63,9 +63,9 @@ def _case(
     steps: int = 1,
     tiny: bool = False,
     peers: Any = None,
-) -> Case:
+) -> BenchCase:
     modulations = (2 if modulated or added else 0) + added
-    return Case(
+    return BenchCase(
         name=name,
         make=partial(_made, samples, tokens, channels, dtype, steps, affine=affine, modulated=modulated, added=added),
         run=partial(_configured, None),
@@ -86,8 +86,10 @@ def _case(
     )
 
 
-def _residual(name: str, samples: int, tokens: int, channels: int, dtype: torch.dtype, *, tiny: bool = False) -> Case:
-    return Case(
+def _residual(
+    name: str, samples: int, tokens: int, channels: int, dtype: torch.dtype, *, tiny: bool = False
+) -> BenchCase:
+    return BenchCase(
         name=name,
         make=partial(_made, samples, tokens, channels, dtype, 1, added=True),
         run=_run_residual,
@@ -125,7 +127,7 @@ def _made(
     return drawn(samples, tokens, channels), inputs
 
 
-def _configured(config: Config | None, x_BTC: torch.Tensor, inputs: Inputs) -> list[torch.Tensor]:
+def _configured(config: LaunchConfig | None, x_BTC: torch.Tensor, inputs: Inputs) -> list[torch.Tensor]:
     from tessera_kernels.layer_norm import triton  # noqa: PLC0415 - Triton is needed to run alone
 
     out = torch.empty_like(x_BTC)
@@ -137,7 +139,7 @@ def _configured(config: Config | None, x_BTC: torch.Tensor, inputs: Inputs) -> l
         tokens=x_BTC.shape[1],
         added_TC=None if added is None else added.flatten(0, 1),
         **{name: inputs[name] for name in ("weight_C", "bias_C", "scale_BSC", "shift_BSC", "gate_BSC")},
-        chosen=config,
+        configuration=config,
     )
     return [out, x_BTC]
 

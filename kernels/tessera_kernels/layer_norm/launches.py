@@ -28,7 +28,7 @@ def launches() -> Iterator[Launch]:
         yield _norm(channels, 65536, torch.bfloat16, ("added", "gate", "scale", "shift", "weight", "bias"))
     for channels in TUNED_WIDTHS:
         for how in triton.candidates(channels):
-            yield _norm(channels, 65536, torch.bfloat16, ("added", "gate", "scale", "shift"), chosen=how)
+            yield _norm(channels, 65536, torch.bfloat16, ("added", "gate", "scale", "shift"), configuration=how)
     for dtype in (torch.float16, torch.float32):
         yield _norm(3072, 65536, dtype, ("weight", "bias"))
         yield _norm(3072, 65536, dtype, ("added", "gate", "scale", "shift"))
@@ -56,12 +56,12 @@ def _norm(
     given: tuple[str, ...],
     *,
     centered: bool = True,
-    chosen: Mapping[str, int] | None = None,
+    configuration: Mapping[str, int] | None = None,
 ) -> Launch:
     from tessera_kernels.layer_norm import triton  # noqa: PLC0415
 
-    how = chosen or triton.config(channels, rows, dtype)
-    size = f"T{rows}" if chosen is None else f"{how['BLOCK_T']} rows {how['num_warps']} warps"
+    how = configuration or triton.config(channels, rows, dtype)
+    size = f"T{rows}" if configuration is None else f"{how['BLOCK_T']} rows {how['num_warps']} warps"
     kind = TYPES[dtype]
     pointers = {"added": kind, "gate": "fp32", "scale": "fp32", "shift": "fp32", "weight": kind, "bias": kind}
     constants: dict[str, Any] = {f"p_{name}": None for name in pointers if name not in given}

@@ -8,20 +8,20 @@ from __future__ import annotations
 
 import torch
 
-from tessera_kernels.dispatch import Answer, no, triton_on
+from tessera_kernels.dispatch import Support, triton_support, unsupported
 from tessera_kernels.layer_norm import reference
 
 WIDEST = 16384
 """Channels of the widest row that Triton's kernel holds in registers, beside its modulation."""
 
 
-def triton_suits(x_TC: torch.Tensor, *others: torch.Tensor | None) -> Answer:
+def triton_suits(x_TC: torch.Tensor, *others: torch.Tensor | None) -> Support:
     """Whether the kernel can run, and why not."""
     if not x_TC.numel():
-        return no("there is nothing to compute")
+        return unsupported("there is nothing to compute")
     if x_TC.shape[-1] > WIDEST:
-        return no(f"rows of {x_TC.shape[-1]} channels do not fit into registers ({WIDEST} do)")
-    return triton_on(x_TC, *others)
+        return unsupported(f"rows of {x_TC.shape[-1]} channels do not fit into registers ({WIDEST} do)")
+    return triton_support(x_TC, *others)
 
 
 def _rows(tensor: torch.Tensor) -> torch.Tensor:
@@ -91,7 +91,7 @@ def computed_adaptive(
 
 def computed_residual(x_BTC: torch.Tensor, added_BTC: torch.Tensor, gate_BSC: torch.Tensor) -> None:
     """`gated_residual`, likewise."""
-    if not x_BTC.numel() or not triton_on(x_BTC, added_BTC, gate_BSC).ok:
+    if not x_BTC.numel() or not triton_support(x_BTC, added_BTC, gate_BSC).ok:
         reference.gated_residual(x_BTC, added_BTC, gate_BSC)
         return
     from tessera_kernels.layer_norm import triton  # noqa: PLC0415 - only where there is a GPU

@@ -153,7 +153,7 @@ def norm(
     shift_BSC: torch.Tensor | None = None,
     added_TC: torch.Tensor | None = None,
     gate_BSC: torch.Tensor | None = None,
-    chosen: Mapping[str, int] | None = None,
+    configuration: Mapping[str, int] | None = None,
 ) -> None:
     """Fill `out`; where something is added, x becomes the sum.
 
@@ -169,12 +169,12 @@ def norm(
         shift_BSC: likewise.
         added_TC: rows of contiguous channels, or None.
         gate_BSC: of what is added, as scale, or None.
-        chosen: instead of what `config` decides.
+        configuration: instead of what `config` decides.
     """
     rows, channels = x_TC.shape
     if rows == 0 or channels == 0:
         return
-    how = dict(chosen or config(channels, rows, x_TC.dtype))
+    how = dict(configuration or config(channels, rows, x_TC.dtype))
     norm_kernel[(triton.cdiv(rows, how["BLOCK_T"]),)](
         x_TC,
         added_TC,

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import torch
 
-from tessera_kernels.dispatch import triton_on
-from tessera_kernels.grouped_gemm import ExpertsWeight, grouped_gemm, sizes, tile_for
+from tessera_kernels.dispatch import triton_support
+from tessera_kernels.grouped_gemm import grouped_gemm, tile_for
+from tessera_kernels.grouped_gemm.experts_weight import ExpertsWeight, sizes
 from tessera_kernels.moe import reference
 from tessera_kernels.moe_routing import plan
 from tessera_kernels.storage.quantized_weight import FLOATS
@@ -96,7 +97,7 @@ def _check(experts_TC: torch.Tensor, weights_TC: torch.Tensor, tokens: int) -> N
 
 
 def _combine(outer_AD: torch.Tensor, experts_TC: torch.Tensor, weights_TC: torch.Tensor, experts: int) -> torch.Tensor:
-    if not triton_on(outer_AD, experts_TC, weights_TC).ok:
+    if not triton_support(outer_AD, experts_TC, weights_TC).ok:
         return reference.combine(outer_AD, experts_TC, weights_TC, experts)
     from tessera_kernels.moe import triton  # noqa: PLC0415 - nothing on a CPU imports Triton
 

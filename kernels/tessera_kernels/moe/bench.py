@@ -7,7 +7,7 @@ from functools import partial
 
 import torch
 
-from tessera_kernels.bench.cases import Case
+from tessera_kernels.bench.cases import BenchCase
 from tessera_kernels.bench.shapes import QWEN3_30B_A3B
 from tessera_kernels.moe import reference
 from tessera_kernels.moe.cost import combine_cost
@@ -15,7 +15,7 @@ from tessera_kernels.moe.cost import combine_cost
 BOUNDS = {torch.float32: 1e-5, torch.bfloat16: 8e-3}
 
 
-def cases() -> Iterator[Case]:
+def cases() -> Iterator[BenchCase]:
     """Qwen3's, and both dtypes tiny."""
     model = QWEN3_30B_A3B
     for tokens in (64, 8192):
@@ -25,7 +25,7 @@ def cases() -> Iterator[Case]:
         yield _case(f"tiny {str(dtype).removeprefix('torch.')}", (5, 3, 70, 4), dtype, tiny=True)
 
 
-def _case(name: str, shape: tuple[int, int, int, int], dtype: torch.dtype, *, tiny: bool = False) -> Case:
+def _case(name: str, shape: tuple[int, int, int, int], dtype: torch.dtype, *, tiny: bool = False) -> BenchCase:
     experts = shape[3]
 
     def run(outer_AD: torch.Tensor, experts_TC: torch.Tensor, weights_TC: torch.Tensor) -> torch.Tensor:
@@ -33,7 +33,7 @@ def _case(name: str, shape: tuple[int, int, int, int], dtype: torch.dtype, *, ti
 
         return triton.combine(outer_AD, experts_TC, weights_TC, experts)
 
-    return Case(
+    return BenchCase(
         name=name,
         make=partial(_made, shape, dtype),
         run=run,

@@ -8,59 +8,21 @@ Shape letters: T tokens, E experts, C chosen experts of a token, A = T · C assi
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
-
 import torch
 
-from tessera_kernels.dispatch import triton_on
+from tessera_kernels.dispatch import triton_support
 from tessera_kernels.moe_routing import reference
+from tessera_kernels.moe_routing.routing import RoutingPlan, RoutingRule
 from tessera_kernels.storage.quantized_weight import FLOATS
 
-__all__ = ["MOST_EXPERTS", "Plan", "Rule", "plan", "route"]
+__all__ = ["MOST_EXPERTS", "RoutingPlan", "RoutingRule", "plan", "route"]
 
 MOST_EXPERTS = 1024
 
 
-@dataclass(frozen=True)
-class Rule:
-    """How a model's router chooses.
-
-    Attributes:
-        chosen: experts of a token.
-        scoring: what makes scores of logits.
-        groups: that experts are divided into, evenly.
-        chosen_groups: how many of them a token may choose experts of; a group is as good as its two best experts
-            together with a bias (V3), as its best without (V2).
-        renormalize: weights of the chosen add up to 1.
-        factor: times the weights.
-    """
-
-    chosen: int
-    scoring: Literal["softmax", "sigmoid"] = "softmax"
-    groups: int = 1
-    chosen_groups: int = 1
-    renormalize: bool = True
-    factor: float = 1.0
-
-
-@dataclass(frozen=True)
-class Plan:
-    """In which order grouped products take assignments: by expert, every expert's filled up to whole tiles.
-
-    Attributes:
-        rows_P: int32, the assignment in each place; A where there is none. Its length depends on counts alone, not on
-            the routing, so nobody waits for the device.
-        experts_B: int32, the expert of each tile of places; -1 where there is none.
-        tile: places of a tile.
-    """
-
-    rows_P: torch.Tensor
-    experts_B: torch.Tensor
-    tile: int
-
-
-def route(logits_TE: torch.Tensor, rule: Rule, bias_E: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+def route(
+    logits_TE: torch.Tensor, rule: RoutingRule, bias_E: torch.Tensor | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Choose experts for each token.
 
     Args:
@@ -103,15 +65,17 @@ def route(logits_TE: torch.Tensor, rule: Rule, bias_E: torch.Tensor | None = Non
     return _route(logits_TE, rule, bias_E)
 
 
-def _route(logits_TE: torch.Tensor, rule: Rule, bias_E: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
-    if not triton_on(logits_TE, bias_E).ok:
+def _route(
+    logits_TE: torch.Tensor, rule: RoutingRule, bias_E: torch.Tensor | None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    if not triton_support(logits_TE, bias_E).ok:
         return reference.route(logits_TE, rule, bias_E)
     from tessera_kernels.moe_routing import triton  # noqa: PLC0415 - nothing on a CPU imports Triton
 
     return triton.route(logits_TE.contiguous(), rule, bias_E)
 
 
-def plan(experts_TC: torch.Tensor, experts: int, tile: int) -> Plan:
+def plan(experts_TC: torch.Tensor, experts: int, tile: int) -> RoutingPlan:
     """Sort assignments by expert, stable and the same every time.
 
     Args:
@@ -130,16 +94,16 @@ def plan(experts_TC: torch.Tensor, experts: int, tile: int) -> Plan:
         raise ValueError(f"there must be 1 to {MOST_EXPERTS} experts, not {experts}")
     if torch.compiler.is_compiling():
         rows_P, experts_B = torch.ops.tessera.moe_plan(experts_TC, experts, tile)
-        return Plan(rows_P, experts_B, tile)
+        return RoutingPlan(rows_P, experts_B, tile)
     return _plan(experts_TC, experts, tile)
 
 
-def _plan(experts_TC: torch.Tensor, experts: int, tile: int) -> Plan:
-    if not triton_on(experts_TC).ok:
-        return Plan(*reference.plan(experts_TC, experts, tile), tile)
+def _plan(experts_TC: torch.Tensor, experts: int, tile: int) -> RoutingPlan:
+    if not triton_support(experts_TC).ok:
+        return RoutingPlan(*reference.plan(experts_TC, experts, tile), tile)
     from tessera_kernels.moe_routing import triton  # noqa: PLC0415 - nothing on a CPU imports Triton
 
-    return Plan(*triton.plan(experts_TC.contiguous(), experts, tile), tile)
+    return RoutingPlan(*triton.plan(experts_TC.contiguous(), experts, tile), tile)
 
 
 @torch.library.custom_op("tessera::moe_route", mutates_args=())
@@ -153,7 +117,7 @@ def _route_registered(
     renormalize: bool,
     factor: float,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    rule = Rule(chosen, scoring, groups, chosen_groups, renormalize, factor)  # type: ignore[arg-type]
+    rule = RoutingRule(chosen, scoring, groups, chosen_groups, renormalize, factor)  # type: ignore[arg-type]
     return _route(logits_TE, rule, bias_E)
 
 

@@ -6,27 +6,27 @@ from collections.abc import Iterator
 
 import torch
 
-from tessera_kernels.bench.cases import Case, unequal
+from tessera_kernels.bench.cases import BenchCase, unequal
 from tessera_kernels.bench.shapes import QWEN3_30B_A3B
-from tessera_kernels.moe_routing import Rule, reference
+from tessera_kernels.moe_routing import RoutingRule, reference
 from tessera_kernels.moe_routing.cost import plan_cost, route_cost
 
-DEEPSEEK_V3 = Rule(8, "sigmoid", 8, 4, factor=2.5)
+DEEPSEEK_V3 = RoutingRule(8, "sigmoid", 8, 4, factor=2.5)
 
 
-def cases() -> Iterator[Case]:
+def cases() -> Iterator[BenchCase]:
     """Qwen3's router, DeepSeek-V3's, and sorting by tiles that decoding and prefills have; both tiny."""
     experts, chosen = QWEN3_30B_A3B.experts, QWEN3_30B_A3B.chosen
     for tokens in (64, 8192):
-        yield _routing(f"route {tokens} tokens Qwen3-30B-A3B", tokens, experts, Rule(chosen), biased=False)
+        yield _routing(f"route {tokens} tokens Qwen3-30B-A3B", tokens, experts, RoutingRule(chosen), biased=False)
         yield _routing(f"route {tokens} tokens DeepSeek-V3", tokens, 256, DEEPSEEK_V3, biased=True)
         yield _planning(f"sort {tokens} tokens Qwen3-30B-A3B", tokens, experts, chosen, 16 if tokens == 64 else 128)
-    yield _routing("tiny route softmax", 5, 12, Rule(3), biased=False, tiny=True)
-    yield _routing("tiny route sigmoid in groups", 5, 24, Rule(4, "sigmoid", 4, 2), biased=True, tiny=True)
+    yield _routing("tiny route softmax", 5, 12, RoutingRule(3), biased=False, tiny=True)
+    yield _routing("tiny route sigmoid in groups", 5, 24, RoutingRule(4, "sigmoid", 4, 2), biased=True, tiny=True)
     yield _planning("tiny sort", 30, 5, 2, 16, tiny=True)
 
 
-def _routing(name: str, tokens: int, experts: int, rule: Rule, *, biased: bool, tiny: bool = False) -> Case:
+def _routing(name: str, tokens: int, experts: int, rule: RoutingRule, *, biased: bool, tiny: bool = False) -> BenchCase:
     def make(device: torch.device) -> tuple[torch.Tensor, torch.Tensor | None]:
         # All logits of a token differ by more than rounding: of near equals either may be chosen.
         logits_TE = torch.rand(tokens, experts, device=device).argsort(-1) / 32
@@ -37,7 +37,7 @@ def _routing(name: str, tokens: int, experts: int, rule: Rule, *, biased: bool, 
 
         return triton.route(logits_TE, rule, bias_E)
 
-    return Case(
+    return BenchCase(
         name=name,
         make=make,
         run=run,
@@ -48,13 +48,13 @@ def _routing(name: str, tokens: int, experts: int, rule: Rule, *, biased: bool, 
     )
 
 
-def _planning(name: str, tokens: int, experts: int, chosen: int, tile: int, *, tiny: bool = False) -> Case:
+def _planning(name: str, tokens: int, experts: int, chosen: int, tile: int, *, tiny: bool = False) -> BenchCase:
     def run(experts_TC: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         from tessera_kernels.moe_routing import triton  # noqa: PLC0415 - Triton is needed to run alone
 
         return triton.plan(experts_TC, experts, tile)
 
-    return Case(
+    return BenchCase(
         name=name,
         make=lambda device: (torch.rand(tokens, experts, device=device).argsort(-1)[:, :chosen].int().contiguous(),),
         run=run,

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 
-if TYPE_CHECKING:
-    from tessera_kernels.moe_routing import Rule
+from tessera_kernels.moe_routing.routing import RoutingRule
 
 
-def route(logits_TE: torch.Tensor, rule: Rule, bias_E: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
+def route(logits_TE: torch.Tensor, rule: RoutingRule, bias_E: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
     """See `tessera_kernels.moe_routing.route`."""
     logits = logits_TE.float()
     scores_TE = logits.softmax(-1) if rule.scoring == "softmax" else logits.sigmoid()

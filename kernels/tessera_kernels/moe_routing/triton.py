@@ -9,16 +9,12 @@ Shape letters: T tokens, E experts, C chosen, A assignments, P places, G groups.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 import triton
 import triton.language as tl
 
 from tessera_kernels.moe_routing.reference import tiles_for
-
-if TYPE_CHECKING:
-    from tessera_kernels.moe_routing import Rule
+from tessera_kernels.moe_routing.routing import RoutingRule
 
 CHUNK = 1024
 """Assignments that a program looks at in one step."""
@@ -146,7 +142,7 @@ def place_kernel(
 
 def route(
     logits_TE: torch.Tensor,
-    rule: Rule,
+    rule: RoutingRule,
     bias_E: torch.Tensor | None,
     *,
     out: tuple[torch.Tensor, torch.Tensor] | None = None,

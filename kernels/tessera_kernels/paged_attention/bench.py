@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from tessera_kernels.bench.cases import Case, Choice, Config
-from tessera_kernels.bench.shapes import LLAMA_3_8B, QWEN3_30B_A3B, Model
+from tessera_kernels.bench.cases import BenchCase, LaunchConfig, TuningChoice
+from tessera_kernels.bench.shapes import LLAMA_3_8B, QWEN3_30B_A3B, ModelShape
 from tessera_kernels.paged_attention import Ragged, reference
 from tessera_kernels.paged_attention.cost import cost
 from tessera_kernels.storage.paged_kv import LARGEST, PagedKV, dequantize, quantize
@@ -23,7 +23,7 @@ Sequences = Sequence[tuple[int, int]]
 """(context, query rows) of each."""
 
 
-def cases() -> Iterator[Case]:
+def cases() -> Iterator[BenchCase]:
     """Decodes, one long decode, prefill, both at once; a window with sinks; caches of one byte."""
     bf16 = torch.bfloat16
     for model in (LLAMA_3_8B, QWEN3_30B_A3B):
@@ -42,7 +42,7 @@ def cases() -> Iterator[Case]:
     yield _case(
         "Llama-3-8B decode 64 of 4096 bf16, window 128, sinks", LLAMA_3_8B, DECODE["decode 64 of 4096"], bf16, **window
     )
-    small = Model("tiny", 0, 0, 4, 2, 16)
+    small = ModelShape("tiny", 0, 0, 4, 2, 16)
     variants: tuple[dict[str, Any], ...] = ({}, {"sliding_window": 9, "sinks": True}, {"softcap": 5.0})
     for kind in (torch.float32, *QUANTIZED):
         for options in variants:
@@ -50,7 +50,7 @@ def cases() -> Iterator[Case]:
             yield _case(name, small, [(40, 1), (20, 7)], torch.float32, kind, tiny=True, **options)
 
 
-def choices() -> Iterator[Choice]:
+def choices() -> Iterator[TuningChoice]:
     """Positions of a block, warps and stages, for decodes and prefill of the models' head dim."""
     from tessera_kernels.paged_attention.triton import bucket  # noqa: PLC0415 - Triton is needed for buckets alone
 
@@ -63,12 +63,12 @@ def choices() -> Iterator[Choice]:
                 for stages in (2, 3, 4)
             ]
             make = partial(_made, LLAMA_3_8B, sequences, torch.bfloat16, stored, {})
-            yield Choice("bfloat16", bucket(rows, 128, stored), make, _configured, configs)
+            yield TuningChoice("bfloat16", bucket(rows, 128, stored), make, _configured, configs)
 
 
 def _case(
     name: str,
-    model: Model,
+    model: ModelShape,
     sequences: Sequences,
     dtype: torch.dtype,
     stored: torch.dtype | None = None,
@@ -79,11 +79,11 @@ def _case(
     sliding_window: int | None = None,
     softcap: float | None = None,
     sinks: bool = False,
-) -> Case:
+) -> BenchCase:
     options = {"sliding_window": sliding_window, "softcap": softcap, "sinks": sinks}
     dims = (model.head_dim, model.head_dim)
     heads = (model.heads, model.kv_heads)
-    return Case(
+    return BenchCase(
         name=name,
         make=partial(_made, model, sequences, dtype, stored or dtype, options),
         run=_launched,
@@ -97,7 +97,7 @@ def _case(
 
 
 def _made(
-    model: Model,
+    model: ModelShape,
     sequences: Sequences,
     dtype: torch.dtype,
     stored: torch.dtype,
@@ -131,17 +131,27 @@ def _made(
 
 
 def _launched(
-    query: torch.Tensor, cache: PagedKV, ragged: Ragged, options: dict[str, Any], chosen: Config | None = None
+    query: torch.Tensor,
+    cache: PagedKV,
+    ragged: Ragged,
+    options: dict[str, Any],
+    configuration: LaunchConfig | None = None,
 ) -> torch.Tensor:
     from tessera_kernels.paged_attention import triton  # noqa: PLC0415 - Triton is needed to run alone
 
     return triton.paged_attention(
-        query, cache, ragged.page_table_BM, ragged.context_B, ragged.query_counts, chosen=chosen, **options
+        query,
+        cache,
+        ragged.page_table_BM,
+        ragged.context_B,
+        ragged.query_counts,
+        configuration=configuration,
+        **options,
     )
 
 
 def _configured(
-    config: Config, query: torch.Tensor, cache: PagedKV, ragged: Ragged, options: dict[str, Any]
+    config: LaunchConfig, query: torch.Tensor, cache: PagedKV, ragged: Ragged, options: dict[str, Any]
 ) -> torch.Tensor:
     return _launched(query, cache, ragged, options, config)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from tessera_kernels.chips import has_float8
-from tessera_kernels.dispatch import Answer, no, triton_on
+from tessera_kernels.dispatch import Support, triton_support, unsupported
 from tessera_kernels.paged_attention import reference
 from tessera_kernels.storage.paged_kv import PagedKV
 
@@ -23,20 +23,20 @@ DTYPES = frozenset({torch.float32, torch.float16, torch.bfloat16})
 """Of queries."""
 
 
-def triton_suits(query_TQD: torch.Tensor, cache: PagedKV) -> Answer:
+def triton_suits(query_TQD: torch.Tensor, cache: PagedKV) -> Support:
     """Whether Triton's kernel can run, and why not."""
     dims = (query_TQD.shape[2], cache.value_PSHE.shape[3])
     if max(dims) > WIDEST:
-        return no(f"head dims of {dims} are wider than {WIDEST}")
+        return unsupported(f"head dims of {dims} are wider than {WIDEST}")
     if query_TQD.dtype not in DTYPES:
-        return no(f"queries are {query_TQD.dtype}")
+        return unsupported(f"queries are {query_TQD.dtype}")
     if query_TQD.shape[1] // cache.key_PSHD.shape[2] > 128:
-        return no("more than 128 query heads share a key-value head")
+        return unsupported("more than 128 query heads share a key-value head")
     if cache.key_PSHD.dtype == torch.float8_e4m3fn and not has_float8(query_TQD.device):
-        return no("the device has no float8")
+        return unsupported("the device has no float8")
     if not all(tensor.is_contiguous() for tensor in cache.tensors):
-        return no("the cache is not contiguous")
-    return triton_on(query_TQD, *cache.tensors)
+        return unsupported("the cache is not contiguous")
+    return triton_support(query_TQD, *cache.tensors)
 
 
 def computed(

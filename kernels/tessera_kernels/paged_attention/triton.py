@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import torch
 import triton
 
-from tessera_kernels.chips import Chip, chip_of, units_of
+from tessera_kernels.chips import Chip, chip_of, multiprocessors_of
 from tessera_kernels.paged_attention.kernel import paged_attention_kernel
 from tessera_kernels.paged_attention.layout import layout
 from tessera_kernels.storage.paged_kv import PagedKV
@@ -103,7 +103,7 @@ def paged_attention(
     tree_BNN: torch.Tensor | None = None,
     out_TQE: torch.Tensor | None = None,
     parts: int | None = None,
-    chosen: Mapping[str, int] | None = None,
+    configuration: Mapping[str, int] | None = None,
 ) -> torch.Tensor:
     """See `tessera_kernels.paged_attention.paged_attention`.
 
@@ -113,7 +113,7 @@ def paged_attention(
         out_TQE: written to if given.
         parts: into how many, a power of two, the positions of short sequences are split; if not given, as many as give
             the device enough programs.
-        chosen: as `config` gives; that of the device if not given.
+        configuration: as `config` gives; that of the device if not given.
     """
     query = query_TQD if query_TQD.stride(-1) == 1 else query_TQD.contiguous()
     tokens, heads, dim = query.shape
@@ -125,12 +125,12 @@ def paged_attention(
     drafts = tree_BNN is not None
     rows = rows_of_tile(max(counts), groups, max(dim, value_dim), query.dtype, tree=drafts)
     tiles = layout(tuple(counts), rows // groups, device)
-    how = dict(chosen or config(rows, (dim, value_dim), query.dtype, stored, chip_of(device), tree=drafts))
+    how = dict(configuration or config(rows, (dim, value_dim), query.dtype, stored, chip_of(device), tree=drafts))
     longest = page_table_BM.shape[1] * size
     if sliding_window is not None:
         longest = min(longest, sliding_window + max(counts))
     if parts is None:
-        parts = parts_of(tiles.count * kv_heads, longest, units_of(device))
+        parts = parts_of(tiles.count * kv_heads, longest, multiprocessors_of(device))
     parts = parts if tiles.splits else 1
     partial = lse = None
     if parts > 1:

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from tessera_kernels.bench.cases import Case, Choice, Config
+from tessera_kernels.bench.cases import BenchCase, LaunchConfig, TuningChoice
 from tessera_kernels.bench.shapes import LLAMA_3_8B, QWEN3_30B_A3B, WAN_14B
 from tessera_kernels.rms_norm import reference
 from tessera_kernels.rms_norm.cost import cost
@@ -21,7 +21,7 @@ GOAL, MANY = 0.85, 8192
 BOUNDS = {torch.float32: 1e-5, torch.bfloat16: 8e-3, torch.int8: 1.5e-2, torch.float8_e4m3fn: 5e-2}
 
 
-def cases() -> Iterator[Case]:
+def cases() -> Iterator[BenchCase]:
     """Each variant at the widths of language models, a head's normalization, and the video model's."""
     for model in (LLAMA_3_8B, QWEN3_30B_A3B):
         for rows in (64, 8192):
@@ -40,7 +40,7 @@ def cases() -> Iterator[Case]:
                 yield _case(name, 5, 70, dtype, residual=residual, quantized=made, tiny=True)
 
 
-def choices() -> Iterator[Choice]:
+def choices() -> Iterator[TuningChoice]:
     """Rows and warps of a program, for widths of models."""
     from tessera_kernels.rms_norm.triton import bucket, candidates  # noqa: PLC0415 - Triton is needed for tuning alone
 
@@ -49,7 +49,7 @@ def choices() -> Iterator[Choice]:
             make = partial(_made, rows, width, BF16, None)
             configs = candidates(width)
             if len(configs) > 1:
-                yield Choice("bfloat16", bucket(width, rows), make, _configured, configs)
+                yield TuningChoice("bfloat16", bucket(width, rows), make, _configured, configs)
 
 
 def _case(
@@ -61,9 +61,9 @@ def _case(
     residual: bool = False,
     quantized: torch.dtype | None = None,
     tiny: bool = False,
-) -> Case:
+) -> BenchCase:
     plain = not residual and quantized is None
-    return Case(
+    return BenchCase(
         name=name,
         make=partial(_made, rows, width, dtype, quantized, residual=residual),
         run=_launched,
@@ -95,18 +95,20 @@ def _launched(
     residual_TK: torch.Tensor | None,
     weight_K: torch.Tensor,
     quantized: torch.dtype | None,
-    chosen: Config | None = None,
+    configuration: LaunchConfig | None = None,
 ) -> list[torch.Tensor]:
     from tessera_kernels.rms_norm import triton  # noqa: PLC0415 - Triton is needed to run alone
 
     out = torch.empty(x_TK.shape, dtype=quantized or x_TK.dtype, device=x_TK.device)
     scale = torch.empty(x_TK.shape[:1], dtype=torch.float32, device=x_TK.device) if quantized else None
-    triton.rms_norm(x_TK, weight_K, EPSILON, 0.0, residual_TK=residual_TK, out_TK=out, scale_T=scale, chosen=chosen)
+    triton.rms_norm(
+        x_TK, weight_K, EPSILON, 0.0, residual_TK=residual_TK, out_TK=out, scale_T=scale, configuration=configuration
+    )
     return [out, *([] if scale is None else [scale]), *([] if residual_TK is None else [residual_TK])]
 
 
 def _configured(
-    config: Config,
+    config: LaunchConfig,
     x_TK: torch.Tensor,
     residual_TK: torch.Tensor | None,
     weight_K: torch.Tensor,

@@ -26,7 +26,7 @@ def launches() -> Iterator[Launch]:
             yield _launch(width, 65536, torch.bfloat16, residual=True, quantized=quantized)
     for width in TUNED_WIDTHS:
         for how in triton.candidates(width):
-            yield _launch(width, 65536, torch.bfloat16, residual=True, quantized="i8", chosen=how)
+            yield _launch(width, 65536, torch.bfloat16, residual=True, quantized="i8", configuration=how)
     for dtype in (torch.float16, torch.float32):
         yield _launch(4096, 64, dtype, residual=True, quantized="")
         yield _launch(4096, 64, dtype, residual=False, quantized="i8")
@@ -39,14 +39,14 @@ def _launch(
     *,
     residual: bool,
     quantized: str,
-    chosen: Mapping[str, int] | None = None,
+    configuration: Mapping[str, int] | None = None,
 ) -> Launch:
     from tessera_kernels.rms_norm import triton  # noqa: PLC0415
 
-    how = chosen or triton.config(width, rows, dtype)
+    how = configuration or triton.config(width, rows, dtype)
     kind = TYPES[dtype]
     variant = f"{kind}{' + residual' if residual else ''}{f' to {quantized}' if quantized else ''}"
-    size = f"T{rows}" if chosen is None else f"{how['BLOCK_T']} rows {how['num_warps']} warps"
+    size = f"T{rows}" if configuration is None else f"{how['BLOCK_T']} rows {how['num_warps']} warps"
     return Launch(
         name=f"{variant} K{width} {size}",
         kernel=triton.rms_norm_kernel,

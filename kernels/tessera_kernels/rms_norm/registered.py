@@ -8,22 +8,22 @@ from __future__ import annotations
 import torch
 
 from tessera_kernels.chips import has_float8
-from tessera_kernels.dispatch import Answer, no, triton_on
+from tessera_kernels.dispatch import Support, triton_support, unsupported
 from tessera_kernels.rms_norm import reference
 
 WIDEST = 16384
 """Features of the widest row that Triton's kernel holds in registers."""
 
 
-def triton_suits(x_TK: torch.Tensor, weight_K: torch.Tensor, dtype: torch.dtype | None = None) -> Answer:
+def triton_suits(x_TK: torch.Tensor, weight_K: torch.Tensor, dtype: torch.dtype | None = None) -> Support:
     """Whether the kernel can run with a result of `dtype`, and why not."""
     if not x_TK.numel():
-        return no("there is nothing to compute")
+        return unsupported("there is nothing to compute")
     if dtype == torch.float8_e4m3fn and not has_float8(x_TK.device):
-        return no("the device has no float8")
+        return unsupported("the device has no float8")
     if x_TK.shape[-1] > WIDEST:
-        return no(f"rows of {x_TK.shape[-1]} features do not fit into registers ({WIDEST} do)")
-    return triton_on(x_TK, weight_K)
+        return unsupported(f"rows of {x_TK.shape[-1]} features do not fit into registers ({WIDEST} do)")
+    return triton_support(x_TK, weight_K)
 
 
 def _rows(tensor: torch.Tensor) -> torch.Tensor:

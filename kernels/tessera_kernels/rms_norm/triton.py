@@ -106,7 +106,7 @@ def rms_norm(
     residual_TK: torch.Tensor | None = None,
     out_TK: torch.Tensor,
     scale_T: torch.Tensor | None = None,
-    chosen: Mapping[str, int] | None = None,
+    configuration: Mapping[str, int] | None = None,
 ) -> None:
     """Fill `out`, and where it is of a quantized dtype `scale`; a residual becomes its sum with x.
 
@@ -118,12 +118,12 @@ def rms_norm(
         residual_TK: added to x before, and overwritten with the sum.
         out_TK: [rows, features], of x's dtype or one of `LARGEST`.
         scale_T: float32, [rows], if `out` is quantized.
-        chosen: instead of what `config` decides.
+        configuration: instead of what `config` decides.
     """
     rows, width = x_TK.shape
     if rows == 0 or width == 0:
         return
-    how = dict(chosen or config(width, rows, x_TK.dtype))
+    how = dict(configuration or config(width, rows, x_TK.dtype))
     residual = x_TK if residual_TK is None else residual_TK
     rms_norm_kernel[(triton.cdiv(rows, how["BLOCK_T"]),)](
         x_TK,

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from tessera_kernels.bench.cases import Case, Choice, Config
-from tessera_kernels.bench.shapes import LLAMA_3_8B, QWEN3_30B_A3B, WAN_14B, Model
+from tessera_kernels.bench.cases import BenchCase, LaunchConfig, TuningChoice
+from tessera_kernels.bench.shapes import LLAMA_3_8B, QWEN3_30B_A3B, WAN_14B, ModelShape
 from tessera_kernels.rotary import axes_of, reference
 from tessera_kernels.rotary.cost import cost
 
@@ -22,14 +22,14 @@ FURTHEST = 4096
 """Positions are drawn below it: float32 angles of two devices agree to the bounds."""
 
 
-def cases() -> Iterator[Case]:
+def cases() -> Iterator[BenchCase]:
     """Few tokens and many of text models; a video's."""
     for model in (LLAMA_3_8B, QWEN3_30B_A3B):
         for tokens in (64, 8192):
             yield _case(f"{model.name} {tokens} tokens bf16", model, tokens, BF16)
     yield _case(f"Wan-14B {WAN_14B.tokens} tokens bf16 3-D", WAN_14B, WAN_14B.tokens, BF16, sections=WAN_SECTIONS)
     yield _case(f"Wan-14B {WAN_14B.tokens} tokens bf16 by table", WAN_14B, WAN_14B.tokens, BF16, table=True)
-    small = Model("tiny", 0, 0, heads=2, kv_heads=1, head_dim=20)
+    small = ModelShape("tiny", 0, 0, heads=2, kv_heads=1, head_dim=20)
     for dtype, kind in ((torch.float32, "fp32"), (BF16, "bf16")):
         for interleaved in (False, True):
             way = "interleaved" if interleaved else "halves"
@@ -40,7 +40,7 @@ def cases() -> Iterator[Case]:
             yield _case(f"tiny {kind} {way} by table", small, 3, dtype, table=True, interleaved=interleaved, tiny=True)
 
 
-def choices() -> Iterator[Choice]:
+def choices() -> Iterator[TuningChoice]:
     """Heads and warps of a program."""
     from tessera_kernels.rotary.triton import bucket, candidates  # noqa: PLC0415 - Triton is needed for tuning alone
 
@@ -48,12 +48,14 @@ def choices() -> Iterator[Choice]:
         for tokens in (64, 8192):
             pairs = model.head_dim // 2
             make = partial(_made, model, tokens, BF16, pairs, (pairs,), table=False, interleaved=False)
-            yield Choice("bfloat16", bucket(tokens, model.heads, pairs), make, _configured, candidates(tokens, pairs))
+            yield TuningChoice(
+                "bfloat16", bucket(tokens, model.heads, pairs), make, _configured, candidates(tokens, pairs)
+            )
 
 
 def _case(
     name: str,
-    model: Model,
+    model: ModelShape,
     tokens: int,
     dtype: torch.dtype,
     sections: tuple[int, ...] | None = None,
@@ -61,11 +63,11 @@ def _case(
     table: bool = False,
     interleaved: bool | None = None,
     tiny: bool = False,
-) -> Case:
+) -> BenchCase:
     pairs = sum(sections) if sections else model.head_dim // 2
     neighbours = model is WAN_14B if interleaved is None else interleaved
     runs = sections or (pairs,)
-    return Case(
+    return BenchCase(
         name=name,
         make=partial(_made, model, tokens, dtype, pairs, runs, table=table, interleaved=neighbours),
         run=partial(_configured, None),
@@ -78,7 +80,7 @@ def _case(
 
 
 def _made(
-    model: Model,
+    model: ModelShape,
     tokens: int,
     dtype: torch.dtype,
     pairs: int,
@@ -101,11 +103,11 @@ def _made(
 
 
 def _configured(
-    config: Config | None, query_THD: torch.Tensor, key_TGD: torch.Tensor, angles: dict[str, Any]
+    config: LaunchConfig | None, query_THD: torch.Tensor, key_TGD: torch.Tensor, angles: dict[str, Any]
 ) -> list[torch.Tensor]:
     from tessera_kernels.rotary import triton  # noqa: PLC0415 - Triton is needed to run alone
 
-    triton.rotary(query_THD, key_TGD, **angles, chosen=config)
+    triton.rotary(query_THD, key_TGD, **angles, configuration=config)
     return [query_THD, key_TGD]
 
 

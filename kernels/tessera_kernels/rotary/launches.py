@@ -26,7 +26,7 @@ def launches() -> Iterator[Launch]:
             yield _launch(65536, heads, pairs, bf16, ("cos", "sin"), interleaved=interleaved)
     for tokens, angles in ((64, ("positions", "inverse")), (65536, ("cos", "sin"))):
         for how, interleaved in product(triton.candidates(tokens, 64), (False, True)):
-            yield _launch(tokens, 32, 64, bf16, angles, interleaved=interleaved, chosen=how)
+            yield _launch(tokens, 32, 64, bf16, angles, interleaved=interleaved, configuration=how)
     yield _launch(64, 40, 64, bf16, ("positions", "inverse", "axis"), interleaved=True)
     yield _launch(65536, 32, 64, bf16, ("positions", "cos", "sin"), interleaved=False)
     for dtype in (torch.float16, torch.float32):
@@ -51,12 +51,14 @@ def _launch(
     given: tuple[str, ...],
     *,
     interleaved: bool,
-    chosen: Mapping[str, int] | None = None,
+    configuration: Mapping[str, int] | None = None,
 ) -> Launch:
     from tessera_kernels.rotary import triton  # noqa: PLC0415 - Triton is needed for launches alone
 
-    how = chosen or triton.config(tokens, heads, pairs, dtype)
-    size = f"H{heads} F{pairs} T{tokens}" if chosen is None else f"{how['BLOCK_H']} heads {how['num_warps']} warps"
+    how = configuration or triton.config(tokens, heads, pairs, dtype)
+    size = (
+        f"H{heads} F{pairs} T{tokens}" if configuration is None else f"{how['BLOCK_H']} heads {how['num_warps']} warps"
+    )
     kind = TYPES[dtype]
     pointers = {"positions": "i64", "inverse": "fp32", "axis": "i32", "cos": "fp32", "sin": "fp32"}
     missing: dict[str, Any] = {f"p_{name}": None for name in pointers if name not in given}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import torch
 
-from tessera_kernels.dispatch import triton_on
+from tessera_kernels.dispatch import triton_support
 from tessera_kernels.rotary import reference
 
 
@@ -22,7 +22,7 @@ def computed(
     scaling: float,
 ) -> None:
     """`rotary` by the fastest implementation for these tensors."""
-    if not triton_on(query_THD, key_TGD, positions_TA, inverse_F, axis_F).ok:
+    if not triton_support(query_THD, key_TGD, positions_TA, inverse_F, axis_F).ok:
         reference.rotary(query_THD, key_TGD, positions_TA, inverse_F, axis_F, interleaved, scaling)
         return
     from tessera_kernels.rotary import triton  # noqa: PLC0415 - only where there is a GPU
@@ -47,7 +47,7 @@ def computed_by_table(
     interleaved: bool,
 ) -> None:
     """`rotary_by_table`, likewise."""
-    if not triton_on(query_THD, key_TGD, cos_PF, sin_PF, positions_T).ok:
+    if not triton_support(query_THD, key_TGD, cos_PF, sin_PF, positions_T).ok:
         reference.rotary_by_table(query_THD, key_TGD, cos_PF, sin_PF, positions_T, interleaved)
         return
     from tessera_kernels.rotary import triton  # noqa: PLC0415 - only where there is a GPU
@@ -66,7 +66,7 @@ def computed_tables(
     positions_TA: torch.Tensor, inverse_F: torch.Tensor, axis_F: torch.Tensor | None, scaling: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """`tables`, likewise."""
-    if not triton_on(positions_TA, inverse_F, axis_F).ok:
+    if not triton_support(positions_TA, inverse_F, axis_F).ok:
         return reference.tables(positions_TA, inverse_F, axis_F, scaling)
     from tessera_kernels.rotary import triton  # noqa: PLC0415 - only where there is a GPU
 

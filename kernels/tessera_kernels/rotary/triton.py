@@ -183,7 +183,7 @@ def rotary(
     *,
     interleaved: bool,
     scaling: float = 1.0,
-    chosen: Mapping[str, int] | None = None,
+    configuration: Mapping[str, int] | None = None,
 ) -> None:
     """Turn queries and keys in place, by tables where there are some, else by inverse frequencies.
 
@@ -197,7 +197,7 @@ def rotary(
         sin_PF: likewise.
         interleaved: whether pairs are neighbours.
         scaling: of cosine and sine that are computed.
-        chosen: instead of what `config` decides.
+        configuration: instead of what `config` decides.
     """
     tokens, heads, _ = query_THD.shape
     key = query_THD[:, :0] if key_TGD is None else key_TGD
@@ -210,7 +210,7 @@ def rotary(
         assert positions is not None
         cos_PF, sin_PF = tables(positions, table, axis_F, scaling)
         positions = inverse_F = axis_F = None
-    how = dict(chosen or config(tokens, heads, pairs, query_THD.dtype))
+    how = dict(configuration or config(tokens, heads, pairs, query_THD.dtype))
     blocks = triton.cdiv(heads, how["BLOCK_H"]) + triton.cdiv(key.shape[1], how["BLOCK_H"])
     rotary_kernel[(tokens, blocks)](
         query_THD,

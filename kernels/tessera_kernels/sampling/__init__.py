@@ -17,11 +17,11 @@ import torch
 from tessera_kernels.sampling import registered
 from tessera_kernels.sampling.reference import GREEDY_BELOW, SEEN, count_tokens
 
-__all__ = ["GREEDY_BELOW", "SEEN", "Penalties", "Settings", "count_tokens", "sample"]
+__all__ = ["GREEDY_BELOW", "SEEN", "Penalties", "SamplingParameters", "count_tokens", "sample"]
 
 
 @dataclass(frozen=True)
-class Settings:
+class SamplingParameters:
     """How each row is drawn; all tensors [B] on the logits' device.
 
     Attributes:
@@ -58,7 +58,7 @@ class Penalties:
     frequency_B: torch.Tensor
 
 
-def sample(logits_BV: torch.Tensor, settings: Settings, penalties: Penalties | None = None) -> torch.Tensor:
+def sample(logits_BV: torch.Tensor, settings: SamplingParameters, penalties: Penalties | None = None) -> torch.Tensor:
     """Draw a token from each row.
 
     Args:

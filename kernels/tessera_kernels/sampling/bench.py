@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from tessera_kernels.bench.cases import Case, Choice, Config, unequal
+from tessera_kernels.bench.cases import BenchCase, LaunchConfig, TuningChoice, unequal
 from tessera_kernels.bench.shapes import LLAMA_3_8B, QWEN3_30B_A3B
 from tessera_kernels.sampling import SEEN, reference
 from tessera_kernels.sampling.cost import cost
@@ -25,7 +25,7 @@ UNEQUAL = 0.02
 """Of rows that may draw another token than the reference: where two are as good but for rounding."""
 
 
-def cases() -> Iterator[Case]:
+def cases() -> Iterator[BenchCase]:
     """One row and many; each way to filter; penalties."""
     for model in (LLAMA_3_8B, QWEN3_30B_A3B):
         for rows in (1, 64):
@@ -37,19 +37,21 @@ def cases() -> Iterator[Case]:
             yield _case(f"tiny {kind} {way}", 3, 5000, dtype, way, penalties=way == "top-k 50", tiny=True)
 
 
-def choices() -> Iterator[Choice]:
+def choices() -> Iterator[TuningChoice]:
     """Warps of a row."""
     from tessera_kernels.sampling.triton import bucket  # noqa: PLC0415 - Triton is needed for buckets alone
 
     for vocabulary in (32768, LLAMA_3_8B.vocabulary, QWEN3_30B_A3B.vocabulary):
         make = partial(_made, 64, vocabulary, BF16, "top-p 0.95", penalties=False)
-        yield Choice("bfloat16", bucket(vocabulary), make, _configured, [{"num_warps": warps} for warps in (8, 32)])
+        yield TuningChoice(
+            "bfloat16", bucket(vocabulary), make, _configured, [{"num_warps": warps} for warps in (8, 32)]
+        )
 
 
 def _case(
     name: str, rows: int, vocabulary: int, dtype: torch.dtype, way: str, *, penalties: bool = False, tiny: bool = False
-) -> Case:
-    return Case(
+) -> BenchCase:
+    return BenchCase(
         name=name,
         make=partial(_made, rows, vocabulary, dtype, way, penalties=penalties),
         run=partial(_configured, None),
@@ -90,7 +92,7 @@ def _made(
     )
 
 
-def _configured(config: Config | None, *arguments: torch.Tensor) -> torch.Tensor:
+def _configured(config: LaunchConfig | None, *arguments: torch.Tensor) -> torch.Tensor:
     from tessera_kernels.sampling import triton  # noqa: PLC0415 - Triton is needed to run alone
 
-    return triton.sample(*arguments, chosen=config)
+    return triton.sample(*arguments, configuration=config)

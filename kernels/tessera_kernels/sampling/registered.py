@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import torch
 
-from tessera_kernels.dispatch import triton_on
+from tessera_kernels.dispatch import triton_support
 from tessera_kernels.sampling import reference
 
 
@@ -27,7 +27,7 @@ def computed(
     """`sample` by the fastest implementation for these tensors."""
     settings = (temperature_B, top_k_B, top_p_B, min_p_B, seed_B, place_B)
     penalties = (repetition_B, presence_B, frequency_B)
-    if not triton_on(logits_BV, counts_BV, *settings, *penalties).ok:
+    if not triton_support(logits_BV, counts_BV, *settings, *penalties).ok:
         return reference.sample(logits_BV, *settings, counts_BV, *penalties)
     from tessera_kernels.sampling import triton  # noqa: PLC0415 - only where there is a GPU
 

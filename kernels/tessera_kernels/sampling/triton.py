@@ -212,7 +212,7 @@ def sample(
     frequency_B: torch.Tensor | None,
     *,
     out_B: torch.Tensor | None = None,
-    chosen: Mapping[str, int] | None = None,
+    configuration: Mapping[str, int] | None = None,
 ) -> torch.Tensor:
     """See `tessera_kernels.sampling.sample`; tensors [B] are contiguous, and `out` is int64 [B]."""
     rows, vocabulary = logits_BV.shape
@@ -237,6 +237,6 @@ def sample(
             GREEDY=GREEDY_BELOW,
             STRIP=STRIP,
             BLOCK=BLOCK,
-            **(chosen or config(vocabulary, logits_BV.dtype, chip_of(logits_BV.device))),
+            **(configuration or config(vocabulary, logits_BV.dtype, chip_of(logits_BV.device))),
         )
     return out

@@ -11,7 +11,7 @@ from __future__ import annotations
 import torch
 
 from tessera_kernels import chips
-from tessera_kernels.dispatch import Answer, no, triton_on
+from tessera_kernels.dispatch import Support, triton_support, unsupported
 from tessera_kernels.scaled_linear import reference
 from tessera_kernels.storage.paged_kv import LARGEST
 from tessera_kernels.storage.quantized_weight import FLOATS
@@ -83,12 +83,12 @@ def quantize_tokens(
     return quantize.quantize_tokens(x_TK if x_TK.stride(1) == 1 else x_TK.contiguous(), dtype, blocks=blocks)
 
 
-def scaled_can(dtype: torch.dtype, *tensors: torch.Tensor | None) -> Answer:
+def scaled_can(dtype: torch.dtype, *tensors: torch.Tensor | None) -> Support:
     """Whether Triton can multiply numbers of `dtype` where these tensors are; the first of them is one."""
-    found = triton_on(*tensors)
+    found = triton_support(*tensors)
     first = next(tensor for tensor in tensors if tensor is not None)
     if found.ok and dtype == torch.float8_e4m3fn and not chips.has_float8(first.device):
-        return no("this chip has no float8; weight_only_linear multiplies such weights in 16 bits")
+        return unsupported("this chip has no float8; weight_only_linear multiplies such weights in 16 bits")
     return found
 
 

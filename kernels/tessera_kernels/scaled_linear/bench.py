@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from tessera_kernels.bench.cases import Case, Choice, Config
+from tessera_kernels.bench.cases import BenchCase, LaunchConfig, TuningChoice
 from tessera_kernels.bench.shapes import LLAMA_3_8B, WAN_14B
 from tessera_kernels.quantizers import quantize_scaled
 from tessera_kernels.quantizers.scaled import Grain
@@ -28,7 +28,7 @@ SCHEMES: Mapping[str, tuple[torch.dtype, Grain]] = {
 Arguments = tuple[torch.Tensor, ScaledWeight, torch.Tensor, torch.Tensor]
 
 
-def cases() -> Iterator[Case]:
+def cases() -> Iterator[BenchCase]:
     """A decode step's and a prefill's layer of Llama-3-8B, one of Wan's; rounding; every scheme and dtype tiny."""
     bf16 = torch.bfloat16
     wide = (2 * LLAMA_3_8B.inner, LLAMA_3_8B.hidden)
@@ -53,7 +53,7 @@ def cases() -> Iterator[Case]:
             yield _case(name, scheme, 20, (150, 200), dtype, tiny=True)
 
 
-def choices() -> Iterator[Choice]:
+def choices() -> Iterator[TuningChoice]:
     """Tiles, stages and warps by scheme, for a decode step and a prefill."""
     from tessera_kernels.scaled_linear.triton import bucket  # noqa: PLC0415 - Triton is needed for buckets alone
 
@@ -70,7 +70,7 @@ def choices() -> Iterator[Choice]:
                 for splits in ((1, 2, 4) if tokens <= 64 and numbers == FP8 else (1,))
                 for stages in (3, 4)
             ]
-            yield Choice(
+            yield TuningChoice(
                 kind,
                 bucket(tokens, *shape, invariant=False),
                 partial(_made, scheme, tokens, shape, torch.bfloat16),
@@ -81,11 +81,11 @@ def choices() -> Iterator[Choice]:
 
 def _case(
     name: str, scheme: str, tokens: int, shape: tuple[int, int], dtype: torch.dtype, *, tiny: bool = False
-) -> Case:
+) -> BenchCase:
     peers: dict[str, Callable[..., torch.Tensor]] = {"cuBLAS bf16, nothing rounded": _torch}
     if scheme == "fp8 tensor":
         peers["torch._scaled_mm, inputs rounded before"] = _scaled_mm
-    return Case(
+    return BenchCase(
         name=name,
         make=partial(_made, scheme, tokens, shape, dtype),
         run=_launched,
@@ -98,8 +98,10 @@ def _case(
     )
 
 
-def _rounding(name: str, tokens: int, inputs: int, dtype: torch.dtype, blocks: bool, *, tiny: bool = False) -> Case:
-    return Case(
+def _rounding(
+    name: str, tokens: int, inputs: int, dtype: torch.dtype, blocks: bool, *, tiny: bool = False
+) -> BenchCase:
+    return BenchCase(
         name=name,
         make=lambda device: (torch.randn(tokens, inputs, device=device).bfloat16(),),
         run=partial(_rounded, dtype=dtype, blocks=blocks),
@@ -118,14 +120,18 @@ def _made(scheme: str, tokens: int, shape: tuple[int, int], dtype: torch.dtype, 
 
 
 def _launched(
-    x_TK: torch.Tensor, weight: ScaledWeight, _dense: torch.Tensor, _rounded: torch.Tensor, chosen: Config | None = None
+    x_TK: torch.Tensor,
+    weight: ScaledWeight,
+    _dense: torch.Tensor,
+    _rounded: torch.Tensor,
+    configuration: LaunchConfig | None = None,
 ) -> torch.Tensor:
     from tessera_kernels.scaled_linear import triton  # noqa: PLC0415 - Triton is needed to run alone
 
-    return triton.scaled_linear(x_TK, weight, None, chosen=chosen)
+    return triton.scaled_linear(x_TK, weight, None, configuration=configuration)
 
 
-def _configured(config: Config, x_TK: torch.Tensor, weight: ScaledWeight, *rest: torch.Tensor) -> torch.Tensor:
+def _configured(config: LaunchConfig, x_TK: torch.Tensor, weight: ScaledWeight, *rest: torch.Tensor) -> torch.Tensor:
     return _launched(x_TK, weight, rest[0], rest[1], config)
 
 

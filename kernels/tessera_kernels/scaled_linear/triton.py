@@ -180,7 +180,7 @@ def config(tokens: int, weight: ScaledWeight, device: torch.device, *, invariant
     )
     if tuned is not None:
         return tuned
-    shape, chip, units = (tokens, outputs, inputs), chips.chip_of(device), chips.units_of(device)
+    shape, chip, units = (tokens, outputs, inputs), chips.chip_of(device), chips.multiprocessors_of(device)
     whole = weight.numbers_NK.dtype == torch.int8
     return heuristic(*shape, chip, units, invariant=invariant, whole=whole, blocked=weight.blocked)
 
@@ -216,12 +216,12 @@ def scaled_linear(
     *,
     invariant: bool = False,
     out: torch.Tensor | None = None,
-    chosen: Mapping[str, int] | None = None,
+    configuration: Mapping[str, int] | None = None,
 ) -> torch.Tensor:
     """See `tessera_kernels.scaled_linear.scaled_linear`; inputs of a row are contiguous, so is `out`."""
     numbers, scales = quantize_tokens(x_TK, weight.numbers_NK.dtype, blocks=weight.blocked, given=weight.input_scale)
     out = x_TK.new_empty(len(x_TK), weight.numbers_NK.shape[0]) if out is None else out
-    multiply(numbers, scales, weight, bias_N, out, invariant=invariant, chosen=chosen)
+    multiply(numbers, scales, weight, bias_N, out, invariant=invariant, configuration=configuration)
     return out
 
 
@@ -234,7 +234,7 @@ def multiply(
     *,
     invariant: bool = False,
     exact: tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None = None,
-    chosen: Mapping[str, int] | None = None,
+    configuration: Mapping[str, int] | None = None,
 ) -> None:
     """Fill a contiguous `out` with the product of rounded inputs.
 
@@ -246,12 +246,12 @@ def multiply(
         out_TN: any float dtype.
         invariant: one way for any number of tokens.
         exact: inputs [T, K], int64 columns [M] of them that are multiplied as they are, and by what, float32 [M, N].
-        chosen: instead of what `config` decides.
+        configuration: instead of what `config` decides.
     """
     (tokens, outputs), inputs = out_TN.shape, numbers_TK.shape[1]
     if not out_TN.numel():
         return
-    how = dict(chosen or config(tokens, weight, out_TN.device, invariant=invariant))
+    how = dict(configuration or config(tokens, weight, out_TN.device, invariant=invariant))
     splits = how["SPLITS"]
     filled = out_TN if splits == 1 else out_TN.new_empty(splits, tokens, outputs, dtype=torch.float32)
     x_TK, columns_M, weights_MN = exact or (out_TN, out_TN, out_TN)

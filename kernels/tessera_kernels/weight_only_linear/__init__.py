@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import torch
 
-from tessera_kernels.dispatch import triton_on
+from tessera_kernels.dispatch import triton_support
 from tessera_kernels.storage.quantized_weight import FLOATS, Format, QuantizedWeight
 from tessera_kernels.weight_only_linear import reference
 from tessera_kernels.weight_only_linear.cpu import PackedInt4, pack, packed_int4_linear, packs
@@ -65,7 +65,7 @@ def _check(x_TK: torch.Tensor, weight: QuantizedWeight, bias_N: torch.Tensor | N
 def _run(
     x_TK: torch.Tensor, weight: QuantizedWeight, bias_N: torch.Tensor | None, batch_invariant: bool
 ) -> torch.Tensor:
-    if not triton_on(x_TK, *weight.tensors, bias_N).ok:
+    if not triton_support(x_TK, *weight.tensors, bias_N).ok:
         return reference.weight_only_linear(x_TK, weight, bias_N)
     from tessera_kernels.weight_only_linear import triton  # noqa: PLC0415 - nothing on a CPU imports Triton
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from tessera_kernels.bench.cases import Case, Choice, Config
+from tessera_kernels.bench.cases import BenchCase, LaunchConfig, TuningChoice
 from tessera_kernels.bench.shapes import LLAMA_3_8B, WHISPER_LARGE
 from tessera_kernels.quantizers import quantize_fp8, quantize_int4, quantize_int8, quantize_mxfp4, quantize_nvfp4
 from tessera_kernels.storage.quantized_weight import NIBBLES, QuantizedWeight
@@ -42,7 +42,7 @@ LAYERS = {
 """Outputs and inputs of Llama-3-8B's layers."""
 
 
-def cases() -> Iterator[Case]:
+def cases() -> Iterator[BenchCase]:
     """Every scheme at one layer; int4 at all layers and from one token to a prefill; each scheme and way tiny."""
     bf16 = torch.bfloat16
     wide = LAYERS["gate and up"]
@@ -67,7 +67,7 @@ def cases() -> Iterator[Case]:
             yield _case(name, scheme, tokens, (40, 200), dtype, invariant=invariant, tiny=True)
 
 
-def choices() -> Iterator[Choice]:
+def choices() -> Iterator[TuningChoice]:
     """Tiles, parts and warps for few tokens, by scheme, layer and number of tokens."""
     from tessera_kernels.weight_only_linear.triton import bucket  # noqa: PLC0415 - Triton is needed for buckets alone
 
@@ -75,7 +75,7 @@ def choices() -> Iterator[Choice]:
         form = scheme.split()[0]
         for outputs, inputs in (LAYERS["gate and up"], LAYERS["down"]):
             for tokens in (1, 2, 4, 8, 16, 32, 64, 2048):
-                yield Choice(
+                yield TuningChoice(
                     f"{form} bfloat16",
                     bucket(tokens, outputs, inputs, invariant=False),
                     partial(_made, scheme, tokens, (outputs, inputs), torch.bfloat16, False),
@@ -113,9 +113,9 @@ def _case(
     *,
     invariant: bool = False,
     tiny: bool = False,
-) -> Case:
+) -> BenchCase:
     sample = SCHEMES[scheme](torch.zeros(1, 128, dtype=dtype))
-    return Case(
+    return BenchCase(
         name=name,
         make=partial(_made, scheme, tokens, shape, dtype, invariant),
         run=_launched,
@@ -136,15 +136,19 @@ def _made(
 
 
 def _launched(
-    x_TK: torch.Tensor, weight: QuantizedWeight, _: torch.Tensor, invariant: bool, chosen: Config | None = None
+    x_TK: torch.Tensor,
+    weight: QuantizedWeight,
+    _: torch.Tensor,
+    invariant: bool,
+    configuration: LaunchConfig | None = None,
 ) -> torch.Tensor:
     from tessera_kernels.weight_only_linear import triton  # noqa: PLC0415 - Triton is needed to run alone
 
-    return triton.weight_only_linear(x_TK, weight, None, invariant=invariant, chosen=chosen)
+    return triton.weight_only_linear(x_TK, weight, None, invariant=invariant, configuration=configuration)
 
 
 def _configured(
-    config: Config, x_TK: torch.Tensor, weight: QuantizedWeight, dense_NK: torch.Tensor, invariant: bool
+    config: LaunchConfig, x_TK: torch.Tensor, weight: QuantizedWeight, dense_NK: torch.Tensor, invariant: bool
 ) -> torch.Tensor:
     return _launched(x_TK, weight, dense_NK, invariant, config)
 

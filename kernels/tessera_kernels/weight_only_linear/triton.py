@@ -238,7 +238,9 @@ def config(
     name = bucket(tokens, weight.outputs, weight.inputs, invariant=invariant)
     tuned = tuning.lookup("weight_only_linear", tuning.device_here(), kind, name)
     shape = tokens, weight.outputs, weight.inputs
-    return tuned or heuristic(*shape, weight.run, chips.chip_of(device), chips.units_of(device), invariant=invariant)
+    return tuned or heuristic(
+        *shape, weight.run, chips.chip_of(device), chips.multiprocessors_of(device), invariant=invariant
+    )
 
 
 def heuristic(
@@ -272,14 +274,14 @@ def weight_only_linear(
     *,
     invariant: bool = False,
     out: torch.Tensor | None = None,
-    chosen: Mapping[str, int] | None = None,
+    configuration: Mapping[str, int] | None = None,
 ) -> torch.Tensor:
     """See `tessera_kernels.weight_only_linear.weight_only_linear`; inputs of a row are contiguous, so is `out`."""
     tokens, outputs = x_TK.shape[0], weight.outputs
     out = x_TK.new_empty(tokens, outputs) if out is None else out
     if not out.numel():
         return out
-    how = dict(chosen or config(tokens, weight, x_TK.dtype, x_TK.device, invariant=invariant))
+    how = dict(configuration or config(tokens, weight, x_TK.dtype, x_TK.device, invariant=invariant))
     told = arguments(weight, bias_N, x_TK.dtype)
     splits = how["SPLITS"]
     filled = out if splits == 1 else x_TK.new_empty(splits, tokens, outputs, dtype=torch.float32)

@@ -83,7 +83,7 @@ def _runner(
     host_cache_bytes: int = 0,
     dummy: bool = False,
 ) -> SequenceRunner:
-    dispatch.without_triton("the setting `kernels` is `reference`" if settings.kernels == "reference" else "")
+    dispatch.disable_triton("the setting `kernels` is `reference`" if settings.kernels == "reference" else "")
     return SequenceRunner(
         directory,
         device,

@@ -21,7 +21,7 @@ from tessera.diffusion.families.fusing import Fused, fuse_block
 from tessera.diffusion.loading.cpu import pack
 from tessera.models.offload import StreamedBlocks
 from tessera.models.quantized import QuantizationReport, Scheme, quantize
-from tessera_kernels.dispatch import triton_on
+from tessera_kernels.dispatch import triton_support
 
 logger = logging.getLogger(__name__)
 
@@ -100,7 +100,7 @@ def _lists(pipe: Any, block_list: str) -> Iterator[tuple[str, nn.ModuleList]]:
 def _prepared(
     blocks: nn.ModuleList, place: torch.device, options: TransformerOptions, coming: StreamedBlocks, streamed: int
 ) -> TransformerReport:
-    answer = triton_on(torch.empty(0, device=place))
+    answer = triton_support(torch.empty(0, device=place))
     fused, tables = Fused() if answer.ok and options.fused else None, RotaryTables()
     layers = before = after = packed = 0
     for index, block in enumerate(blocks):
