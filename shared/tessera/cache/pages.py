@@ -39,7 +39,7 @@ class PageAllocator:
         return self.pages - self.free
 
     @property
-    def longest_run(self) -> int:
+    def longest_free_run(self) -> int:
         """Most pages one behind another that nobody holds, and that are not left free for anybody."""
         return int(_runs(self._unpromised_P())[1].max(initial=0))
 
@@ -51,7 +51,7 @@ class PageAllocator:
         """Whether `allocate(count)` would succeed. No side effect."""
         return count <= self.free
 
-    def goes_on(self, after: int, count: int) -> bool:
+    def can_extend(self, after: int, count: int) -> bool:
         """Whether the `count` pages behind a page are free. No side effect."""
         return bool(self._is_free_P[after + 1 : after + 1 + count].sum() == count)
 
@@ -113,13 +113,13 @@ class PageAllocator:
             free_P[last + 1 : end] = False
         return free_P
 
-    def share(self, pages: list[int]) -> None:
+    def retain(self, pages: list[int]) -> None:
         """Add a reference to each of `pages`, which must be held already."""
         for page in pages:
             assert self._references[page] > 0, f"page {page} is free and cannot be shared"
             self._references[page] += 1
 
-    def references(self, page: int) -> int:
+    def reference_count(self, page: int) -> int:
         """How many hold `page`."""
         return self._references[page]
 

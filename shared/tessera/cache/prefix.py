@@ -39,7 +39,7 @@ class PrefixCache:
         self.idle = self.pinned = 0
         """Pages that only the tree holds and nobody pinned, free for who needs them; and pages that somebody did."""
         self.hit_tokens = {"device": 0, "host": 0}
-        self.asked_tokens = 0
+        self.queried_tokens = 0
         self.evicted_pages = 0
         self._roots: dict[str, Node] = {}
         self._node_of: dict[int, Node] = {}
@@ -90,7 +90,7 @@ class PrefixCache:
         Returns:
             The pages in order, the copy of a partial one last; and the cursor behind the whole ones.
         """
-        self.asked_tokens += asked
+        self.queried_tokens += asked
         now = next(self._clock)
         held, absent = ([node for node in match.nodes if (node.page is None) == gone] for gone in (False, True))
         for node in held:
@@ -129,7 +129,7 @@ class PrefixCache:
         """
         while self.allocator.free < count:
             self._reclaim_page()
-        if room and (after is None or not self.allocator.goes_on(after, count)):
+        if room and (after is None or not self.allocator.can_extend(after, count)):
             self._make_run(count + room)
         return self.allocator.allocate(count, after, room)
 
@@ -138,7 +138,7 @@ class PrefixCache:
         for page in pages:
             self.allocator.release([page])
             node = self._node_of.get(page)
-            if node is not None and self.allocator.references(page) == 1 and node.pins == 0:
+            if node is not None and self.allocator.reference_count(page) == 1 and node.pins == 0:
                 self.idle += 1
                 self._offer(node)
 
@@ -275,19 +275,19 @@ class PrefixCache:
     def _settle(self, node: Node, page: int) -> None:
         """Add a reference of the tree's own to a page that somebody holds."""
         assert node.parent is not None
-        self.allocator.share([page])
+        self.allocator.retain([page])
         node.page = page
         node.parent.resident += 1
         self._node_of[page] = node
 
     def _is_idle(self, node: Node) -> bool:
-        return node.page is not None and node.pins == 0 and self.allocator.references(node.page) == 1
+        return node.page is not None and node.pins == 0 and self.allocator.reference_count(node.page) == 1
 
     def _hold(self, node: Node) -> None:
         assert node.page is not None
         if self._is_idle(node):
             self.idle -= 1
-        self.allocator.share([node.page])
+        self.allocator.retain([node.page])
 
     def _offer(self, node: Node) -> None:
         if node.resident == 0:
@@ -296,7 +296,7 @@ class PrefixCache:
     def _make_run(self, count: int) -> None:
         """Try to have so many free pages one behind another, for no large part of what is kept."""
         most = self.evicted_pages + min(2 * count, self.allocator.pages // 8)
-        while self.evicted_pages < most and self.idle and (lacking := count - self.allocator.longest_run) > 0:
+        while self.evicted_pages < most and self.idle and (lacking := count - self.allocator.longest_free_run) > 0:
             for _ in range(min(lacking, self.idle, most - self.evicted_pages)):
                 self._reclaim_page()
 
@@ -338,7 +338,7 @@ class PrefixCache:
         assert node.parent is not None
         parent = node.parent
         if node.page is not None:
-            if self.allocator.references(node.page) > 1:  # the tree's reference alone goes
+            if self.allocator.reference_count(node.page) > 1:  # the tree's reference alone goes
                 del self._node_of[node.page]
                 self.allocator.release([node.page])
                 parent.resident -= 1

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Pending:
+class PendingTokens:
     """Tokens of the step before that are on the device alone.
 
     Attributes:
@@ -28,7 +28,7 @@ class Pending:
 
 
 @dataclass(frozen=True)
-class Likeliest:
+class TopLogit:
     """Of some rows of logits the largest one.
 
     Attributes:
@@ -39,9 +39,9 @@ class Likeliest:
     tokens_R: torch.Tensor
     logits_R: torch.Tensor
 
-    def __getitem__(self, rows: slice | torch.Tensor) -> Likeliest:
+    def __getitem__(self, rows: slice | torch.Tensor) -> TopLogit:
         """Of some of the rows."""
-        return Likeliest(self.tokens_R[rows], self.logits_R[rows])
+        return TopLogit(self.tokens_R[rows], self.logits_R[rows])
 
 
 @dataclass(frozen=True)
@@ -54,22 +54,22 @@ class Chunk:
     request: SequenceRequest
     start: int
     count: int
-    guess: tuple[int, ...] = ()
+    draft_ids: tuple[int, ...] = ()
 
     @property
-    def known(self) -> int:
+    def known_count(self) -> int:
         """Positions that are computed of tokens that the request has."""
-        return self.count - len(self.guess)
+        return self.count - len(self.draft_ids)
 
     @property
     def completes(self) -> bool:
         """Whether everything the request has is computed after this step, so that a token can be sampled."""
-        return self.start + self.known == len(self.request.token_ids)
+        return self.start + self.known_count == len(self.request.token_ids)
 
     @property
     def token_ids(self) -> list[int]:
         """Of its positions."""
-        return [*self.request.token_ids[self.start : self.start + self.known], *self.guess]
+        return [*self.request.token_ids[self.start : self.start + self.known_count], *self.draft_ids]
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class Batch:
 
     chunks: list[Chunk]
     transfers: list[Transfer] = field(default_factory=list)
-    pending: Pending | None = None
+    pending: PendingTokens | None = None
 
     @property
     def tokens(self) -> int:
@@ -99,10 +99,10 @@ class StepOutput:
             for each guessed token.
         hidden_TD: last hidden states of all tokens when a chunk's request is an embedding, else None.
         prompt_logits_SV: logits that score tokens of prompts, for `SequenceRequest.scored` of each chunk in turn.
-        likeliest: tokens of `logits_RV`, where they were found on the way.
+        top_logit: tokens of `logits_RV`, where they were found on the way.
     """
 
     logits_RV: torch.Tensor
     hidden_TD: torch.Tensor | None
     prompt_logits_SV: torch.Tensor | None = None
-    likeliest: Likeliest | None = None
+    top_logit: TopLogit | None = None

@@ -21,18 +21,18 @@ from tessera.engine.stages import StageTimer
 from tessera.errors import DeadlineError, InternalError, InvalidRequestError
 from tessera.sequence.batch import Batch, Chunk, StepOutput
 from tessera.sequence.embeddings import NOT_FINITE, embedded, pool
-from tessera.sequence.grammar.queue import Grammars
-from tessera.sequence.intake import check_tokens, media_ids, request_of
+from tessera.sequence.grammar.queue import GrammarQueue
+from tessera.sequence.intake import check_tokens, media_cache_ids, request_of
 from tessera.sequence.metrics import metrics_of
-from tessera.sequence.overlap import Flight
+from tessera.sequence.overlap import InFlightStep
 from tessera.sequence.request import SequenceRequest
 from tessera.sequence.runner.protocol import BatchRunner
-from tessera.sequence.sampling.forced_tokens import follow, foresee
+from tessera.sequence.sampling.forced_tokens import follow, update_forced
 from tessera.sequence.sampling.prompt_logprobs import score_prompts
-from tessera.sequence.sampling.sampler import Sampled, draw
+from tessera.sequence.sampling.sampler import SampledToken, draw
 from tessera.sequence.scheduler import Scheduler
-from tessera.sequence.speculation.policy import Guesser, NGrams, Speculation
-from tessera.sequence.speculation.verification import sample_on
+from tessera.sequence.speculation.policy import Drafter, NGramDrafter, Speculation
+from tessera.sequence.speculation.verification import verify_draft_tokens
 from tessera.settings.sequence import SequenceEngineSettings
 from tessera.wire.engine import (
     Array,
@@ -61,8 +61,8 @@ class SequenceEngine:
         runner: BatchRunner,
         settings: SequenceEngineSettings,
         ready: Ready,
-        grammars: Grammars | None = None,
-        guesser: Guesser | None = None,
+        grammars: GrammarQueue | None = None,
+        drafter: Drafter | None = None,
     ) -> None:
         self.runner = runner
         self.grammars = grammars
@@ -73,10 +73,10 @@ class SequenceEngine:
             host_slots=runner.host_pages,
             enabled=settings.prefix_cache != "off",
         )
-        guesser = NGrams() if settings.speculation == "ngram" else guesser
+        drafter = NGramDrafter() if settings.speculation == "ngram" else drafter
         self.speculation = (
-            Speculation(guesser, most=settings.speculation_tokens, max_rows=settings.max_batch_tokens)
-            if guesser is not None
+            Speculation(drafter, max_draft_tokens=settings.speculation_tokens, max_rows=settings.max_batch_tokens)
+            if drafter is not None
             else None
         )
         self.scheduler = Scheduler(
@@ -103,7 +103,7 @@ class SequenceEngine:
         if self.overlaps and self.speculation is not None:
             logger.info("steps do not overlap: guesses continue tokens that are known")
             self.overlaps = False
-        self._flight: Flight | None = None
+        self._in_flight: InFlightStep | None = None
         self._check_at = 0.0
 
     def ready(self) -> Ready:
@@ -151,12 +151,12 @@ class SequenceEngine:
 
     def has_work(self) -> bool:
         """Whether a step would do anything."""
-        return bool(self.unseen or self.unwritten or self._flight) or self.scheduler.has_work()
+        return bool(self.unseen or self.unwritten or self._in_flight) or self.scheduler.has_work()
 
     def step(self) -> Iterable[FromEngine]:
         """Encode one request's images, compute one batch and tell what came of it."""
         answers = [*self._expire(), *self._constrain(), *self._encode(), *self._compute()]
-        if self._flight is None and not self.scheduler.has_work():
+        if self._in_flight is None and not self.scheduler.has_work():
             self._check_integrity()
         return answers
 
@@ -172,7 +172,7 @@ class SequenceEngine:
                 if isinstance(found, Exception):
                     raise found
                 request.matcher = found
-                foresee(request)
+                update_forced(request)
                 self._queue(request, media)
             except Exception as error:  # noqa: BLE001 - it is this request's answer
                 answers.append(failed(request_id, error))
@@ -192,7 +192,7 @@ class SequenceEngine:
         try:
             with self.stages.time("encode"):
                 request.media = self.runner.encoder.encode(request.token_ids, media)
-            request.identify_media(media_ids(media, list(request.media.positions)))
+            request.identify_media(media_cache_ids(media, list(request.media.positions)))
             self.scheduler.submit(request)
         except Exception as error:
             if "CUDA error" in str(error):
@@ -204,16 +204,16 @@ class SequenceEngine:
     def _compute(self) -> list[FromEngine]:
         """Run a batch; where steps overlap, it is queued before the tokens of the one before it are read."""
         answers: list[FromEngine] = []
-        if self._flight is not None and self._flight.keeps_pages:
+        if self._in_flight is not None and self._in_flight.pins_pages:
             answers += self._land()
         with self.stages.time("schedule"):
             batch = self.scheduler.schedule()
         if not batch.chunks:
-            stuck = self._flight is None and self.scheduler.has_work()
+            stuck = self._in_flight is None and self.scheduler.has_work()
             assert not stuck, "requests wait that can never be computed"
             return [*answers, *self._land()]
-        if self._flight is not None:
-            batch = dataclasses.replace(batch, pending=self._flight.pending)
+        if self._in_flight is not None:
+            batch = dataclasses.replace(batch, pending=self._in_flight.pending)
         try:
             with self.stages.time("forward"):
                 output = self.runner.run(batch)
@@ -222,12 +222,14 @@ class SequenceEngine:
             with self.stages.time("sample"):
                 score_prompts(batch, output.prompt_logits_SV)
                 if self.speculation is None:
-                    self._flight = self._draw(batch, sampled, output)
+                    self._in_flight = self._draw(batch, sampled, output)
                 else:
-                    if all(chunk.completes and chunk.known == 1 for chunk in batch.chunks):
-                        self.speculation.timed(batch.tokens, self.stages.last["forward"])
+                    if all(chunk.completes and chunk.known_count == 1 for chunk in batch.chunks):
+                        self.speculation.record_step_time(batch.tokens, self.stages.last["forward"])
                     self.scheduler.advance(batch)
-                    answers += sample_on(batch, output.logits_RV, self.scheduler, self.speculation, self._take)
+                    answers += verify_draft_tokens(
+                        batch, output.logits_RV, self.scheduler, self.speculation, self._take
+                    )
                 answers += self._embeddings(batch, output)
         except (RuntimeError, ValueError, IndexError) as error:
             return [*answers, *self._land(), *self._spoil([chunk.request for chunk in batch.chunks], error)]
@@ -248,10 +250,10 @@ class SequenceEngine:
             raise error
         logger.error("a step of %d requests failed", len(requests), exc_info=error)
         answers = [self._fail(request, error) for request in requests if self._is_here(request)]
-        self.scheduler.forget_cache()
+        self.scheduler.clear_cache()
         return answers
 
-    def _draw(self, batch: Batch, sampled: list[Chunk], output: StepOutput) -> Flight | None:
+    def _draw(self, batch: Batch, sampled: list[Chunk], output: StepOutput) -> InFlightStep | None:
         """Draw a token behind every chunk that completed, without reading it.
 
         Args:
@@ -259,7 +261,7 @@ class SequenceEngine:
             sampled: its chunks that have a row of logits.
             output: of the batch.
         """
-        logits_RV, likeliest = output.logits_RV, output.likeliest
+        logits_RV, top_logit = output.logits_RV, output.top_logit
         here = [chunk for chunk in batch.chunks if self._is_here(chunk.request)]
         self.scheduler.advance(Batch(here))
         rows = [row for row, chunk in enumerate(sampled) if self._is_here(chunk.request) and chunk.completes]
@@ -267,20 +269,20 @@ class SequenceEngine:
             return None
         if len(rows) < len(sampled):
             places = to_device(rows, logits_RV.device)
-            logits_RV, likeliest = logits_RV[places], likeliest[places] if likeliest is not None else None
+            logits_RV, top_logit = logits_RV[places], top_logit[places] if top_logit is not None else None
         requests = [sampled[row].request for row in rows]
-        flight = Flight(requests, draw(logits_RV, requests, likeliest))
-        flight.depart()
+        flight = InFlightStep(requests, draw(logits_RV, requests, top_logit))
+        flight.mark_pending()
         return flight
 
     def _land(self) -> list[FromEngine]:
         """Read the tokens that were drawn last, and tell them to those who are still here."""
-        flight, self._flight = self._flight, None
+        flight, self._in_flight = self._in_flight, None
         if flight is None:
             return []
         with self.stages.time("sample"):
             try:
-                found = flight.land()
+                found = flight.collect()
             except RuntimeError as error:
                 return self._spoil(flight.requests, error)
             return [self._take(request, sampled) for request, sampled in found if self._is_here(request)]
@@ -296,18 +298,18 @@ class SequenceEngine:
         except AssertionError:
             logger.exception("the cache is inconsistent, which is a fault of ours; it is emptied")
             self.integrity_faults += 1
-            self.scheduler.forget_cache()
+            self.scheduler.clear_cache()
 
     def metrics(self) -> dict[str, float]:
         """Queue, cache and counters; see `tessera.sequence.metrics`."""
         return metrics_of(self)
 
-    def _take(self, request: SequenceRequest, sampled: Sampled) -> FromEngine:
+    def _take(self, request: SequenceRequest, sampled: SampledToken) -> FromEngine:
         assert request.sampling is not None
         matcher = request.matcher
         if sampled.token_id is None or (matcher is not None and not matcher.accept(sampled.token_id)):
             stuck = matcher is not None and request.output_length
-            return self._fail(request, InternalError(STUCK if stuck else NOT_FINITE), spoiled=True)
+            return self._fail(request, InternalError(STUCK if stuck else NOT_FINITE), invalidate=True)
         first = request.output_length == 0
         if request.pin and first:
             self.scheduler.pin(request)
@@ -335,13 +337,13 @@ class SequenceEngine:
                 answers.append(embedded(request))
                 self._end(request)
             except InternalError as error:
-                answers.append(self._fail(request, error, spoiled=True))
+                answers.append(self._fail(request, error, invalidate=True))
         return answers
 
-    def _end(self, request: SequenceRequest, *, spoiled: bool = False) -> None:
+    def _end(self, request: SequenceRequest, *, invalidate: bool = False) -> None:
         self.requests.pop(request.request_id, None)
-        self.scheduler.remove(request, spoiled=spoiled)
+        self.scheduler.remove(request, invalidate=invalidate)
 
-    def _fail(self, request: SequenceRequest, error: Exception, *, spoiled: bool = False) -> FromEngine:
-        self._end(request, spoiled=spoiled)
+    def _fail(self, request: SequenceRequest, error: Exception, *, invalidate: bool = False) -> FromEngine:
+        self._end(request, invalidate=invalidate)
         return failed(request.request_id, error)

@@ -47,7 +47,7 @@ def request_of(message: Generate | Embed, *, isolated: bool) -> SequenceRequest:
     )
 
 
-def media_ids(media: dict[str, Array], positions: list[int]) -> dict[int, int]:
+def media_cache_ids(media: dict[str, Array], positions: list[int]) -> dict[int, int]:
     """What stands for image tokens in the prefix cache: negative, and the same for the same media alone.
 
     Args:

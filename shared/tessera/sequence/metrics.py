@@ -26,7 +26,7 @@ def metrics_of(engine: SequenceEngine) -> dict[str, float]:
         "host_pages_used": cache.host.used,
         "prefix_cache_hit_tokens_device_total": cache.hit_tokens["device"],
         "prefix_cache_hit_tokens_host_total": cache.hit_tokens["host"],
-        "prefix_cache_queried_tokens_total": cache.asked_tokens,
+        "prefix_cache_queried_tokens_total": cache.queried_tokens,
         "evicted_pages_total": cache.evicted_pages,
         "integrity_faults_total": engine.integrity_faults,
         "preemptions_total": engine.scheduler.preemptions,
@@ -36,7 +36,7 @@ def metrics_of(engine: SequenceEngine) -> dict[str, float]:
         "steps_total": engine.steps,
         "graph_steps_total": engine.runner.graph_steps,
         "batch_tokens": engine.batch_tokens,
-        "draft_tokens_total": engine.speculation.guessed if engine.speculation is not None else 0,
-        "accepted_tokens_total": engine.speculation.confirmed if engine.speculation is not None else 0,
+        "draft_tokens_total": engine.speculation.drafted if engine.speculation is not None else 0,
+        "accepted_tokens_total": engine.speculation.accepted if engine.speculation is not None else 0,
         **engine.stages.metrics(),
     }

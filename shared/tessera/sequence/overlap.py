@@ -10,38 +10,38 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tessera.sequence.batch import Pending
+from tessera.sequence.batch import PendingTokens
 from tessera.sequence.request import PENDING, SequenceRequest
-from tessera.sequence.sampling.sampler import Drawn, Sampled
+from tessera.sequence.sampling.sampler import InFlightTokens, SampledToken
 
 
 @dataclass(frozen=True)
-class Flight:
+class InFlightStep:
     """What was drawn for which requests, in order."""
 
     requests: list[SequenceRequest]
-    drawn: Drawn
+    drawn: InFlightTokens
 
-    def depart(self) -> None:
+    def mark_pending(self) -> None:
         """From here on the requests have a token more, which nobody knows."""
         for request in self.requests:
             request.append(PENDING)
 
     @property
-    def pending(self) -> Pending:
+    def pending(self) -> PendingTokens:
         """Where the next step finds these tokens."""
-        return Pending(self.drawn.tokens_R, {request: row for row, request in enumerate(self.requests)})
+        return PendingTokens(self.drawn.tokens_R, {request: row for row, request in enumerate(self.requests)})
 
     @property
-    def keeps_pages(self) -> bool:
+    def pins_pages(self) -> bool:
         """Whether a first token pins pages, which happens before others can take them."""
         return any(request.pin and request.output_length == 1 for request in self.requests)
 
-    def land(self) -> list[tuple[SequenceRequest, Sampled]]:
+    def collect(self) -> list[tuple[SequenceRequest, SampledToken]]:
         """The tokens; waits for them. The requests are again as they were before they were drawn."""
         try:
             sampled = self.drawn.read()
         finally:
             for request in self.requests:
-                request.settle()
+                request.drop_pending()
         return list(zip(self.requests, sampled, strict=True))

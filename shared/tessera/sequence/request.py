@@ -96,7 +96,7 @@ class SequenceRequest:
         """Whether its last token is one that only the device knows."""
         return self.token_ids[-1] == PENDING
 
-    def settle(self) -> None:
+    def drop_pending(self) -> None:
         """Forget that a token is pending, if one is: it is known now, or it will not be used."""
         if self.pending:
             self.token_ids.pop()
@@ -112,11 +112,11 @@ class SequenceRequest:
         self.cache_ids = [ids.get(position, token) for position, token in enumerate(self.token_ids)]
 
     @property
-    def reuses(self) -> bool:
+    def reuses_prefix(self) -> bool:
         """Whether it may take what others computed: not when something is needed of all its positions."""
         return self.sampling is not None and self.sampling.prompt_logprobs is None
 
-    def scored(self, start: int, count: int) -> range:
+    def scored_positions(self, start: int, count: int) -> range:
         """Those of positions `start` … `start + count - 1` whose logits score a token of its prompt."""
         if self.sampling is None or self.sampling.prompt_logprobs is None:
             return range(0)

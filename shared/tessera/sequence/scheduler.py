@@ -98,12 +98,12 @@ class Scheduler:
         self.waiting.enter(request)
         self.waiting.add(request)
 
-    def remove(self, request: SequenceRequest, *, spoiled: bool = False) -> None:
+    def remove(self, request: SequenceRequest, *, invalidate: bool = False) -> None:
         """Take a request out (ended or cancelled) and give its pages back; the cache keeps them for others.
 
         Args:
             request: waits or runs here.
-            spoiled: what it computed is not to be used again.
+            invalidate: what it computed is not to be used again.
         """
         if request in self.running:
             self.running.remove(request)
@@ -114,7 +114,7 @@ class Scheduler:
         self.waiting.leave(request)
         if self.speculation is not None:
             self.speculation.forget(request)
-        self._release(request, spoiled=spoiled)
+        self._release(request, invalidate=invalidate)
 
     def expired(self, now: float) -> list[SequenceRequest]:
         """Requests whose deadline is over, in seconds of the monotonic clock."""
@@ -151,7 +151,7 @@ class Scheduler:
         decoding = [r for r, chunk in chunks.items() if chunk.count == 1 and chunk.completes and r.sampling is not None]
         if self.speculation is None or not decoding or len(decoding) < len(chunks):
             return budget
-        for request, guess in self.speculation.guesses(decoding).items():
+        for request, guess in self.speculation.draft(decoding).items():
             kept = guess[:budget]
             if kept and self._missing(request, 1 + len(kept)) <= self.cache.available:
                 self._grow(request, 1 + len(kept))
@@ -159,7 +159,7 @@ class Scheduler:
                 budget -= len(kept)
         return budget
 
-    def confirm(self, request: SequenceRequest, tokens: int) -> None:
+    def accept(self, request: SequenceRequest, tokens: int) -> None:
         """Note that so many guessed tokens, which are computed, have become the request's own."""
         request.computed += tokens
         self.waiting.charge(request.tenant, DECODE_COST * tokens)
@@ -194,7 +194,7 @@ class Scheduler:
         """Note that a batch has been computed: its pages are there for others."""
         for chunk in batch.chunks:
             request = chunk.request
-            request.computed = chunk.start + chunk.known
+            request.computed = chunk.start + chunk.known_count
             if request.computed > request.prompt_length:
                 self.waiting.charge(request.tenant, DECODE_COST)
             if request.cursor is None:
@@ -212,7 +212,7 @@ class Scheduler:
         prompt = request.cache_ids[: request.prompt_length]
         self.cache.pin(self.cache.match(prompt, request.salt, len(prompt)).nodes)
 
-    def forget_cache(self) -> None:
+    def clear_cache(self) -> None:
         """Drop everything that the prefix cache has; what runs goes on."""
         self._claims.clear()
         self.cache.clear([request.pages for request in self.running])
@@ -229,7 +229,7 @@ class Scheduler:
         assert all(owner in self.running for owner in self._claims.values()), "a page is claimed by nobody"
 
     def _match(self, request: SequenceRequest) -> Match:
-        limit = len(request.token_ids) - 1 if request.reuses else 0
+        limit = len(request.token_ids) - 1 if request.reuses_prefix else 0
         return self.cache.match(request.cache_ids, request.salt, limit)
 
     def _next_page(self, request: SequenceRequest, node: Node, depth: int) -> _Claim:
@@ -237,7 +237,7 @@ class Scheduler:
         return node, tuple(request.cache_ids[depth * size : (depth + 1) * size])
 
     def _is_claimed(self, request: SequenceRequest, match: Match) -> bool:
-        if not request.reuses or not self._claims:
+        if not request.reuses_prefix or not self._claims:
             return False
         node = match.nodes[-1] if match.nodes else self.cache.root(request.salt).node
         return self._next_page(request, node, len(match.nodes)) in self._claims
@@ -279,7 +279,7 @@ class Scheduler:
         self.waiting.remove(request)
         self.running.append(request)
         request.pages, cursor = self.cache.acquire(
-            match, request.salt, len(request.token_ids) - 1 if request.reuses else 0
+            match, request.salt, len(request.token_ids) - 1 if request.reuses_prefix else 0
         )
         request.computed = len(match.nodes) * self.allocator.page_size + match.partial_count
         if request.preemptions == 0:
@@ -289,7 +289,7 @@ class Scheduler:
         # All pages of the prompt at once: chunks of two half-admitted prompts would evict each other.
         self._grow(request, request.remaining)
         self.waiting.charge(request.tenant, request.remaining)
-        if request.reuses:
+        if request.reuses_prefix:
             request.cursor = cursor
             self._claim(request)
 
@@ -324,10 +324,10 @@ class Scheduler:
         self.preemptions += 1
         self.waiting.add(request)
 
-    def _release(self, request: SequenceRequest, *, spoiled: bool = False) -> None:
+    def _release(self, request: SequenceRequest, *, invalidate: bool = False) -> None:
         self._unclaim(request)
         if request.cursor is not None:
-            if spoiled:
+            if invalidate:
                 self.cache.forget(request.cursor, request.shared_pages)
             elif request.computed:
                 self.cache.extend(request.cursor, request.cache_ids, request.pages, request.computed, ends=True)

@@ -13,7 +13,7 @@ from tessera.errors import ModelLoadError
 from tessera.hub import store
 from tessera.sequence.engine import SequenceEngine
 from tessera.sequence.grammar.backends import check_backend, compiler_for
-from tessera.sequence.grammar.queue import Grammars
+from tessera.sequence.grammar.queue import GrammarQueue
 from tessera.sequence.runner.sequence_runner import SequenceRunner
 from tessera.sequence.speculation.draft_model import DraftModel
 from tessera.settings.sequence import SequenceEngineSettings
@@ -64,7 +64,7 @@ def start_sequence_engine(
         **runner.report,
     }
     directory, vocabulary = found.path, runner.vocabulary
-    grammars = Grammars(
+    grammars = GrammarQueue(
         lambda: compiler_for(settings.grammar_backend, directory, vocabulary),
         vocabulary=vocabulary,
         stop_ids=stop_ids_of(directory),

@@ -25,7 +25,7 @@ class AllocatorMachine(RuleBasedStateMachine):
             return
         held = sorted({page for pages in self.held for page in pages})
         after = data.draw(st.sampled_from([None, *held]))
-        free, goes_on = self.allocator.free, after is not None and self.allocator.goes_on(after, count)
+        free, goes_on = self.allocator.free, after is not None and self.allocator.can_extend(after, count)
         taken = self.allocator.allocate(count, after, room)
         assert len(set(taken)) == count
         assert not set(taken) & set(held)
@@ -38,7 +38,7 @@ class AllocatorMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def share(self, data: st.DataObject) -> None:
         pages = data.draw(st.sampled_from(self.held))
-        self.allocator.share(pages)
+        self.allocator.retain(pages)
         self.held.append(list(pages))
 
     @precondition(lambda self: self.held)
@@ -51,8 +51,8 @@ class AllocatorMachine(RuleBasedStateMachine):
     def counts_agree(self) -> None:
         self.allocator.check_integrity()
         for page in range(12):
-            assert self.allocator.references(page) == sum(pages.count(page) for pages in self.held)
-        assert 0 <= self.allocator.longest_run <= self.allocator.free
+            assert self.allocator.reference_count(page) == sum(pages.count(page) for pages in self.held)
+        assert 0 <= self.allocator.longest_free_run <= self.allocator.free
         assert self.allocator.used == len({page for pages in self.held for page in pages})
 
 
@@ -93,7 +93,7 @@ def test_the_shortest_place_that_is_roomy_is_taken():
 def test_room_that_was_left_is_taken_when_there_is_no_other():
     allocator = PageAllocator(4, 4)
     first = allocator.allocate(1, room=3)
-    assert allocator.longest_run == 0
+    assert allocator.longest_free_run == 0
     assert allocator.allocate(2) == [1, 2]
     assert allocator.allocate(1, after=first[0]) == [3]
 
@@ -102,7 +102,7 @@ def test_nothing_is_left_free_behind_who_has_gone():
     allocator = PageAllocator(4, 4)
     pages = allocator.allocate(2, room=2)
     allocator.release(pages)
-    assert allocator.longest_run == 4
+    assert allocator.longest_free_run == 4
 
 
 def test_pages_that_lie_apart_come_in_the_longest_runs_there_are():

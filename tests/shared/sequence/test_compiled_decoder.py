@@ -119,7 +119,7 @@ def test_there_may_be_more_threads_than_blocks_of_a_vocabulary(directory, monkey
         monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: 1 + threads)  # one is spared
         output = made.run(Batch(whole(some)))
         found.append(output.logits_RV)
-        assert output.likeliest.tokens_R.tolist() == output.logits_RV.argmax(dim=1).tolist()
+        assert output.top_logit.tokens_R.tolist() == output.logits_RV.argmax(dim=1).tolist()
     assert torch.equal(*found)
 
 
@@ -148,9 +148,9 @@ def test_it_says_who_is_likeliest(threads, directory, monkeypatch):
     made = runner(directory("llama"))
     monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
     output = made.run(Batch(whole(requests())))
-    assert output.likeliest is not None
-    assert torch.equal(output.likeliest.tokens_R, output.logits_RV.argmax(dim=-1))
-    assert torch.equal(output.likeliest.logits_R, output.logits_RV.amax(dim=-1))
+    assert output.top_logit is not None
+    assert torch.equal(output.top_logit.tokens_R, output.logits_RV.argmax(dim=-1))
+    assert torch.equal(output.top_logit.logits_R, output.logits_RV.amax(dim=-1))
 
 
 @pytest.mark.parametrize("scaling", ["default", "dynamic"])

@@ -56,9 +56,9 @@ def runner_of(directory, pages_of_bytes: int = 1 << 20) -> SequenceRunner:
 
 def engine_of(directory, draft: SequenceRunner | None, **changes) -> SequenceEngine:
     settings = SequenceEngineSettings(**({"max_batch_tokens": 64, "page_size": 4} | changes))
-    guesser = draft and DraftModel(draft, max_tokens=settings.max_batch_tokens, vocabulary=VOCABULARY)
+    drafter = draft and DraftModel(draft, max_tokens=settings.max_batch_tokens, vocabulary=VOCABULARY)
     return SequenceEngine(
-        runner_of(directory), settings, Ready(device="cpu", cards=[], directories=[], report={}), guesser=guesser
+        runner_of(directory), settings, Ready(device="cpu", cards=[], directories=[], report={}), drafter=drafter
     )
 
 
@@ -77,8 +77,8 @@ def texts(engine: SequenceEngine, temperature: float, **more) -> dict[str, list[
 
 def drafted(engine: SequenceEngine) -> DraftModel:
     assert engine.speculation is not None
-    assert isinstance(engine.speculation.guesser, DraftModel)
-    return engine.speculation.guesser
+    assert isinstance(engine.speculation.drafter, DraftModel)
+    return engine.speculation.drafter
 
 
 def always_pays(engine: SequenceEngine, monkeypatch) -> None:

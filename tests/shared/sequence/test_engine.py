@@ -10,7 +10,7 @@ from tessera.device.hardware import choose
 from tessera.errors import ContextLengthError, InvalidRequestError, ModelLoadError, OverloadedError
 from tessera.sequence.batch import StepOutput
 from tessera.sequence.engine import SequenceEngine
-from tessera.sequence.intake import media_ids
+from tessera.sequence.intake import media_cache_ids
 from tessera.sequence.runner.image_encoder import ImageFeatures
 from tessera.sequence.runner.sequence_runner import SequenceRunner
 from tessera.sequence.speculation.policy import Speculation
@@ -277,9 +277,9 @@ def test_the_first_tokens_say_how_much_of_the_prompt_was_known(tiny_models):
 
 def test_the_same_image_tokens_of_other_images_share_nothing():
     one, same, other = ({"pixel_values": Array(dtype="uint8", shape=[2], data=data)} for data in (b"ab", b"ab", b"ac"))
-    assert media_ids(one, [3, 4]) == media_ids(same, [3, 4])
-    assert set(media_ids(one, [3, 4]).values()).isdisjoint(media_ids(other, [3, 4]).values())
-    assert all(value < 0 for value in media_ids(one, [3, 4]).values())
+    assert media_cache_ids(one, [3, 4]) == media_cache_ids(same, [3, 4])
+    assert set(media_cache_ids(one, [3, 4]).values()).isdisjoint(media_cache_ids(other, [3, 4]).values())
+    assert all(value < 0 for value in media_cache_ids(one, [3, 4]).values())
 
 
 FUSED = {
@@ -322,8 +322,8 @@ def test_guesses_change_no_token(name, tiny_models):
 @pytest.mark.parametrize("temperature", [0.0, 0.3, 1.0])
 def test_with_guesses_every_seed_gives_the_same_text_in_fewer_steps(temperature, changes, tiny_models, monkeypatch):
     # Whether guesses pay is told by the time that steps take; here all take the same.
-    timed = Speculation.timed
-    monkeypatch.setattr(Speculation, "timed", lambda self, rows, _: timed(self, rows, 1.0))
+    timed = Speculation.record_step_time
+    monkeypatch.setattr(Speculation, "record_step_time", lambda self, rows, _: timed(self, rows, 1.0))
     directory = tiny_models("llama")
     sampling = {"max_tokens": 40, "temperature": temperature, "repetition_penalty": 1.02, "logit_bias": {7: 4, 8: 4}}
     texts, steps, confirmed = [], [], 0

@@ -18,8 +18,8 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from tessera.errors import InvalidRequestError, OverloadedError, StartError
 from tessera.sequence.grammar import backends
 from tessera.sequence.grammar.backends import check_backend, compiler_for
-from tessera.sequence.grammar.matcher import AfterThinking, allowed, packed
-from tessera.sequence.grammar.queue import Grammars
+from tessera.sequence.grammar.matcher import ThinkingMatcher, allowed, packed
+from tessera.sequence.grammar.queue import GrammarQueue
 from tessera.sequence.grammar.schemas import UnsupportedSchemaError, narrowed
 from tessera.sequence.grammar.vocabulary import Vocabulary
 from tessera.wire.engine import Grammar, Thinking
@@ -359,7 +359,7 @@ def test_tokens_that_are_taken_back_leave_no_trace(compiler, seed, thinks):
     make = compiler.compile(grammar("json_schema", {"type": "array", "items": {"type": "integer"}, "maxItems": 3}))
 
     def fresh(path: list[int]):
-        matcher = make() if thinking is None else AfterThinking(make(), thinking, [STOP], SIZE)
+        matcher = make() if thinking is None else ThinkingMatcher(make(), thinking, [STOP], SIZE)
         for token in path:
             assert matcher.accept(token)
         return matcher
@@ -420,7 +420,7 @@ def test_text_that_the_tokenizer_changes_is_written_by_sampling(byte_model, tmp_
 
 def test_a_model_that_thinks_is_free_until_it_has_thought(compiler, words):
     make = compiler.compile(grammar("choice", ["ab"]))
-    may = AfterThinking(make(), Thinking(begin=THINK, end=[UNTHINK], open=False), [STOP], SIZE)
+    may = ThinkingMatcher(make(), Thinking(begin=THINK, end=[UNTHINK], open=False), [STOP], SIZE)
     first = choices(may)
     assert THINK in first
     assert STOP not in first
@@ -431,7 +431,7 @@ def test_a_model_that_thinks_is_free_until_it_has_thought(compiler, words):
     assert may.accept(100)
     assert may.accept(UNTHINK)
     assert babble(may, words.tokens, 1) == b"ab"
-    opened = AfterThinking(make(), Thinking(begin=THINK, end=[UNTHINK, 100], open=True), [STOP], SIZE)
+    opened = ThinkingMatcher(make(), Thinking(begin=THINK, end=[UNTHINK, 100], open=True), [STOP], SIZE)
     for token in (100, UNTHINK, UNTHINK, 100):
         assert len(choices(opened)) == SIZE - 1
         assert opened.accept(token)
@@ -461,7 +461,7 @@ class Slow:
         return object
 
 
-def until(grammars: Grammars, seconds: float = 5.0):
+def until(grammars: GrammarQueue, seconds: float = 5.0):
     end = time.monotonic() + seconds
     while not (found := grammars.ready(wait_s=0.05)):
         assert time.monotonic() < end
@@ -470,7 +470,7 @@ def until(grammars: Grammars, seconds: float = 5.0):
 
 def test_requests_of_one_grammar_share_its_compilation_and_can_leave():
     slow = Slow()
-    grammars = Grammars(lambda: slow, vocabulary=SIZE, stop_ids=[STOP], timeout_s=5)
+    grammars = GrammarQueue(lambda: slow, vocabulary=SIZE, stop_ids=[STOP], timeout_s=5)
     for name in ("a", "b", "left"):
         grammars.start(name, grammar("regex", "x"))
     grammars.cancel("left")
@@ -486,7 +486,7 @@ def test_requests_of_one_grammar_share_its_compilation_and_can_leave():
 
 def test_a_grammar_that_takes_too_long_is_given_up_and_holds_nobody_else_for_ever():
     slow = Slow()
-    grammars = Grammars(lambda: slow, vocabulary=SIZE, stop_ids=[STOP], timeout_s=0.2)
+    grammars = GrammarQueue(lambda: slow, vocabulary=SIZE, stop_ids=[STOP], timeout_s=0.2)
     for name in ("a", "b"):
         grammars.start(name, grammar("regex", name))
     time.sleep(0.05)
@@ -511,13 +511,13 @@ def test_the_time_begins_when_there_is_a_compiler():
         time.sleep(0.6)
         return slow
 
-    grammars = Grammars(make, vocabulary=SIZE, stop_ids=[STOP], timeout_s=0.3)
+    grammars = GrammarQueue(make, vocabulary=SIZE, stop_ids=[STOP], timeout_s=0.3)
     grammars.start("a", grammar("regex", "a"))
     assert not isinstance(until(grammars)["a"], Exception)
 
 
 def test_a_model_without_an_end_has_no_grammars():
-    grammars = Grammars(Slow, vocabulary=SIZE, stop_ids=[], timeout_s=1)
+    grammars = GrammarQueue(Slow, vocabulary=SIZE, stop_ids=[], timeout_s=1)
     with pytest.raises(InvalidRequestError, match="no token that ends"):
         grammars.start("a", grammar("regex", "x"))
 

@@ -151,8 +151,8 @@ def texts(found: dict[str, list]) -> dict[str, list[int]]:
 
 def test_a_step_is_queued_before_the_tokens_of_the_one_before_are_read(directory, monkeypatch):
     order = []
-    read = sampler.Drawn.read
-    monkeypatch.setattr(sampler.Drawn, "read", lambda self: (order.append("read"), read(self))[1])
+    read = sampler.InFlightTokens.read
+    monkeypatch.setattr(sampler.InFlightTokens, "read", lambda self: (order.append("read"), read(self))[1])
     engine = engine_of(directory, "on")
     run = engine.runner.run
     monkeypatch.setattr(engine.runner, "run", lambda batch: (order.append("run"), run(batch))[1])
@@ -261,7 +261,7 @@ def test_tokens_that_cannot_be_read_end_their_requests_and_leave_the_engine(dire
     engine.submit(*asked("unlucky", PROMPTS[0]))
     engine.step()
     with monkeypatch.context() as patched:
-        patched.setattr(sampler.Drawn, "read", lambda _: (_ for _ in ()).throw(RuntimeError("lost")))
+        patched.setattr(sampler.InFlightTokens, "read", lambda _: (_ for _ in ()).throw(RuntimeError("lost")))
         (answer,) = engine.step()
     assert isinstance(answer, Failed)
     assert not list(engine.step())
@@ -269,7 +269,9 @@ def test_tokens_that_cannot_be_read_end_their_requests_and_leave_the_engine(dire
     engine.submit(*asked("lost", PROMPTS[0]))
     engine.step()
     with monkeypatch.context() as patched:
-        patched.setattr(sampler.Drawn, "read", lambda _: (_ for _ in ()).throw(RuntimeError("CUDA error: lost")))
+        patched.setattr(
+            sampler.InFlightTokens, "read", lambda _: (_ for _ in ()).throw(RuntimeError("CUDA error: lost"))
+        )
         with pytest.raises(RuntimeError, match="CUDA error"):  # only a new process helps
             engine.step()
 

@@ -9,8 +9,8 @@ import torch
 
 from tessera.sequence.request import SequenceRequest
 from tessera.sequence.sampling import filters
-from tessera.sequence.sampling.noise import gumbel, key_of
-from tessera.sequence.sampling.sampler import _likeliest, sample
+from tessera.sequence.sampling.noise import gumbel, next_noise_key
+from tessera.sequence.sampling.sampler import _top_logits, sample
 from tessera.wire.engine import Sampling
 
 VOCABULARY = 6
@@ -89,7 +89,7 @@ def test_a_row_without_top_p_keeps_its_tail_beside_one_that_has_it():
     tail = torch.full((64,), -30.0)
     tail[0] = 0.0
     samplings = [Sampling(max_tokens=1, temperature=1.0), Sampling(max_tokens=1, temperature=1.0, top_p=0.5)]
-    plain, narrow = filters.whole(tail.repeat(2, 1), samplings)
+    plain, narrow = filters.filter_vocabulary(tail.repeat(2, 1), samplings)
     assert torch.isfinite(plain).all()
     assert not torch.isfinite(narrow).all()
 
@@ -149,8 +149,8 @@ FILTERS = [
 def test_the_few_likeliest_tokens_suffice_or_say_that_they_do_not(changes, spread):
     logits_RV = logits_of(1, 12, spread)
     samplings = [Sampling(max_tokens=1, **changes)] * 12
-    wanted = kept(filters.whole(logits_RV, samplings))
-    ids_RK, kept_RK, complete_R = filters.narrow(logits_RV, samplings)
+    wanted = kept(filters.filter_vocabulary(logits_RV, samplings))
+    ids_RK, kept_RK, complete_R = filters.filter_candidates(logits_RV, samplings)
     for row, complete in enumerate(complete_R.tolist()):
         found = {int(ids_RK[row, place]) for place in torch.isfinite(kept_RK[row]).nonzero()[:, 0]}
         assert found == wanted[row] if complete else found < wanted[row]
@@ -173,7 +173,7 @@ def test_filters_keep_what_transformers_keeps(changes):
     for name, make in warpers.items():
         if name in changes:
             wanted_RV = make(changes[name])(None, wanted_RV)
-    assert kept(filters.whole(logits_RV, [Sampling(max_tokens=1, **changes)] * 6)) == kept(wanted_RV)
+    assert kept(filters.filter_vocabulary(logits_RV, [Sampling(max_tokens=1, **changes)] * 6)) == kept(wanted_RV)
 
 
 def test_a_row_draws_the_same_whichever_way_its_neighbours_go():
@@ -196,8 +196,8 @@ def test_noise_is_gumbel_noise_without_echoes_between_places_tokens_and_seeds():
     for one in later:
         one.token_ids += [0]
     ids_1V = torch.arange(2000)[None]
-    noise = gumbel([key_of(one) for one in requests], ids_1V)
-    other = gumbel([key_of(one) for one in later], ids_1V)
+    noise = gumbel([next_noise_key(one) for one in requests], ids_1V)
+    other = gumbel([next_noise_key(one) for one in later], ids_1V)
     uniform = torch.exp(-torch.exp(-noise.double())).flatten().sort().values
     expected = (torch.arange(len(uniform)) + 0.5) / len(uniform)
     assert (uniform - expected).abs().max() < 1.95 / math.sqrt(len(uniform))  # Kolmogorov-Smirnov at p = 0.001
@@ -212,6 +212,6 @@ def test_one_look_at_a_row_tells_what_all_of_it_would(bad, everywhere):
     logits = torch.randn(8, 50, generator=torch.Generator().manual_seed(3))
     for place, value in enumerate(bad):
         logits[2, place :: len(bad) if everywhere else 50] = value
-    tokens, finite = _likeliest(logits, None)
+    tokens, finite = _top_logits(logits, None)
     assert finite.tolist() == (torch.isfinite(logits).any(-1) & ~torch.isnan(logits).any(-1)).tolist()
     assert tokens[finite].tolist() == logits.argmax(-1)[finite].tolist()

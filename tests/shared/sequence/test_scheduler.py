@@ -247,7 +247,7 @@ def test_what_was_spoiled_is_not_used_again():
     spoiled = SequenceRequest("spoiled", [*range(9), 50, 51, 52, 53, 54], Sampling(max_tokens=4))
     policy.submit(spoiled)
     step(policy)
-    policy.remove(spoiled, spoiled=True)
+    policy.remove(spoiled, invalidate=True)
     policy.check_integrity()
     again = SequenceRequest("again", [*range(9), 50, 51, 52, 53, 54], Sampling(max_tokens=4))
     policy.submit(again)
@@ -262,8 +262,8 @@ def test_a_spoiled_request_whose_cache_was_forgotten_ends_like_others():
     spoiled = request("spoiled", 17, 4)
     policy.submit(spoiled)
     policy.schedule()
-    policy.forget_cache()
-    policy.remove(spoiled, spoiled=True)
+    policy.clear_cache()
+    policy.remove(spoiled, invalidate=True)
     policy.check_integrity()
     assert policy.cache.available == 32
 
@@ -274,7 +274,7 @@ def test_forgetting_the_cache_leaves_what_runs_alone():
     policy.submit(request("b", 14, 6))
     for _ in range(3):
         step(policy)
-    policy.forget_cache()
+    policy.clear_cache()
     policy.check_integrity()
     assert sorted(finish(policy)) == ["a", "b"]
     assert policy.cache.available == 16

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tessera.sequence.request import SequenceRequest
-from tessera.sequence.speculation.policy import RETRY_AFTER, NGrams, Speculation
+from tessera.sequence.speculation.policy import RETRY_AFTER, NGramDrafter, Speculation
 from tessera.wire.engine import Sampling
 
 
@@ -12,71 +12,71 @@ def request(tokens: list[int], left: int = 100) -> SequenceRequest:
 
 
 def test_what_followed_the_longest_known_beginning_is_guessed():
-    guesser = NGrams()
+    drafter = NGramDrafter()
     one = request([1, 2, 3, 4, 9, 9, 3, 4, 7, 1, 2, 3, 4])
-    assert guesser.guess({one: 3}) == {one: [9, 9, 3]}
-    assert guesser.guess({one: 1}) == {one: [9]}
+    assert drafter.draft({one: 3}) == {one: [9, 9, 3]}
+    assert drafter.draft({one: 1}) == {one: [9]}
 
 
 def test_the_latest_place_counts_and_new_tokens_are_learnt():
-    guesser = NGrams()
+    drafter = NGramDrafter()
     one = request([1, 2, 5, 1, 2, 6, 1, 2])
-    assert guesser.guess({one: 1}) == {one: [6]}
+    assert drafter.draft({one: 1}) == {one: [6]}
     for token in (8, 1, 2):
         one.append(token)
-    assert guesser.guess({one: 1}) == {one: [8]}
+    assert drafter.draft({one: 1}) == {one: [8]}
 
 
 def test_without_an_idea_there_is_no_guess():
-    guesser = NGrams()
-    assert guesser.guess({request([1, 2, 3]): 4, request([1]): 4}) == {}
+    drafter = NGramDrafter()
+    assert drafter.draft({request([1, 2, 3]): 4, request([1]): 4}) == {}
 
 
 def test_a_guess_never_goes_beyond_the_answer():
-    speculation = Speculation(NGrams(), most=8, max_rows=64)
+    speculation = Speculation(NGramDrafter(), max_draft_tokens=8, max_rows=64)
     one = request([1, 2, 1, 2], left=2)
-    assert [len(guess) for guess in speculation.guesses([one]).values()] == [1]
-    assert speculation.guesses([request([1, 2, 1, 2], left=1)]) == {}
+    assert [len(guess) for guess in speculation.draft([one]).values()] == [1]
+    assert speculation.draft([request([1, 2, 1, 2], left=1)]) == {}
 
 
 def test_who_guesses_right_guesses_more_and_who_guesses_wrong_rests():
-    speculation = Speculation(NGrams(), most=8, max_rows=64)
+    speculation = Speculation(NGramDrafter(), max_draft_tokens=8, max_rows=64)
     one = request([1, 2] * 20)
     lengths = []
     for _ in range(4):
-        (guess,) = speculation.guesses([one]).values()
+        (guess,) = speculation.draft([one]).values()
         lengths.append(len(guess))
-        speculation.learn(one, len(guess), len(guess))
+        speculation.record_acceptance(one, len(guess), len(guess))
     assert lengths == [2, 4, 6, 8]
     for _ in range(4):
-        found = speculation.guesses([one])
+        found = speculation.draft([one])
         if not found:
             break
-        speculation.learn(one, len(found[one]), 0)
-    assert [bool(speculation.guesses([one])) for _ in range(RETRY_AFTER)].count(True) == 1
+        speculation.record_acceptance(one, len(found[one]), 0)
+    assert [bool(speculation.draft([one])) for _ in range(RETRY_AFTER)].count(True) == 1
 
 
 def test_steps_stay_within_the_rows_that_are_allowed():
-    speculation = Speculation(NGrams(), most=8, max_rows=5)
+    speculation = Speculation(NGramDrafter(), max_draft_tokens=8, max_rows=5)
     requests = [request([1, 2] * 6) for _ in range(4)]
-    assert sum(len(guess) for guess in speculation.guesses(requests).values()) == 1
+    assert sum(len(guess) for guess in speculation.draft(requests).values()) == 1
 
 
 def test_it_rests_where_longer_steps_cost_more_than_they_bring():
-    speculation = Speculation(NGrams(), most=8, max_rows=64)
+    speculation = Speculation(NGramDrafter(), max_draft_tokens=8, max_rows=64)
     one = request([1, 2] * 6)
-    speculation.timed(1, 0.010)
-    speculation.timed(3, 0.011)
-    assert speculation.guesses([one])
+    speculation.record_step_time(1, 0.010)
+    speculation.record_step_time(3, 0.011)
+    assert speculation.draft([one])
     for _ in range(60):
-        speculation.timed(3, 0.040)
-    assert not speculation.guesses([one])
+        speculation.record_step_time(3, 0.040)
+    assert not speculation.draft([one])
 
 
 def test_an_ended_request_is_forgotten():
-    speculation = Speculation(NGrams(), most=8, max_rows=64)
+    speculation = Speculation(NGramDrafter(), max_draft_tokens=8, max_rows=64)
     one = request([1, 2] * 6)
-    speculation.guesses([one])
+    speculation.draft([one])
     speculation.forget(one)
     assert not speculation._paces
-    assert not speculation.guesser._seen
+    assert not speculation.drafter._seen

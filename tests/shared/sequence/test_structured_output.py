@@ -15,7 +15,7 @@ from tessera.device.hardware import choose
 from tessera.errors import OverloadedError
 from tessera.sequence.engine import SequenceEngine
 from tessera.sequence.grammar.backends import compiler_for
-from tessera.sequence.grammar.queue import Grammars
+from tessera.sequence.grammar.queue import GrammarQueue
 from tessera.sequence.request import SequenceRequest
 from tessera.sequence.runner.sequence_runner import SequenceRunner
 from tessera.sequence.sampling.sampler import sample
@@ -71,7 +71,7 @@ def gated(directory):
 def engine(directory, gated, request):
     settings = SequenceEngineSettings(max_waiting=3, kv_cache_bytes=1 << 20, overlap=request.param)
     runner = SequenceRunner(directory, choose("cpu", threads=1), page_size=4, kv_cache_bytes=1 << 20)
-    grammars = Grammars(lambda: gated, vocabulary=SIZE, stop_ids=[STOP], timeout_s=5)
+    grammars = GrammarQueue(lambda: gated, vocabulary=SIZE, stop_ids=[STOP], timeout_s=5)
     return SequenceEngine(runner, settings, Ready(device="cpu", cards=[], directories=[], report={}), grammars)
 
 
@@ -280,7 +280,7 @@ def test_forced_tokens_change_no_text_whatever_else_the_engine_does(directory, g
         room = pages * 4 * 256  # a page of four positions
         runner = SequenceRunner(directory, choose("cpu", threads=1), page_size=4, kv_cache_bytes=room)
         assert runner.pages == pages
-        grammars = Grammars(lambda: gated, vocabulary=SIZE, stop_ids=[STOP], timeout_s=5)
+        grammars = GrammarQueue(lambda: gated, vocabulary=SIZE, stop_ids=[STOP], timeout_s=5)
         ready = Ready(device="cpu", cards=[], directories=[], report={})
         engine = SequenceEngine(runner, SequenceEngineSettings(**settings), ready, grammars)
         for one in asked:

@@ -58,10 +58,10 @@ def compiler_for(backend: Backend, directory: Path, vocabulary: int) -> Compiler
     from tessera.sequence.grammar.xgrammar_backend import XgrammarCompiler  # noqa: PLC0415
 
     first = XgrammarCompiler(words)
-    return first if backend == "xgrammar" else FallingBack(first, llguidance)
+    return first if backend == "xgrammar" else FallbackCompiler(first, llguidance)
 
 
-class FallingBack:
+class FallbackCompiler:
     """A compiler, and another one for what the first does not support, and for grammars that users wrote.
 
     Some of those keep xgrammar busy for minutes, also while it matches; llguidance gives up early.

@@ -47,7 +47,7 @@ class Matcher(Protocol):
         ...
 
 
-class AfterThinking:
+class ThinkingMatcher:
     """A matcher that begins when the model has thought: until then every token but the end is allowed.
 
     A model that may think but need not is held to its grammar from its first token if that does not begin a thought.
@@ -113,7 +113,7 @@ class AfterThinking:
             self._began = None
 
 
-def fill_alone(mask_RW: torch.Tensor, row: int, token: int) -> None:
+def fill_single_token(mask_RW: torch.Tensor, row: int, token: int) -> None:
     """Fill a row of a mask with one token's bit; see `Matcher.fill_mask`."""
     word, bit = divmod(token, 32)
     mask_RW[row] = 0

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from tessera.errors import InvalidRequestError, OverloadedError
-from tessera.sequence.grammar.matcher import AfterThinking, Matcher
+from tessera.sequence.grammar.matcher import Matcher, ThinkingMatcher
 from tessera.wire.engine import Grammar
 
 KEPT = 256
@@ -44,7 +44,7 @@ class _Waiting:
     since: float
 
 
-class Grammars:
+class GrammarQueue:
     """The grammars of one engine. Its methods are called from the engine's thread.
 
     Args:
@@ -139,7 +139,7 @@ class Grammars:
             return error
         if grammar.thinking is None:
             return matcher
-        return AfterThinking(matcher, grammar.thinking, self._stop_ids, self._vocabulary)
+        return ThinkingMatcher(matcher, grammar.thinking, self._stop_ids, self._vocabulary)
 
     def _work(self) -> None:
         while True:

@@ -20,7 +20,7 @@ from tessera.models.decoders import experts_stored_as, load_decoder, require_att
 from tessera.models.experts import replace_experts
 from tessera.models.fusion import FusionReport, fuse
 from tessera.models.quantized import Scheme, quantize
-from tessera.sequence.batch import Batch, Chunk, Likeliest, StepOutput
+from tessera.sequence.batch import Batch, Chunk, StepOutput, TopLogit
 from tessera.sequence.request import SequenceRequest
 from tessera.sequence.runner.calibration import Calibration, calibrate, load_or_calibrate
 from tessera.sequence.runner.compiled.decoder import (
@@ -253,7 +253,7 @@ class SequenceRunner:
 
     def _computed(
         self, inputs: StepInputs, given: torch.Tensor, *, hidden: bool
-    ) -> tuple[torch.Tensor, torch.Tensor | None, Likeliest | None]:
+    ) -> tuple[torch.Tensor, torch.Tensor | None, TopLogit | None]:
         """Logits of the rows that are wanted, hidden states of all tokens, where they are, and who is likeliest."""
         forward = self._forward if self._compiled is None else self._compiled.run
         with self.threads.step(0 if self._compiled is None else spared_threads(given.shape[1])):
@@ -275,7 +275,7 @@ class SequenceRunner:
         rows: torch.Tensor,
         *,
         hidden: bool,
-    ) -> tuple[torch.Tensor, torch.Tensor | None, Likeliest | None]:
+    ) -> tuple[torch.Tensor, torch.Tensor | None, TopLogit | None]:
         """The model's own way from tokens or embeddings to logits of some rows, and to hidden states of all."""
         output = self.model(
             **{"inputs_embeds" if given.is_floating_point() else "input_ids": given},

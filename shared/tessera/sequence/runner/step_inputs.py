@@ -57,12 +57,12 @@ def fresh_inputs(batch: Batch, page_size: int, device: torch.device) -> StepInpu
         row
         for end, chunk in zip(ends, chunks, strict=True)
         if chunk.completes and chunk.request.sampling is not None
-        for row in range(end - 1 - len(chunk.guess), end)
+        for row in range(end - 1 - len(chunk.draft_ids), end)
     ]
     scored = [
         end - chunk.count + position - chunk.start
         for end, chunk in zip(ends, chunks, strict=True)
-        for position in chunk.request.scored(chunk.start, chunk.count)
+        for position in chunk.request.scored_positions(chunk.start, chunk.count)
     ]
     ids_T = to_device(ids, device, torch.long)
     if batch.pending is not None:
@@ -119,7 +119,7 @@ def is_decode(batch: Batch) -> bool:
         chunk.count == 1
         and chunk.completes
         and chunk.request.sampling is not None
-        and not chunk.request.scored(chunk.start, 1)
+        and not chunk.request.scored_positions(chunk.start, 1)
         # Of a prompt with images the last token may be a part of one.
         and (chunk.request.media is None or chunk.start >= chunk.request.prompt_length)
         for chunk in batch.chunks

@@ -1,8 +1,8 @@
 """Which tokens may be drawn: top-k, then top-p, then min-p, then typical, each on what the one before has left.
 
-Two ways with the same outcome for a row. `narrow` looks at a few likeliest tokens alone, which nearly always are more
-than may be drawn, and says where they are not; `whole` sorts the vocabulary. Which way a row goes depends on the row
-alone, never on what shares its batch.
+Two functions with the same result for a row. `filter_candidates` looks at the `CANDIDATES` likeliest tokens only, and
+reports the rows for which more tokens may be drawn; `filter_vocabulary` sorts the whole vocabulary. Which function a
+row needs depends on the row alone, never on what shares its batch.
 """
 
 from __future__ import annotations
@@ -14,23 +14,25 @@ from tessera.wire.engine import Sampling
 CANDIDATES = 256
 
 
-def is_narrow(sampling: Sampling) -> bool:
-    """Whether `narrow` may suffice."""
+def fits_candidates(sampling: Sampling) -> bool:
+    """Whether `filter_candidates` may suffice."""
     few = 0 < sampling.top_k <= CANDIDATES
     return sampling.typical_p >= 1 and (few or sampling.top_p < 1 or sampling.min_p > 0)
 
 
-def is_whole(sampling: Sampling) -> bool:
+def is_unfiltered(sampling: Sampling) -> bool:
     """Whether every token may be drawn."""
     return not sampling.top_k and sampling.top_p >= 1 and sampling.min_p <= 0 and sampling.typical_p >= 1
 
 
-def narrow(logits_RV: torch.Tensor, samplings: list[Sampling]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def filter_candidates(
+    logits_RV: torch.Tensor, samplings: list[Sampling]
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """The tokens that may be drawn, among the `CANDIDATES` likeliest.
 
     Args:
         logits_RV: after temperature, [rows, vocabulary].
-        samplings: of each row; `is_narrow`.
+        samplings: of each row; `fits_candidates`.
 
     Returns:
         Their ids [rows, K], their logits (-inf for those that may not), and whether no other token may be, [rows].
@@ -51,9 +53,9 @@ def narrow(logits_RV: torch.Tensor, samplings: list[Sampling]) -> tuple[torch.Te
     return ids_RK, values_RK.masked_fill(drop_RK, float("-inf")), complete_R
 
 
-def whole(logits_RV: torch.Tensor, samplings: list[Sampling]) -> torch.Tensor:
+def filter_vocabulary(logits_RV: torch.Tensor, samplings: list[Sampling]) -> torch.Tensor:
     """The logits after temperature, [rows, vocabulary], with -inf for tokens that may not be drawn."""
-    if all(is_whole(sampling) for sampling in samplings):
+    if all(is_unfiltered(sampling) for sampling in samplings):
         return logits_RV
     vocabulary, device = logits_RV.shape[-1], logits_RV.device
     k_R1, p_R1, min_R1 = _limits(samplings, vocabulary, device)

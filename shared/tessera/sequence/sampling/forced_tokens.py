@@ -10,7 +10,7 @@ from __future__ import annotations
 from tessera.sequence.request import SequenceRequest
 
 
-def foresee(request: SequenceRequest) -> None:
+def update_forced(request: SequenceRequest) -> None:
     """Note what is forced next, when that is not known."""
     if request.matcher is not None and not request.forced:
         request.forced = request.matcher.forced()
@@ -30,7 +30,7 @@ def follow(request: SequenceRequest) -> list[int]:
     if request.matcher is None:
         return []
     taken: list[int] = []
-    foresee(request)
+    update_forced(request)
     if request.sampling.logprobs is not None:
         return taken
     while request.forced and not request.is_full:
@@ -40,5 +40,5 @@ def follow(request: SequenceRequest) -> list[int]:
             request.append(token)
             request.forced = request.forced[1:]
             taken.append(token)
-        foresee(request)
+        update_forced(request)
     return taken

@@ -20,15 +20,15 @@ _BITS = 53
 """Of a double's mantissa."""
 
 
-def key_of(request: SequenceRequest) -> int:
+def next_noise_key(request: SequenceRequest) -> int:
     """What the noise of a request's next token is drawn with, a signed number of 64 bits."""
     if request.noise_seed is None:
         given = request.sampling.seed if request.sampling is not None else None
         request.noise_seed = secrets.randbits(64) if given is None else given
-    return key_at(request.noise_seed, request.output_length)
+    return noise_key(request.noise_seed, request.output_length)
 
 
-def key_at(seed: int, place: int) -> int:
+def noise_key(seed: int, place: int) -> int:
     """What the noise of draw number `place`, from 0, is drawn with, a signed number of 64 bits."""
     return _signed(_mixed((seed & _MASK) ^ _mixed(place + 1)))
 
@@ -37,7 +37,7 @@ def gumbel(keys: list[int], ids_RK: torch.Tensor) -> torch.Tensor:
     """Standard Gumbel noise (Gumbel's trick: the argmax of logits with it is a sample), float32 [rows, K].
 
     Args:
-        keys: of each row, by `key_of`.
+        keys: of each row, by `next_noise_key`.
         ids_RK: token ids, int64; [1, K] where they are the same in every row.
     """
     key_R1 = to_device(keys, ids_RK.device, torch.int64)[:, None]

@@ -23,7 +23,7 @@ def score_prompts(batch: Batch, logits_SV: torch.Tensor | None) -> None:
     begins = 0
     for chunk in batch.chunks:
         request = chunk.request
-        positions = request.scored(chunk.start, chunk.count)
+        positions = request.scored_positions(chunk.start, chunk.count)
         mine_PV = logits_SV[begins : begins + len(positions)]
         begins += len(positions)
         assert request.sampling is not None or not positions

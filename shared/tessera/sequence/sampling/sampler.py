@@ -11,11 +11,11 @@ from dataclasses import dataclass
 import torch
 
 from tessera.device.copies import Readback, to_device
-from tessera.sequence.batch import Likeliest
-from tessera.sequence.grammar.matcher import allowed, fill_alone
+from tessera.sequence.batch import TopLogit
+from tessera.sequence.grammar.matcher import allowed, fill_single_token
 from tessera.sequence.request import SequenceRequest
 from tessera.sequence.sampling import filters
-from tessera.sequence.sampling.noise import gumbel, key_of
+from tessera.sequence.sampling.noise import gumbel, next_noise_key
 from tessera.wire.engine import Sampling, TokenScore
 
 _Score = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
@@ -25,7 +25,7 @@ GREEDY_BELOW = 1e-5
 
 
 @dataclass(frozen=True)
-class Sampled:
+class SampledToken:
     """Token of one row, and its score if asked for. `token_id` is None when the row was not finite.
 
     A grammar that allows no further token has the same effect.
@@ -35,7 +35,7 @@ class Sampled:
     score: TokenScore | None
 
 
-class Drawn:
+class InFlightTokens:
     """Tokens that are drawn for some rows, on their way from the device.
 
     Attributes:
@@ -47,7 +47,7 @@ class Drawn:
         self._scored = [row for row, score in enumerate(scores) if score is not None]
         self._readback = Readback([tokens_R, finite_R, *(part for score in scores if score for part in score)])
 
-    def read(self) -> list[Sampled]:
+    def read(self) -> list[SampledToken]:
         """What was drawn; waits for it."""
         tokens_R, finite_R, *parts = self._readback.read()
         scores: list[TokenScore | None] = [None] * len(tokens_R)
@@ -55,15 +55,15 @@ class Drawn:
             chosen, values, ids = parts[3 * index : 3 * index + 3]
             scores[row] = TokenScore(float(chosen), list(zip(ids.tolist(), values.tolist(), strict=True)))
         found = zip(tokens_R.tolist(), finite_R.tolist(), scores, strict=True)
-        return [Sampled(token if good else None, score) for token, good, score in found]
+        return [SampledToken(token if good else None, score) for token, good, score in found]
 
 
-def sample(logits_RV: torch.Tensor, requests: list[SequenceRequest]) -> list[Sampled]:
+def sample(logits_RV: torch.Tensor, requests: list[SequenceRequest]) -> list[SampledToken]:
     """Pick a token per row, and wait for it. See `draw`."""
     return draw(logits_RV, requests).read() if requests else []
 
 
-def draw(logits_RV: torch.Tensor, requests: list[SequenceRequest], likeliest: Likeliest | None = None) -> Drawn:
+def draw(logits_RV: torch.Tensor, requests: list[SequenceRequest], top_logit: TopLogit | None = None) -> InFlightTokens:
     """Pick a token per row.
 
     On a GPU it does not wait for the device, unless a request has filters, penalties or a grammar.
@@ -71,12 +71,12 @@ def draw(logits_RV: torch.Tensor, requests: list[SequenceRequest], likeliest: Li
     Args:
         logits_RV: [requests, vocabulary], any float dtype; row r belongs to `requests[r]`.
         requests: at least one, each with `sampling` set.
-        likeliest: tokens of `logits_RV`, if they are known.
+        top_logit: tokens of `logits_RV`, if they are known.
     """
     raw_RV = logits_RV.float()
-    tokens_R, finite_R = _likeliest(raw_RV, likeliest)
-    if all(_takes_likeliest(request) for request in requests):
-        return Drawn(tokens_R, finite_R, _scores(raw_RV, tokens_R, requests))
+    tokens_R, finite_R = _top_logits(raw_RV, top_logit)
+    if all(_is_plain_greedy(request) for request in requests):
+        return InFlightTokens(tokens_R, finite_R, _scores(raw_RV, tokens_R, requests))
     adjusted_RV = raw_RV.clone()
     for row, request in enumerate(requests):
         _adjust(adjusted_RV[row], request)
@@ -86,10 +86,10 @@ def draw(logits_RV: torch.Tensor, requests: list[SequenceRequest], likeliest: Li
     if random:
         rows = to_device(random, raw_RV.device)
         tokens_R[rows] = _draw(adjusted_RV[rows], [requests[row] for row in random])
-    return Drawn(tokens_R, finite_R, _scores(raw_RV, tokens_R, requests))
+    return InFlightTokens(tokens_R, finite_R, _scores(raw_RV, tokens_R, requests))
 
 
-def _likeliest(raw_RV: torch.Tensor, found: Likeliest | None) -> tuple[torch.Tensor, torch.Tensor]:
+def _top_logits(raw_RV: torch.Tensor, found: TopLogit | None) -> tuple[torch.Tensor, torch.Tensor]:
     """Of each row the largest logit's token, and whether it has finite ones and none that is no number, [R] each."""
     if raw_RV.device.type != "cpu":
         finite_R = torch.isfinite(raw_RV).any(dim=-1) & ~torch.isnan(raw_RV).any(dim=-1)
@@ -97,7 +97,7 @@ def _likeliest(raw_RV: torch.Tensor, found: Likeliest | None) -> tuple[torch.Ten
     if found is None:
         # NumPy's takes a tenth of the time, and of numbers that are none the first.
         tokens = raw_RV.numpy().argmax(axis=-1)
-        found = Likeliest(torch.from_numpy(tokens), raw_RV[torch.arange(len(raw_RV)), torch.from_numpy(tokens)])
+        found = TopLogit(torch.from_numpy(tokens), raw_RV[torch.arange(len(raw_RV)), torch.from_numpy(tokens)])
     # So one look at a row is enough unless its largest is infinite.
     finite_R = torch.isfinite(found.logits_R)
     for row in torch.isposinf(found.logits_R).nonzero()[:, 0]:
@@ -105,7 +105,7 @@ def _likeliest(raw_RV: torch.Tensor, found: Likeliest | None) -> tuple[torch.Ten
     return found.tokens_R, finite_R
 
 
-def _takes_likeliest(request: SequenceRequest) -> bool:
+def _is_plain_greedy(request: SequenceRequest) -> bool:
     """Whether nothing is added to a request's logits or taken from them."""
     sampling = _sampling(request)
     return (
@@ -150,7 +150,7 @@ def _mask(logits_RV: torch.Tensor, requests: list[SequenceRequest]) -> torch.Ten
         mask_MW = torch.zeros(len(matchers), -(-vocabulary // 32), dtype=torch.int32)
         for index, (row, matcher) in enumerate(matchers):
             if requests[row].forced:
-                fill_alone(mask_MW, index, requests[row].forced[0])
+                fill_single_token(mask_MW, index, requests[row].forced[0])
             else:
                 matcher.fill_mask(mask_MW, index)
         allowed_MV = allowed(mask_MW.to(logits_RV.device), vocabulary)
@@ -164,21 +164,21 @@ def _mask(logits_RV: torch.Tensor, requests: list[SequenceRequest]) -> torch.Ten
 def _draw(logits_RV: torch.Tensor, requests: list[SequenceRequest]) -> torch.Tensor:
     """Sample rows that are not greedy, [rows]."""
     samplings = [_sampling(request) for request in requests]
-    keys = [key_of(request) for request in requests]
+    keys = [next_noise_key(request) for request in requests]
     temperature_R1 = to_device([s.temperature for s in samplings], logits_RV.device)[:, None]
     logits_RV = logits_RV / temperature_R1
     tokens_R = torch.empty(len(requests), dtype=torch.int64, device=logits_RV.device)
-    rest = [row for row, sampling in enumerate(samplings) if not filters.is_narrow(sampling)]
-    few = [row for row, sampling in enumerate(samplings) if filters.is_narrow(sampling)]
+    rest = [row for row, sampling in enumerate(samplings) if not filters.fits_candidates(sampling)]
+    few = [row for row, sampling in enumerate(samplings) if filters.fits_candidates(sampling)]
     if few:
         few_F = to_device(few, logits_RV.device)
-        ids_FK, kept_FK, complete_F = filters.narrow(logits_RV[few_F], [samplings[row] for row in few])
+        ids_FK, kept_FK, complete_F = filters.filter_candidates(logits_RV[few_F], [samplings[row] for row in few])
         chosen_F1 = (kept_FK + gumbel([keys[row] for row in few], ids_FK)).argmax(dim=-1, keepdim=True)
         tokens_R[few_F] = ids_FK.gather(1, chosen_F1)[:, 0]
         rest += [row for row, complete in zip(few, complete_F.tolist(), strict=True) if not complete]
     if rest:
         rest_W = to_device(rest, logits_RV.device)
-        kept_WV = filters.whole(logits_RV[rest_W], [samplings[row] for row in rest])
+        kept_WV = filters.filter_vocabulary(logits_RV[rest_W], [samplings[row] for row in rest])
         ids_1V = torch.arange(logits_RV.shape[-1], device=logits_RV.device)[None]
         tokens_R[rest_W] = (kept_WV + gumbel([keys[row] for row in rest], ids_1V)).argmax(dim=-1)
     return tokens_R

@@ -33,7 +33,7 @@ class _Shadow:
 
 
 class DraftModel:
-    """Guesses by a model. Implements `tessera.sequence.speculation.policy.Guesser`.
+    """Guesses by a model. Implements `tessera.sequence.speculation.policy.Drafter`.
 
     Args:
         runner: of the draft model.
@@ -49,12 +49,12 @@ class DraftModel:
         self._shadows: dict[SequenceRequest, _Shadow] = {}
         self._failed = False
 
-    def guess(self, wanted: dict[SequenceRequest, int]) -> dict[SequenceRequest, list[int]]:
-        """As `Guesser.guess`. A draft model that fails is not asked again: answers do not depend on it."""
+    def draft(self, wanted: dict[SequenceRequest, int]) -> dict[SequenceRequest, list[int]]:
+        """As `Drafter.draft`. A draft model that fails is not asked again: answers do not depend on it."""
         if self._failed:
             return {}
         try:
-            return self._guess(wanted)
+            return self._draft(wanted)
         except (RuntimeError, ValueError, IndexError) as error:
             if "CUDA error" in str(error):  # the device's context is lost, for the target model too
                 raise
@@ -65,12 +65,12 @@ class DraftModel:
             return {}
 
     def forget(self, request: SequenceRequest) -> None:
-        """As `Guesser.forget`."""
+        """As `Drafter.forget`."""
         shadow = self._shadows.pop(request, None)
         if shadow is not None:
             self.allocator.release(shadow.own.pages)
 
-    def _guess(self, wanted: dict[SequenceRequest, int]) -> dict[SequenceRequest, list[int]]:
+    def _draft(self, wanted: dict[SequenceRequest, int]) -> dict[SequenceRequest, list[int]]:
         chunks, budget = [], self._max_tokens
         # By shadow: the request, and how many tokens to guess for it.
         left: dict[SequenceRequest, tuple[SequenceRequest, int]] = {}

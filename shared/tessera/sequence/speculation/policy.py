@@ -1,11 +1,11 @@
 """Speculation: guessing the next tokens, so that one step can confirm several.
 
-What is guessed changes no answer. The engine samples at every guessed position as it would have without the guess, with
-the request's own noise, and goes on while the sample is what was guessed: the same text at any temperature, with fewer
-steps. How many tokens are guessed follows what was confirmed before, and stops where a longer step costs more than it
+What is drafted changes no answer. The engine samples at every drafted position as it would have without the guess, with
+the request's own noise, and goes on while the sample is what was drafted: the same text at any temperature, with fewer
+steps. How many tokens are drafted follows what was accepted before, and stops where a longer step costs more than it
 brings; both are measured while serving.
 
-Does not know tensors of the target model: `NGrams` needs none, and a draft model is behind `Guesser`.
+Does not know tensors of the target model: `NGramDrafter` needs none, and a draft model is behind `Drafter`.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from tessera.sequence.request import SequenceRequest
 LONGEST_NGRAM, SHORTEST_NGRAM = 4, 2
 FIRST_LENGTH = 2
 RETRY_AFTER = 16
-"""Tokens after which a request that guessed wrong is tried again."""
+"""Tokens after which a request that drafted wrong is tried again."""
 STEP_MEMORY = 0.9
 """Weight of the past in the running means of what steps take."""
-CONFIRMED_MEMORY = 0.9
+ACCEPTANCE_MEMORY = 0.9
 LOOK_AGAIN = 64
 """Steps in which guessing would not pay, after which it is tried once more: load and texts change."""
 
 
-class Guesser(Protocol):
+class Drafter(Protocol):
     """Guesses how requests go on."""
 
-    def guess(self, wanted: dict[SequenceRequest, int]) -> dict[SequenceRequest, list[int]]:
+    def draft(self, wanted: dict[SequenceRequest, int]) -> dict[SequenceRequest, list[int]]:
         """At most so many next tokens for each request, likeliest first in time; fewer or none where it has no idea."""
         ...
 
@@ -47,19 +47,19 @@ class _Seen:
     indexed: int = 0
 
 
-class NGrams:
+class NGramDrafter:
     """Guesses that what followed the last tokens before follows them again (prompt lookup, Saxena 2023)."""
 
     def __init__(self) -> None:
         self._seen: dict[SequenceRequest, _Seen] = {}
 
-    def guess(self, wanted: dict[SequenceRequest, int]) -> dict[SequenceRequest, list[int]]:
-        """As `Guesser.guess`."""
+    def draft(self, wanted: dict[SequenceRequest, int]) -> dict[SequenceRequest, list[int]]:
+        """As `Drafter.draft`."""
         found = {request: self._guess(request, most) for request, most in wanted.items()}
         return {request: tokens for request, tokens in found.items() if tokens}
 
     def forget(self, request: SequenceRequest) -> None:
-        """As `Guesser.forget`."""
+        """As `Drafter.forget`."""
         self._seen.pop(request, None)
 
     def _guess(self, request: SequenceRequest, most: int) -> list[int]:
@@ -92,27 +92,27 @@ class Speculation:
     """Decides who guesses how much.
 
     Args:
-        guesser: makes the guesses.
-        most: tokens guessed for one request in one step.
+        drafter: makes the guesses.
+        max_draft_tokens: tokens drafted for one request in one step.
         max_rows: positions of a decode step, guesses included; longer steps are no longer cheaper than several.
     """
 
-    def __init__(self, guesser: Guesser, *, most: int, max_rows: int) -> None:
-        self.guesser = guesser
-        self.most = most
+    def __init__(self, drafter: Drafter, *, max_draft_tokens: int, max_rows: int) -> None:
+        self.drafter = drafter
+        self.max_draft_tokens = max_draft_tokens
         self.max_rows = max_rows
-        self.guessed = 0
-        self.confirmed = 0
+        self.drafted = 0
+        self.accepted = 0
         self._paces: dict[SequenceRequest, _Pace] = {}
         self._seconds: dict[int, float] = {}
         """Running mean of what a decode step takes, by its positions rounded up to a power of two."""
-        self._guessing = 0.0
+        self._drafting_s = 0.0
         """Running mean of the seconds that guessing takes."""
         self._refused = 0
         self._share = 0.5
-        """Running mean of the share of guesses that are confirmed."""
+        """Running mean of the share of guesses that are accepted."""
 
-    def guesses(self, requests: list[SequenceRequest]) -> dict[SequenceRequest, list[int]]:
+    def draft(self, requests: list[SequenceRequest]) -> dict[SequenceRequest, list[int]]:
         """Guesses for requests that decode; for those where it pays."""
         room = self.max_rows - len(requests)
         wanted: dict[SequenceRequest, int] = {}
@@ -124,33 +124,33 @@ class Speculation:
             assert request.sampling is not None
             # The last token of an answer needs no guess behind it.
             left = request.sampling.max_tokens - request.output_length - 1
-            most = min(pace.length, self.most, left, room)
+            most = min(pace.length, self.max_draft_tokens, left, room)
             if most > 0:
                 wanted[request] = most
                 room -= most
         if not wanted or not self._pays(len(requests), sum(wanted.values())):
             return {}
         began = time.perf_counter()
-        found = self.guesser.guess(wanted)
-        self._guessing = STEP_MEMORY * self._guessing + (1 - STEP_MEMORY) * (time.perf_counter() - began)
+        found = self.drafter.draft(wanted)
+        self._drafting_s = STEP_MEMORY * self._drafting_s + (1 - STEP_MEMORY) * (time.perf_counter() - began)
         return found
 
-    def learn(self, request: SequenceRequest, guessed: int, confirmed: int) -> None:
+    def record_acceptance(self, request: SequenceRequest, drafted: int, accepted: int) -> None:
         """Note how a guess went: longer next time when all of it was right, shorter when nothing was."""
-        self.guessed += guessed
-        self.confirmed += confirmed
-        self._share = CONFIRMED_MEMORY * self._share + (1 - CONFIRMED_MEMORY) * confirmed / guessed
+        self.drafted += drafted
+        self.accepted += accepted
+        self._share = ACCEPTANCE_MEMORY * self._share + (1 - ACCEPTANCE_MEMORY) * accepted / drafted
         pace = self._paces.get(request)
         if pace is None:
             return
-        if confirmed == guessed:
-            pace.length = min(self.most, pace.length + 2)
-        elif confirmed == 0:
+        if accepted == drafted:
+            pace.length = min(self.max_draft_tokens, pace.length + 2)
+        elif accepted == 0:
             pace.length = max(1, pace.length // 2)
             if pace.length == 1:
                 pace.waits = RETRY_AFTER
 
-    def timed(self, rows: int, seconds: float) -> None:
+    def record_step_time(self, rows: int, seconds: float) -> None:
         """Note how long a step of decodes with `rows` positions took."""
         bucket = _bucket(rows)
         before = self._seconds.get(bucket)
@@ -159,14 +159,14 @@ class Speculation:
     def forget(self, request: SequenceRequest) -> None:
         """A request has ended."""
         self._paces.pop(request, None)
-        self.guesser.forget(request)
+        self.drafter.forget(request)
 
-    def _pays(self, rows: int, guessed: int) -> bool:
+    def _pays(self, rows: int, drafted: int) -> bool:
         """Whether the longer step brings more tokens a second than the shorter one; True until both were measured."""
-        plain, longer = self._seconds.get(_bucket(rows)), self._seconds.get(_bucket(rows + guessed))
+        plain, longer = self._seconds.get(_bucket(rows)), self._seconds.get(_bucket(rows + drafted))
         if plain is None or longer is None:
             return True
-        pays = (rows + guessed * self._share) / (longer + self._guessing) > rows / plain
+        pays = (rows + drafted * self._share) / (longer + self._drafting_s) > rows / plain
         self._refused = 0 if pays else self._refused + 1
         if self._refused == LOOK_AGAIN:
             self._refused = 0

@@ -9,18 +9,18 @@ import torch
 
 from tessera.sequence.batch import Batch, Chunk
 from tessera.sequence.request import SequenceRequest
-from tessera.sequence.sampling.sampler import Sampled, sample
+from tessera.sequence.sampling.sampler import SampledToken, sample
 from tessera.sequence.scheduler import Scheduler
 from tessera.sequence.speculation.policy import Speculation
 from tessera.wire.engine import FromEngine, GeneratedTokens
 
 
-def sample_on(
+def verify_draft_tokens(
     batch: Batch,
     logits_RV: torch.Tensor,
     scheduler: Scheduler,
     speculation: Speculation,
-    take: Callable[[SequenceRequest, Sampled], FromEngine],
+    take: Callable[[SequenceRequest, SampledToken], FromEngine],
 ) -> list[FromEngine]:
     """Sample behind every chunk that completes, and on through its guess as long as the samples are the guess.
 
@@ -40,7 +40,7 @@ def sample_on(
     for chunk in batch.chunks:
         if chunk.completes and chunk.request.sampling is not None:
             rows.append((chunk, row, 0))
-            row += 1 + len(chunk.guess)
+            row += 1 + len(chunk.draft_ids)
     logits = logits_RV
     while rows:
         if len(rows) < len(logits_RV):
@@ -51,14 +51,14 @@ def sample_on(
             answer = take(chunk.request, one)
             answers.append(answer)
             taken = answer.token_ids if isinstance(answer, GeneratedTokens) else []  # a grammar may have added some
-            right = _agree(taken, chunk.guess[behind:])
+            right = _agree(taken, chunk.draft_ids[behind:])
             if isinstance(answer, GeneratedTokens) and answer.finish_reason is None:
-                scheduler.confirm(chunk.request, right)
+                scheduler.accept(chunk.request, right)
                 if right == len(taken):
                     on.append((chunk, place + right, behind + right))
                     continue
-            if chunk.guess:
-                speculation.learn(chunk.request, len(chunk.guess), behind + right)
+            if chunk.draft_ids:
+                speculation.record_acceptance(chunk.request, len(chunk.draft_ids), behind + right)
         rows = on
     return answers
 

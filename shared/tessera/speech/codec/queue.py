@@ -18,7 +18,7 @@ from tessera.engine.process import failed
 from tessera.errors import InternalError
 from tessera.sequence.batch import Chunk
 from tessera.sequence.sampling import filters
-from tessera.sequence.sampling.noise import gumbel, key_at
+from tessera.sequence.sampling.noise import gumbel, noise_key
 from tessera.sequence.sampling.sampler import GREEDY_BELOW
 from tessera.sequence.scheduler import Scheduler
 from tessera.speech.codec.csm import CodecLanguageModel
@@ -123,7 +123,7 @@ class CodecSpeechQueue:
             answers: list[FromEngine] = [
                 self._fail(text, error, spoiled=True) for chunk in batch.chunks if (text := self._text_of(chunk))
             ]
-            self.scheduler.forget_cache()  # half of the step may be in it
+            self.scheduler.clear_cache()  # half of the step may be in it
             return answers
         self.scheduler.advance(batch)
         answers = []
@@ -145,7 +145,7 @@ class CodecSpeechQueue:
         for chunk in chunks:
             text = self._text_of(chunk)
             assert text is not None
-            keys.append(key_at(text.message.seed, text.drawn * self._model.codebooks + codebook))
+            keys.append(noise_key(text.message.seed, text.drawn * self._model.codebooks + codebook))
         return _drawn(logits_RV / sampling.temperature, sampling, keys)
 
     def _decode(self) -> list[FromEngine]:
@@ -186,17 +186,17 @@ class CodecSpeechQueue:
     def _fail(self, text: CodecSpeechRequest, error: Exception, *, spoiled: bool = False) -> FromEngine:
         self._texts.pop(text.message.request_id, None)
         if text.sequence is not None:
-            self.scheduler.remove(text.sequence, spoiled=spoiled)
+            self.scheduler.remove(text.sequence, invalidate=spoiled)
         return failed(text.message.request_id, error)
 
 
 def _drawn(logits_RV: torch.Tensor, sampling: Sampling, keys: list[int]) -> torch.Tensor:
     """Codes [R] drawn from logits after temperature, by Gumbel's trick."""
     samplings = [sampling] * len(keys)
-    if filters.is_narrow(sampling):
-        ids_RK, kept_RK, complete_R = filters.narrow(logits_RV, samplings)
+    if filters.fits_candidates(sampling):
+        ids_RK, kept_RK, complete_R = filters.filter_candidates(logits_RV, samplings)
         if bool(complete_R.all()):
             chosen_R1 = (kept_RK + gumbel(keys, ids_RK)).argmax(dim=-1, keepdim=True)
             return ids_RK.gather(1, chosen_R1)[:, 0]
     ids_1V = torch.arange(logits_RV.shape[-1], device=logits_RV.device)[None]
-    return (filters.whole(logits_RV, samplings) + gumbel(keys, ids_1V)).argmax(dim=-1)
+    return (filters.filter_vocabulary(logits_RV, samplings) + gumbel(keys, ids_1V)).argmax(dim=-1)

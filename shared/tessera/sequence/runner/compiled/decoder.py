@@ -18,7 +18,7 @@ from transformers import PreTrainedModel
 from tessera.models.attention import AttentionBatch, AttentionOptions, Probe
 from tessera.models.fusion import FusedSlice, RMSNorm
 from tessera.models.quantized import Int8Linear
-from tessera.sequence.batch import Likeliest
+from tessera.sequence.batch import TopLogit
 from tessera.sequence.runner.compiled.key_smoothing import smooth_keys
 from tessera.sequence.runner.compiled.rotary_order import reorder, rotations
 from tessera.sequence.runner.compiled.trial import try_layers
@@ -86,7 +86,7 @@ class CompiledDecoder:
         rows_R: torch.Tensor,
         *,
         hidden: bool = False,
-    ) -> tuple[torch.Tensor, torch.Tensor | None, Likeliest | None]:
+    ) -> tuple[torch.Tensor, torch.Tensor | None, TopLogit | None]:
         """One step.
 
         Args:
@@ -111,7 +111,7 @@ class CompiledDecoder:
             rows_R,
             threads=max(1, torch.get_num_threads() - spared_threads(len(x_TC))),
         )
-        return logits_RV, self._norm(x_TC) if hidden else None, Likeliest(*likeliest)
+        return logits_RV, self._norm(x_TC) if hidden else None, TopLogit(*likeliest)
 
     def _rotations(self, position_1T: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Cosines and sines of the tokens' positions, float32 [T, D]."""
