@@ -64,13 +64,13 @@ class DataParallelGroup:
         """Part from the others; who still waits for this one gets an error."""
         self._group = None
 
-    def part(self, items: int) -> slice:
+    def own_items(self, items: int) -> slice:
         """Which items of a batch are this process' own; the first one has most, others may have none."""
         return slice(-(-items * self.rank // self.count), -(-items * (self.rank + 1) // self.count))
 
-    def share(self, items: int) -> float:
+    def own_share(self, items: int) -> float:
         """How much of a batch of so many items that is."""
-        return len(range(items)[self.part(items)]) / items
+        return len(range(items)[self.own_items(items)]) / items
 
     def sum_gradients(self, parameters: Iterable[nn.Parameter], share: float) -> None:
         """Give everyone the gradients of the whole batch.
