@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
+import contextlib
 import io
 import json
 import os
 import re
-import socket
 import subprocess
 import sys
 import threading
@@ -24,51 +23,31 @@ import av
 import httpx
 import numpy as np
 import pytest
+from tests.processes import free_port
+from tests.shared.speech.fixtures import (
+    SPEECH,
+    TRANSCRIPTION,
+    codec_model,
+    fastspeech_model,
+    melody_fixture,
+    models_dir,
+    synthesis_model,
+    transcription_model,
+)
+from tests.waiting import until
 
-from tessera.hub.cards import write_card
-from tessera.hub.store import ModelDirectory, ensure
+from tessera.hub.store import ModelDirectory
 
-SPEECH = "tiny-random-speech"
-TRANSCRIPTION = "tiny-random-transcription"
-CODEC = "tiny-random-csm"
+__all__ = [
+    "codec_model",
+    "fastspeech_model",
+    "melody_fixture",
+    "models_dir",
+    "synthesis_model",
+    "transcription_model",
+]
+
 START_S = 90.0
-
-
-@pytest.fixture(scope="session")
-def models_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("models")
-
-
-@pytest.fixture(scope="session")
-def synthesis_model(models_dir: Path) -> ModelDirectory:
-    return made("random_synthesis", models_dir / SPEECH)
-
-
-@pytest.fixture(scope="session")
-def transcription_model(models_dir: Path) -> ModelDirectory:
-    return made("random_transcription", models_dir / TRANSCRIPTION)
-
-
-@pytest.fixture(scope="session")
-def codec_model(models_dir: Path) -> ModelDirectory:
-    """The starter `tiny-random-csm`, made as a service would."""
-    return ensure(CODEC, models_dir)
-
-
-def made(builder: str, directory: Path) -> ModelDirectory:
-    """A model directory that a file beside this one makes."""
-    spec = importlib.util.spec_from_file_location(builder, Path(__file__).with_name(f"{builder}.py"))
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    directory.mkdir(parents=True)
-    return ModelDirectory(directory, write_card(directory, module.build(directory)))
-
-
-@pytest.fixture(scope="session", name="made")
-def made_fixture() -> Callable[[str, Path], ModelDirectory]:
-    return made
 
 
 @dataclass
@@ -89,27 +68,17 @@ class Service:
         raise LookupError(name)
 
     def wait_ready(self) -> None:
-        until(lambda: httpx.get(f"{self.url}/ready").status_code == 200, START_S)
+        until(self._is_ready, START_S, what=f"{self.url} to be ready")
 
-
-def until(holds: Callable[[], Any], seconds: float = 30.0) -> None:
-    """Poll until `holds` is true."""
-    deadline = time.monotonic() + seconds
-    while True:
-        try:
-            if holds():
-                return
-        except httpx.TransportError:
-            pass
-        assert time.monotonic() < deadline, f"not within {seconds} s"
-        time.sleep(0.02)
+    def _is_ready(self) -> bool:
+        with contextlib.suppress(httpx.TransportError):
+            return httpx.get(f"{self.url}/ready").status_code == 200
+        return False
 
 
 @contextmanager
 def serving(models_dir: Path, data: Path, **speech: Any) -> Iterator[Service]:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     environment = {name: value for name, value in os.environ.items() if not name.startswith("TESSERA_")}
     environment |= {
         "TESSERA_SUITE__DATA": str(data),
@@ -178,7 +147,7 @@ class ChatHandler(BaseHTTPRequestHandler):
                 self._event({"choices": [{"index": 0, "delta": {"content": word}}]})
             while server.behave == "endless":
                 self._event({"choices": [{"index": 0, "delta": {"content": "And on it goes. "}}]})
-                time.sleep(0.02)
+                time.sleep(0.02)  # the pace of the words of an endless answer
             if server.behave == "cut":
                 return None
             usage = {"prompt_tokens": 7, "completion_tokens": 5, "total_tokens": 12}
@@ -226,22 +195,15 @@ def service(
 
 
 @pytest.fixture(scope="session")
-def listener(
+def vad_service(
     models_dir: Path,
     synthesis_model: ModelDirectory,
     transcription_model: ModelDirectory,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Service]:
-    """A service that looks for speech before it listens, as it does by default."""
-    with serving(models_dir, tmp_path_factory.mktemp("listener"), voice_detection="true") as running:
+    """A service that finds speech before it transcribes, as it does by default."""
+    with serving(models_dir, tmp_path_factory.mktemp("detecting"), voice_detection="true") as running:
         yield running
-
-
-def melody(seconds: float, rate: int = 16_000, base: float = 220.0) -> np.ndarray[Any, Any]:
-    """float32 samples that change over time, so that windows differ."""
-    time_s = np.arange(int(seconds * rate)) / rate
-    sweep = np.sin(2 * np.pi * (base * time_s + 15 * np.sin(2 * np.pi * 0.7 * time_s)))
-    return (0.4 * sweep * np.sin(2 * np.pi * 3 * time_s)).astype(np.float32)
 
 
 FILES = {
@@ -284,11 +246,6 @@ def played(data: bytes) -> tuple[np.ndarray[Any, Any], int]:
         return np.concatenate([part.to_ndarray()[0] for part in parts]), rate
 
 
-@pytest.fixture(scope="session", name="melody")
-def melody_fixture() -> Callable[..., np.ndarray[Any, Any]]:
-    return melody
-
-
 @pytest.fixture(scope="session", name="recording")
 def recording_fixture() -> Callable[..., bytes]:
     return recording
@@ -297,11 +254,6 @@ def recording_fixture() -> Callable[..., bytes]:
 @pytest.fixture(scope="session", name="played")
 def played_fixture() -> Callable[[bytes], tuple[np.ndarray[Any, Any], int]]:
     return played
-
-
-@pytest.fixture(scope="session", name="until")
-def until_fixture() -> Callable[..., None]:
-    return until
 
 
 @pytest.fixture(scope="session", name="serving")

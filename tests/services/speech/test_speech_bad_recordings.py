@@ -98,11 +98,11 @@ def test_zeros_without_end_are_decoded_no_further_than_the_limit() -> None:
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000
 
 
-def test_bad_files_disturb_nobody(listener: Any, recording: Any, melody: Any) -> None:
+def test_bad_files_disturb_nobody(vad_service: Any, recording: Any, melody: Any) -> None:
     def ask(data: bytes) -> httpx.Response:
         fields = {"model": TRANSCRIPTION, "language": "en", "chunking_strategy": "none"}
         files = {"file": ("a.wav", data)}
-        return httpx.post(f"{listener.url}/v1/audio/transcriptions", data=fields, files=files, timeout=120)
+        return httpx.post(f"{vad_service.url}/v1/audio/transcriptions", data=fields, files=files, timeout=120)
 
     good = recording("wav", melody(3.0))
     expected = ask(good).json()["text"]

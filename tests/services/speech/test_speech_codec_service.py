@@ -49,7 +49,7 @@ def body(**fields: Any) -> dict[str, Any]:
 
 
 def spoken(codec_model: ModelDirectory, speaker: int, seed: int) -> np.ndarray[Any, Any]:
-    """What the engine makes of `TEXT` in this process; test_speech_codec_model.py holds it against Transformers."""
+    """What the engine makes of `TEXT` in this process; `test_codec_model.py` compares that with Transformers."""
     torch.set_num_threads(1)
     directory = codec_model.path
     model = load_codec_language_model(

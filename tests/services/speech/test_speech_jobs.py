@@ -15,7 +15,7 @@ import av
 import numpy as np
 import openai
 import pytest
-from tests.services.speech.speech_jobs_stage import MODEL, RATE, ROUTE, Stage, recording, staged
+from tests.services.speech.job_stage import MODEL, RATE, ROUTE, Stage, recording, staged
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
@@ -55,7 +55,7 @@ def test_a_worker_that_is_killed_goes_on_from_the_last_piece_and_the_text_is_the
     worker = stage.worker()
     before = len(stage.pieces())
     job = stage.create(talk, response_format="verbose_json")
-    stage.hearing(job["id"])
+    stage.transcribed_seconds(job["id"])
     worker.kill()
     worker.wait()
     killed_at = stage.get(job["id"])
@@ -68,15 +68,15 @@ def test_a_worker_that_is_killed_goes_on_from_the_last_piece_and_the_text_is_the
     assert {name: stage.content(job["id"], response_format=name) for name in done["formats"]} == undisturbed
     pieces = stage.pieces()[before:]
     assert set(pieces) == set(stage.pieces()[:before]), "all of it"
-    assert len(pieces) <= len(set(pieces)) + 1, "at most one piece was heard again"
+    assert len(pieces) <= len(set(pieces)) + 1, "at most one piece was transcribed again"
     events = stage.http.get(f"{ROUTE}/{job['id']}/events").text
     names = [line.removeprefix("event: transcription.") for line in events.splitlines() if line.startswith("event: ")]
     assert names[:2] == ["queued", "in_progress"]
     assert names.count("in_progress") == 2, "two attempts"
     assert names[-1] == "completed"
     shown = [json.loads(line[6:]) for line in events.splitlines() if line.startswith("data: ")]
-    heard = [each["seconds_heard"] for each, name in zip(shown, names, strict=True) if name == "progress"]
-    assert any(0 < seconds < done["seconds"] for seconds in heard), "progress is seconds heard of all seconds"
+    transcribed = [each["seconds_heard"] for each, name in zip(shown, names, strict=True) if name == "progress"]
+    assert any(0 < seconds < done["seconds"] for seconds in transcribed), "progress counts transcribed seconds"
     assert shown[-1]["seconds_heard"] == shown[-1]["seconds"] == done["seconds"]
 
 
@@ -115,19 +115,19 @@ def test_a_cancel_is_obeyed_in_every_state(stage: Stage, talk: bytes, short: byt
 
     worker = stage.work()
     running = stage.create(talk)["id"]
-    stage.hearing(running)
+    stage.transcribed_seconds(running)
     assert cancel(running) == 200
     ended = stage.ended(running)
     assert (ended["status"], ended["error"]["code"]) == ("cancelled", "cancelled")
     stage.until(lambda: not (stage.data / "artifacts" / running).exists(), "its files to go")
 
     purged = stage.create(talk)["id"]
-    stage.hearing(purged)
+    stage.transcribed_seconds(purged)
     assert stage.http.delete(f"{ROUTE}/{purged}").status_code == 200
     stage.until(lambda: not (stage.data / "artifacts" / purged).exists(), "its files to go")
 
     orphan = stage.create(talk)["id"]
-    stage.hearing(orphan)
+    stage.transcribed_seconds(orphan)
     worker.kill()
     worker.wait()
     assert cancel(orphan) == 200
@@ -135,7 +135,7 @@ def test_a_cancel_is_obeyed_in_every_state(stage: Stage, talk: bytes, short: byt
     assert stage.ended(orphan)["status"] == "cancelled", "nobody began it again"
 
     given_back = stage.create(talk)["id"]
-    stage.hearing(given_back)
+    stage.transcribed_seconds(given_back)
     worker.send_signal(signal.SIGTERM)
     assert worker.wait(30) == 0
     assert stage.get(given_back)["status"] == "queued"
@@ -153,10 +153,10 @@ def test_a_service_that_is_killed_with_a_piece_in_work_costs_time_and_not_the_jo
 ) -> None:
     stage.worker()
     job = stage.create(talk, response_format="verbose_json")["id"]
-    stage.hearing(job)
+    stage.transcribed_seconds(job)
     stage.processes[0].kill()
     stage.processes[0].wait()
-    stage.listen()
+    stage.start_transcriber()
     stage.processes[0] = stage.processes.pop()
     assert stage.ended(job)["status"] == "completed"
     assert stage.content(job) == undisturbed["verbose_json"]
@@ -253,7 +253,7 @@ def test_a_recording_longer_than_may_be_fails_and_a_truncated_checkpoint_costs_t
 
     worker = stage.work()
     job = stage.create(talk, response_format="text")["id"]
-    stage.hearing(job)
+    stage.transcribed_seconds(job)
     worker.kill()
     worker.wait()
     (checkpoint,) = (stage.data / "artifacts" / job).glob("*checkpoint*")

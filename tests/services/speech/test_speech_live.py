@@ -15,9 +15,11 @@ import openai
 import pytest
 from openai.types.realtime import RealtimeServerEvent
 from pydantic import TypeAdapter
+from tests.waiting import until
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
+WAIT_S = 30.0
 TRANSCRIPTION = "tiny-random-transcription"
 SERVER_EVENT: TypeAdapter[Any] = TypeAdapter(RealtimeServerEvent)
 MANUAL = {"audio": {"input": {"turn_detection": None}}}
@@ -259,7 +261,7 @@ def test_an_answer_may_be_text_alone(session: Any, chat: Any) -> None:
     assert [each["role"] for each in chat.asked[1]["messages"]] == ["user", "assistant", "user"]
 
 
-def test_speech_interrupts_an_answer(session: Any, chat: Any, melody: Any, until: Any) -> None:
+def test_speech_interrupts_an_answer(session: Any, chat: Any, melody: Any) -> None:
     chat.behave = "endless"
 
     async def talk() -> Client:
@@ -282,10 +284,10 @@ def test_speech_interrupts_an_answer(session: Any, chat: Any, melody: Any, until
     assert done[1]["status"] == "completed"
     kinds = [event["type"] for event in seen]
     assert kinds.index("input_audio_buffer.speech_started") < kinds.index("response.done")
-    until(chat.left.is_set)
+    until(chat.left.is_set, WAIT_S)
 
 
-def test_a_client_cancels_and_goes_on(session: Any, chat: Any, until: Any) -> None:
+def test_a_client_cancels_and_goes_on(session: Any, chat: Any) -> None:
     chat.behave = "endless"
 
     async def talk() -> Client:
@@ -306,10 +308,10 @@ def test_a_client_cancels_and_goes_on(session: Any, chat: Any, until: Any) -> No
             return client
 
     assert asyncio.run(talk()).seen[-1]["response"]["status"] == "completed"
-    until(chat.left.is_set)
+    until(chat.left.is_set, WAIT_S)
 
 
-def test_a_client_that_leaves_ends_its_answer(service: Any, session: Any, chat: Any, until: Any) -> None:
+def test_a_client_that_leaves_ends_its_answer(service: Any, session: Any, chat: Any) -> None:
     chat.behave = "endless"
 
     async def talk() -> None:
@@ -319,8 +321,8 @@ def test_a_client_that_leaves_ends_its_answer(service: Any, session: Any, chat: 
             await client.until("response.output_audio.delta")
 
     asyncio.run(talk())
-    until(chat.left.is_set)
-    until(lambda: service.metric("requests_running") == service.metric("requests_waiting") == 0)
+    until(chat.left.is_set, WAIT_S)
+    until(lambda: service.metric("requests_running") == service.metric("requests_waiting") == 0, WAIT_S)
 
 
 @pytest.mark.parametrize(("behave", "code"), [("refuse", "model_not_found"), ("cut", None), ("full", None)])

@@ -18,11 +18,13 @@ import numpy as np
 import openai
 import pytest
 import torch
+from tests.waiting import until
 from transformers import VitsModel, VitsTokenizer
 
 from tessera.hub.store import ModelDirectory
 
 SPEECH = "tiny-random-speech"
+WAIT_S = 30.0
 TRANSCRIPTION = "tiny-random-transcription"
 TEXT = "The first sentence is spoken at once. The second one follows while you listen! And here is the third."
 LONG = "This sentence is one of very many in a row. " * 90
@@ -455,11 +457,11 @@ def test_requests_beside_each_other_have_their_own_results(http: httpx.Client, r
     assert len(set(alone[1])) > 1
 
 
-def test_a_listener_that_leaves_stops_the_speech(service: Any, until: Any) -> None:
+def test_a_listener_that_leaves_stops_the_speech(service: Any) -> None:
     before = service.metric("synthesized_audio_seconds_total")
     with httpx.stream("POST", f"{service.url}/v1/audio/speech", json=body(input=LONG, speed=0.25)) as answer:
         next(answer.iter_raw())
-    until(lambda: service.metric("requests_running") + service.metric("requests_waiting") == 0)
+    until(lambda: service.metric("requests_running") + service.metric("requests_waiting") == 0, WAIT_S)
     assert service.metric("synthesized_audio_seconds_total") - before < len(LONG) / 12 * 4 / 2
 
 
@@ -470,9 +472,7 @@ def ten_minutes(recording: Any, melody: Any) -> bytes:
 
 
 @pytest.mark.parametrize("stream", ["false", "true"])
-def test_a_client_that_leaves_stops_its_transcription(
-    stream: str, service: Any, until: Any, ten_minutes: bytes
-) -> None:
+def test_a_client_that_leaves_stops_its_transcription(stream: str, service: Any, ten_minutes: bytes) -> None:
     data = ten_minutes
     before = service.metric("transcribed_audio_seconds_total")
     asked = httpx.Request("POST", f"{service.url}/v1/audio/transcriptions", **form(data, stream=stream))
@@ -480,8 +480,8 @@ def test_a_client_that_leaves_stops_its_transcription(
     head = "".join(f"{name}: {value}\r\n" for name, value in asked.headers.items())
     with socket.create_connection((asked.url.host, asked.url.port or 80)) as connection:
         connection.sendall(f"POST {asked.url.path} HTTP/1.1\r\n{head}\r\n".encode() + asked.content)
-        until(lambda: service.metric("requests_running") == 1)
-    until(lambda: service.metric("requests_running") + service.metric("requests_waiting") == 0)
+        until(lambda: service.metric("requests_running") == 1, WAIT_S)
+    until(lambda: service.metric("requests_running") + service.metric("requests_waiting") == 0, WAIT_S)
     assert service.metric("transcribed_audio_seconds_total") - before < 500.0
 
 
@@ -510,7 +510,7 @@ def test_an_engine_that_dies_cuts_a_file_rather_than_end_it(service: Any) -> Non
 
 
 def test_a_request_that_was_not_answered_is_run_again_by_the_next_engine(
-    service: Any, until: Any, recording: Any, melody: Any
+    service: Any, recording: Any, melody: Any
 ) -> None:
     expected = httpx.post(f"{service.url}/v1/audio/speech", json=body(), timeout=60).content
     sound = recording("wav", melody(3.0))
@@ -521,7 +521,7 @@ def test_a_request_that_was_not_answered_is_run_again_by_the_next_engine(
         speech = pool.submit(httpx.post, f"{service.url}/v1/audio/speech", json=body(), timeout=90)
         transcript = pool.submit(httpx.post, f"{service.url}/v1/audio/transcriptions", **form(sound), timeout=90)
         in_flight = "tessera_http_requests_in_flight 3.0"  # those two and the one that asks
-        until(lambda: in_flight in httpx.get(f"{service.url}/metrics").text)
+        until(lambda: in_flight in httpx.get(f"{service.url}/metrics").text, WAIT_S)
         os.kill(engine, signal.SIGKILL)
         assert speech.result().content == expected
         assert transcript.result().json() == heard
@@ -559,9 +559,7 @@ def test_limits_are_named_with_their_value(strict: Any, recording: Any, melody: 
     assert huge.status_code == 413
 
 
-def while_the_engine_rests(
-    strict: Any, until: Any, ask: Any, times: int, answered_before: int = 0
-) -> list[httpx.Response]:
+def while_the_engine_rests(strict: Any, ask: Any, times: int, answered_before: int = 0) -> list[httpx.Response]:
     """What `times` requests at once are answered that the engine finds together when it wakes.
 
     It wakes when all have come, and `answered_before` of them have been answered without it.
@@ -578,7 +576,7 @@ def while_the_engine_rests(
                 waiting = f"tessera_http_requests_in_flight {times - answered + 1}.0" in metrics
                 return waiting and answered >= answered_before
 
-            until(all_have_come)
+            until(all_have_come, WAIT_S)
             os.kill(engine, signal.SIGCONT)
             return [future.result() for future in asked]
     finally:
@@ -594,20 +592,20 @@ def refusals(answers: list[httpx.Response]) -> list[str]:
     return [error_of(answer)["message"] for answer in refused]
 
 
-def test_a_full_queue_answers_429_with_retry_after(strict: Any, until: Any) -> None:
+def test_a_full_queue_answers_429_with_retry_after(strict: Any) -> None:
     def ask() -> httpx.Response:
         return httpx.post(f"{strict.url}/v1/audio/speech", json=body(input="Hi there."), timeout=60)
 
-    assert any("already waiting" in message for message in refusals(while_the_engine_rests(strict, until, ask, 3)))
+    assert any("already waiting" in message for message in refusals(while_the_engine_rests(strict, ask, 3)))
 
 
-def test_recordings_that_wait_do_not_fill_the_memory(strict: Any, until: Any, recording: Any, melody: Any) -> None:
+def test_recordings_that_wait_do_not_fill_the_memory(strict: Any, recording: Any, melody: Any) -> None:
     sound = recording("opus", melody(1.9))
 
     def ask() -> httpx.Response:
         return httpx.post(f"{strict.url}/v1/audio/transcriptions", **form(sound), timeout=60)
 
-    messages = refusals(while_the_engine_rests(strict, until, ask, 12, answered_before=4))
+    messages = refusals(while_the_engine_rests(strict, ask, 12, answered_before=4))
     assert sum("s of recordings are already waiting" in message for message in messages) == 4
     assert ask().status_code == 200, "what was held is free again"
 

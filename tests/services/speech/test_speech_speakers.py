@@ -113,10 +113,10 @@ def reference(samples: np.ndarray[Any, Any], recording: Any) -> str:
     return "data:audio/wav;base64," + base64.b64encode(recording("wav", samples)).decode()
 
 
-def test_a_transcript_names_its_speakers(listener: Any, recording: Any) -> None:
+def test_a_transcript_names_its_speakers(vad_service: Any, recording: Any) -> None:
     talk = Talk("mwmw")
     known = np.tile(Talk("w", seed=5).speech(0), 4)[: 5 * RATE]
-    with openai.OpenAI(base_url=f"{listener.url}/v1", api_key="none", max_retries=0) as sdk:
+    with openai.OpenAI(base_url=f"{vad_service.url}/v1", api_key="none", max_retries=0) as sdk:
         file = ("talk.wav", recording("wav", talk.samples))
         answer: Any = sdk.audio.transcriptions.create(
             model=TRANSCRIPTION,
@@ -159,7 +159,7 @@ def test_a_transcript_names_its_speakers(listener: Any, recording: Any) -> None:
     ],
 )
 def test_references_that_are_none_are_refused(
-    references: list[str], says: str, listener: Any, recording: Any, melody: Any
+    references: list[str], says: str, vad_service: Any, recording: Any, melody: Any
 ) -> None:
     given = [reference(melody(1.0), recording) if one == "short" else one for one in references]
     fields = {
@@ -169,7 +169,9 @@ def test_references_that_are_none_are_refused(
         **({"known_speaker_references[]": given[0]} if given else {}),
     }
     answer = httpx.post(
-        f"{listener.url}/v1/audio/transcriptions", data=fields, files={"file": ("a.wav", recording("wav", melody(1.0)))}
+        f"{vad_service.url}/v1/audio/transcriptions",
+        data=fields,
+        files={"file": ("a.wav", recording("wav", melody(1.0)))},
     )
     error = json.loads(answer.content)["error"]
     assert (answer.status_code, error["param"]) == (400, "known_speaker_references")

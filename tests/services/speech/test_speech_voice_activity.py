@@ -177,24 +177,24 @@ def asked(service: Any, data: bytes, **fields: str) -> httpx.Response:
 
 
 @pytest.mark.parametrize("name", NO_SPEECH)
-def test_what_is_no_speech_has_an_empty_transcript(name: str, listener: Any, recording: Any) -> None:
+def test_what_is_no_speech_has_an_empty_transcript(name: str, vad_service: Any, recording: Any) -> None:
     sound = recording("wav", NO_SPEECH[name]())
-    verbose = asked(listener, sound, response_format="verbose_json").json()
+    verbose = asked(vad_service, sound, response_format="verbose_json").json()
     assert (verbose["text"], verbose["segments"]) == ("", [])
     assert verbose["duration"] == SECONDS
-    assert asked(listener, sound, response_format="srt").text == ""
-    assert asked(listener, sound).json()["text"] == ""
+    assert asked(vad_service, sound, response_format="srt").text == ""
+    assert asked(vad_service, sound).json()["text"] == ""
 
 
-def test_detection_can_be_turned_off_for_one_request(listener: Any, recording: Any) -> None:
-    assert asked(listener, recording("wav", music()), chunking_strategy="none").json()["text"]
-    assert asked(listener, person(), chunking_strategy="none").json()["text"]
+def test_detection_can_be_turned_off_for_one_request(vad_service: Any, recording: Any) -> None:
+    assert asked(vad_service, recording("wav", music()), chunking_strategy="none").json()["text"]
+    assert asked(vad_service, person(), chunking_strategy="none").json()["text"]
 
 
-def test_speech_is_heard_and_its_times_are_those_of_the_recording(listener: Any, recording: Any) -> None:
+def test_speech_is_heard_and_its_times_are_those_of_the_recording(vad_service: Any, recording: Any) -> None:
     speech = decode(person(), rate=RATE, max_seconds=60)
     sound = recording("wav", np.concatenate([silence(), speech]))
-    verbose = asked(listener, sound, response_format="verbose_json", chunking_strategy="auto").json()
+    verbose = asked(vad_service, sound, response_format="verbose_json", chunking_strategy="auto").json()
     assert verbose["text"]
     assert all(SECONDS - 1.5 <= segment["start"] <= segment["end"] for segment in verbose["segments"])
 
@@ -207,8 +207,8 @@ def test_speech_is_heard_and_its_times_are_those_of_the_recording(listener: Any,
     ],
     ids=["brackets", "json"],
 )
-def test_detection_obeys_the_requests_own_threshold(fields: dict[str, str], listener: Any, recording: Any) -> None:
-    assert asked(listener, recording("wav", music()), **fields).json()["text"]
+def test_detection_obeys_the_requests_own_threshold(fields: dict[str, str], vad_service: Any, recording: Any) -> None:
+    assert asked(vad_service, recording("wav", music()), **fields).json()["text"]
 
 
 @pytest.mark.parametrize(
@@ -223,7 +223,7 @@ def test_detection_obeys_the_requests_own_threshold(fields: dict[str, str], list
         ({"chunking_strategy[type]": "server_vad", "chunking_strategy[eagerness]": "1"}, "chunking_strategy.eagerness"),
     ],
 )
-def test_a_strategy_that_is_none_is_refused(fields: dict[str, str], param: str, listener: Any) -> None:
-    answer = asked(listener, person(), **fields)
+def test_a_strategy_that_is_none_is_refused(fields: dict[str, str], param: str, vad_service: Any) -> None:
+    answer = asked(vad_service, person(), **fields)
     assert answer.status_code == 400
     assert answer.json()["error"]["param"] == param

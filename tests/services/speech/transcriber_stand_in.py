@@ -1,6 +1,6 @@
-"""In place of the speech service for tests of faults: it hears pieces as the real one does, slowly, and notes each.
+"""In place of the speech service in tests of faults: transcribes pieces like the real one, slowly, and notes each.
 
-`python transcriber_stand_in.py --port 1 --log pieces.jsonl --nap-s 0.2`. What it hears depends on the samples alone.
+`python transcriber_stand_in.py --port 1 --log pieces.jsonl --nap-s 0.2`. Its transcripts depend on the samples alone.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from tessera_speech.starter.transcription.recipe import WEIGHTS
 RATE, WINDOW_S = 16_000, 24.0
 
 
-def heard(message: Transcribe) -> Transcript:
-    """A segment a window; its tokens tell its sound."""
+def transcript_of(message: Transcribe) -> Transcript:
+    """One segment for each window; its tokens depend on the samples."""
     samples = np.frombuffer(message.audio.data, dtype="<f4")
     segments = []
     for first, end in message.windows or []:
@@ -59,15 +59,15 @@ def main() -> None:
         state = Health(status="ok", service="speech", version="0", parts={"engine": "ok"})
         return web.Response(body=msgspec.json.encode(state), content_type="application/json")
 
-    async def hear(request: web.Request) -> web.Response:
+    async def transcribe(request: web.Request) -> web.Response:
         message = msgspec.msgpack.decode(await request.read(), type=Transcribe)
         note("begun", message)
-        await asyncio.sleep(options.nap_s)
-        note("heard", message)
-        return web.Response(body=msgspec.msgpack.encode([heard(message)]), content_type=CONTENT_TYPE)
+        await asyncio.sleep(options.nap_s)  # how long a piece takes, so that faults find one in flight
+        note("transcribed", message)
+        return web.Response(body=msgspec.msgpack.encode([transcript_of(message)]), content_type=CONTENT_TYPE)
 
     app = web.Application(client_max_size=MOST_BYTES)
-    app.add_routes([web.get("/v1/models", models), web.get("/ready", ready), web.post(PATH, hear)])
+    app.add_routes([web.get("/v1/models", models), web.get("/ready", ready), web.post(PATH, transcribe)])
     web.run_app(app, host="127.0.0.1", port=options.port, print=None, handler_cancellation=True)
 
 

@@ -1,4 +1,4 @@
-"""Real processes for tests of long recordings: Redis, the gateway and job workers, before a stand-in that hears."""
+"""Real processes for tests of long recordings: Redis, gateway, job workers, and a stand-in for the transcriber."""
 
 from __future__ import annotations
 
@@ -8,11 +8,9 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -22,6 +20,8 @@ import httpx
 import numpy as np
 import openai
 from tests.conftest import RedisServer
+from tests.processes import free_port
+from tests.waiting import until
 
 MODEL = "english-transcription"
 RATE = 16_000
@@ -66,7 +66,7 @@ class Stage:
         self.redis = RedisServer(self.data)
         self.redis.start()
         self.log = self.data / "pieces.jsonl"
-        self.ports = {name: _free_port() for name in ("speech", "gateway")}
+        self.ports = {name: free_port() for name in ("speech", "gateway")}
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("TESSERA_")}
         self.environment = {
             **inherited,
@@ -91,7 +91,7 @@ class Stage:
     def serve(self) -> subprocess.Popen[bytes]:
         return self._start("gateway", {}, "-m", "tessera_gateway")
 
-    def listen(self) -> subprocess.Popen[bytes]:
+    def start_transcriber(self) -> subprocess.Popen[bytes]:
         """Start the stand-in for the speech service."""
         script = str(Path(__file__).with_name("transcriber_stand_in.py"))
         options = ("--port", str(self.ports["speech"]), "--log", str(self.log), "--nap-s", str(NAP_S))
@@ -127,9 +127,9 @@ class Stage:
         self.until(lambda: self.get(job_id)["status"] in ("completed", "failed", "cancelled"), f"{job_id} to end")
         return self.get(job_id)
 
-    def hearing(self, job_id: str) -> float:
-        """Wait until some of a job was heard. Returns how many seconds."""
-        self.until(lambda: (self.get(job_id)["seconds_heard"] or 0) > 0, "some of it to be heard")
+    def transcribed_seconds(self, job_id: str) -> float:
+        """Wait until some of a job is transcribed. Returns how many seconds."""
+        self.until(lambda: (self.get(job_id)["seconds_heard"] or 0) > 0, "some of it to be transcribed")
         return float(self.get(job_id)["seconds_heard"])
 
     def pieces(self, what: str = "begun") -> list[int]:
@@ -138,12 +138,14 @@ class Stage:
         return [each["first"] for each in map(json.loads, lines) if each["what"] == what]
 
     def until(self, condition: Callable[[], Any], what: str) -> None:
-        deadline = time.monotonic() + WAIT_S
-        while not condition():
-            if time.monotonic() > deadline or any(process.poll() for process in self.processes[:2]):
-                logs = "\n".join(f"{path.name}:\n{path.read_text()[-3000:]}" for path in self.data.glob("*.log"))
-                raise AssertionError(f"waited {WAIT_S} s for {what}\n{logs}")
-            time.sleep(0.02)
+        def holds() -> bool:
+            assert not any(process.poll() for process in self.processes[:2]), f"a server has ended\n{self._logs()}"
+            return bool(condition())
+
+        until(holds, WAIT_S, what=lambda: f"{what}\n{self._logs()}", every_s=0.02)
+
+    def _logs(self) -> str:
+        return "\n".join(f"{path.name}:\n{path.read_text()[-3000:]}" for path in self.data.glob("*.log"))
 
     def clear(self) -> None:
         """End the workers; servers go on."""
@@ -183,15 +185,9 @@ def staged() -> Iterator[Stage]:
     """The service and the gateway, ready."""
     stage = Stage()
     try:
-        stage.listen()
+        stage.start_transcriber()
         stage.serve()
         stage.ready()
         yield stage
     finally:
         stage.close()
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from tests.shared.speech.fixtures import make_model
 from transformers import (
     VitsModel,
     VitsTokenizer,
@@ -19,15 +19,13 @@ from transformers import (
     WhisperTokenizer,
 )
 
-from tessera.errors import InvalidRequestError, ModelLoadError, SettingsError
+from tessera.errors import InvalidRequestError, ModelLoadError
 from tessera.hub.cards import read_card
 from tessera.hub.store import ModelDirectory
-from tessera.settings.load import load
 from tessera.speech.synthesis.random_stream import RandomStream
 from tessera.speech.synthesis.vits import Synthesizer, load_synthesizer
 from tessera.speech.transcription.loading import load_transcriber
 from tessera.speech.transcription.transcriber import Transcriber, WindowRequest, WindowTranscript
-from tessera_speech import worker
 from tessera_speech.transcription.transcript_tokenizer import TranscriptTokenizer
 
 CPU = torch.device("cpu")
@@ -404,17 +402,7 @@ def test_a_directory_without_a_card_gets_voices_and_rates(
     assert (card.tasks, card.sample_rate) == (["transcription"], 16_000)
 
 
-def test_recordings_that_no_message_can_carry_are_refused_at_the_start(
-    synthesis_model: ModelDirectory, transcription_model: ModelDirectory, models_dir: Path
-) -> None:
-    values = {"suite": {"models": str(models_dir)}, "speech": {"max_audio_seconds": 20_000, "threads": 1}}
-    with pytest.raises(SettingsError, match="at most 16760 fit"):
-        worker.build(load(environment={}, overrides=values))
-
-
-def test_random_models_are_the_same_on_every_machine(
-    synthesis_model: ModelDirectory, made: Callable[[str, Path], ModelDirectory], tmp_path: Path
-) -> None:
-    again = made("random_synthesis", tmp_path / "again")
+def test_random_models_are_the_same_on_every_machine(synthesis_model: ModelDirectory, tmp_path: Path) -> None:
+    again = make_model("random_synthesis", tmp_path / "again")
     assert again.card.sha256 == synthesis_model.card.sha256
     assert "random weights" in (again.card.notice or "")

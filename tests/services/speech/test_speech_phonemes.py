@@ -1,4 +1,4 @@
-"""FastSpeech: Transformers' waveform for the same phonemes, in windows; phonemes of SSML and lexicon; words' times."""
+"""Models that read phonemes: SSML and lexicon into phonemes, words' times, and the service that speaks them."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import msgspec
 import numpy as np
 import pytest
 import torch
-from transformers import FastSpeech2ConformerWithHifiGan
+from tests.shared.speech.fixtures import FASTSPEECH as NAME
 
 from tessera.errors import InvalidRequestError, ModelLoadError
 from tessera.hub.store import ModelDirectory
@@ -24,13 +23,7 @@ from tessera_speech.text.planners import PhonemePlanner
 from tessera_speech.text.speech_plan import word_times
 
 CPU = torch.device("cpu")
-NAME = "tiny-random-fastspeech"
 HELLO = "HH AH0 L OW1"
-
-
-@pytest.fixture(scope="module")
-def fastspeech_model(made: Any, models_dir: Path) -> ModelDirectory:
-    return made("random_fastspeech", models_dir / NAME)
 
 
 @pytest.fixture(scope="module")
@@ -51,51 +44,6 @@ def reader(fastspeech_model: ModelDirectory) -> PhonemePlanner:
 
 def tokens_of(reader: PhonemePlanner, text: str) -> list[list[int]]:
     return [sentence.token_ids for sentence in reader.plan(text, markup=True, voice="low").sentences]
-
-
-@pytest.mark.parametrize(("voice", "speed"), [(0, 1.0), (1, 1.0), (1, 0.5), (0, 1.7)])
-def test_the_waveform_is_that_of_transformers_also_in_windows(
-    voice: int, speed: float, synthesizer: FastSpeechSynthesizer, fastspeech_model: ModelDirectory
-) -> None:
-    ids = torch.randint(2, 60, (150,), generator=torch.Generator().manual_seed(3)).tolist()
-    reference = FastSpeech2ConformerWithHifiGan.from_pretrained(fastspeech_model.path).eval()
-    reference.model.config.speaking_speed = 1 / speed
-    with torch.no_grad():
-        made = reference(torch.tensor([ids]), speaker_ids=torch.tensor([voice]))
-    whole = made.waveform[0]
-    latents = synthesizer.latents(ids, voices={voice: 1.0}, speed=speed, random=RandomStream(0, CPU))
-    sounding = synthesizer.vocoder_progress(latents)
-    parts = []
-    while not sounding.finished:
-        samples = synthesizer.decode([(latents, sounding.window)])[0]
-        fresh = sounding.advance()
-        parts.append(samples[fresh.start * synthesizer.hop : fresh.stop * synthesizer.hop])
-    assert len(parts) > 1, "in several windows"
-    joined = torch.cat(parts)
-    assert joined.shape == whole.shape
-    assert whole.abs().max() > 0.01
-    assert (joined - whole).abs().max() < 1e-4
-    assert sum(latents.token_frames) * synthesizer.hop == joined.numel()
-
-
-def test_rates_change_the_length_of_their_tokens_alone(synthesizer: FastSpeechSynthesizer) -> None:
-    options: dict[str, Any] = {"voices": {0: 1.0}, "speed": 1.0, "random": RandomStream(0, CPU)}
-    plain = synthesizer.latents([5, 6, 7], **options).token_frames
-    slow = synthesizer.latents([5, 6, 7], rates=[1.0, 0.5, 1.0], **options).token_frames
-    assert slow == [plain[0], 2 * plain[1], plain[2]]
-
-
-def test_voices_are_mixed_and_unknown_ones_refused(synthesizer: FastSpeechSynthesizer) -> None:
-    def frames(voices: dict[int, float]) -> torch.Tensor:
-        return synthesizer.latents([5, 6, 7], voices=voices, speed=1.0, random=RandomStream(0, CPU)).frames_FT
-
-    found = [frames(voices) for voices in ({0: 1.0}, {1: 1.0}, {0: 0.5, 1: 0.5})]
-    assert len({tuple(one.flatten().tolist()) for one in found}) == 3
-    for voices in ({2: 1.0}, {}):
-        with pytest.raises(InvalidRequestError):
-            frames(voices)
-    with pytest.raises(InvalidRequestError):
-        synthesizer.latents([99], voices={0: 1.0}, speed=1.0, random=RandomStream(0, CPU))
 
 
 # ---- from text to phonemes
@@ -201,12 +149,6 @@ def test_a_damaged_tokenizer_is_refused_at_the_start(file: str, content: Any, sa
     (copied / file).write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(ModelLoadError, match=says):
         PhonemeTokenizer(copied)
-
-
-def test_a_card_with_other_voices_is_refused(fastspeech_model: ModelDirectory) -> None:
-    card = msgspec.structs.replace(fastspeech_model.card, voices=["only"])
-    with pytest.raises(ModelLoadError, match="names 1 voices, the model has 2"):
-        load_fastspeech(fastspeech_model.path, card, device=CPU)
 
 
 # ---- over HTTP
