@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from concurrent.futures import Executor, Future
 
-from tessera.diffusion.request import Freeze, Frozen, Resume
+from tessera.diffusion.request import Freeze, FrozenRequest, Resume
 from tessera.errors import TesseraError
 from tessera.jobs.artifacts.store import ArtifactStore
 from tessera.jobs.worker.runner import JobContext, JobStoppedError
@@ -40,7 +40,7 @@ class Checkpoints:
         self.identity = identity
         self.every = every
         self._writing: Future[None] | None = None
-        self._last: Frozen | None = None
+        self._last: FrozenRequest | None = None
 
     def find(self) -> Resume | None:
         """What an earlier attempt has left, if anything."""
@@ -79,7 +79,7 @@ class Checkpoints:
         if self._writing is not None:
             self._writing.result()
 
-    def _write(self, frozen: Frozen) -> None:
+    def _write(self, frozen: FrozenRequest) -> None:
         try:
             stored = self.artifacts.put(self.context.key(NAME), frozen.encode(self.identity), CONTENT_TYPE)
         except (TesseraError, OSError, TypeError) as error:

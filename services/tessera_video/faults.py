@@ -14,7 +14,7 @@ logger = logging.getLogger(__name__)
 
 
 @contextmanager
-def named_faults(what: str, smaller: str, on_broken_device: Callable[[], None]) -> Iterator[None]:
+def translated_device_errors(what: str, smaller: str, on_broken_device: Callable[[], None]) -> Iterator[None]:
     """Around work on a device.
 
     Args:

@@ -19,8 +19,8 @@ from tessera.jobs.artifacts.store import ArtifactStore
 from tessera.jobs.worker.runner import JobContext
 from tessera.telemetry import request_id_var
 from tessera.wire.jobs import Artifact, ImageInput, Job
-from tessera_video.faults import named_faults
-from tessera_video.files.provenance import comment_of
+from tessera_video.faults import translated_device_errors
+from tessera_video.files.provenance import provenance_comment
 from tessera_video.files.stills import image_file
 
 DENOISED_PERCENT = 95
@@ -33,7 +33,7 @@ class ImagePipeline:
         model: what steps.
         model_id: the name that jobs call it.
         artifacts: where results go.
-        on_broken_device: see `named_faults`.
+        on_broken_device: see `translated_device_errors`.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class ImagePipeline:
         Raises:
             InvalidRequestError: the job is for another model.
             StorageFullError: there is no room for the files.
-            EngineDiedError, UnavailableError: as `named_faults`.
+            EngineDiedError, UnavailableError: as `translated_device_errors`.
             JobStoppedError: at a step.
         """
         given = msgspec.json.decode(job.input, type=ImageInput)
@@ -65,7 +65,7 @@ class ImagePipeline:
             )
         token = request_id_var.set(given.request_id)
         try:
-            with named_faults("these images", "a smaller `size` or `n`", self.on_broken_device):
+            with translated_device_errors("these images", "a smaller `size` or `n`", self.on_broken_device):
                 images = self._images(given, context)
             return {f"image-{index}": self._store(image, index, given, context) for index, image in enumerate(images)}
         finally:
@@ -107,7 +107,7 @@ class ImagePipeline:
             pixels,
             given.output_format,
             compression=given.compression,
-            comment=comment_of(given, seed=given.seed + index),
+            comment=provenance_comment(given, seed=given.seed + index),
         )
         return self.artifacts.put(
             context.key(f"image-{index}.{given.output_format}"), data, f"image/{given.output_format}"

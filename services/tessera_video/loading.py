@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tessera.device.hardware import Device
 from tessera.diffusion.families.base import FamilyModel
-from tessera.diffusion.loading.pipeline import Offloading, load
+from tessera.diffusion.loading.pipeline import OffloadOptions, load
 from tessera.diffusion.loading.transformers import TransformerOptions
 from tessera.diffusion.whole_pipeline import PipelineModel
 from tessera.errors import ModelLoadError
@@ -40,11 +40,11 @@ def load_model(
         raise ModelLoadError("`video.step_cache` is for one device: set it to `off`, or `video.devices` to 1")
     off = "the setting `video.kernels` is `reference`" if settings.kernels == "reference" else ""
     dispatch.disable_triton(off)
-    offloading = Offloading(settings.offload, settings.weights_bytes)
+    offloading = OffloadOptions(settings.offload, settings.weights_bytes)
     options = TransformerOptions(settings.weights, settings.attention, fused=not shared)
     return load(directory, device, options, offloading, without=ENCODERS if passes_alone else ())
 
 
-def computed_as(settings: VideoSettings) -> str:
+def computation_key(settings: VideoSettings) -> str:
     """What of the settings two workers must have in common to go on from each other's checkpoints."""
     return f"{settings.weights} {settings.attention} {settings.kernels} {settings.devices}"

@@ -77,7 +77,7 @@ def measure(request: DiffusionRequest, device: Device) -> tuple[float, float]:
         if done == total:
             raise _EnoughError  # nobody wants the clip
 
-    batcher = StepBatcher(model, together=1)
+    batcher = StepBatcher(model, max_requests=1)
     with contextlib.closing(batcher), contextlib.suppress(_EnoughError):
         batcher.generate(request, on_step)
     # The first time is before the first step.

@@ -26,11 +26,11 @@ from tessera.settings.video import VideoSettings
 from tessera.telemetry import request_id_var
 from tessera.wire.jobs import Artifact, Job, VideoInput
 from tessera_video.checkpoints import Checkpoints
-from tessera_video.faults import named_faults
+from tessera_video.faults import translated_device_errors
 from tessera_video.files.containers import CONTAINERS
-from tessera_video.files.extended_clip import ExtendedClip, OldClip, stills_of
+from tessera_video.files.extended_clip import ExtendedClip, StoredClip, stills_of
 from tessera_video.files.preview_jpeg import sender
-from tessera_video.files.provenance import comment_of
+from tessera_video.files.provenance import provenance_comment
 from tessera_video.files.stills import SHEET_FRAMES, spritesheet_jpeg, thumbnail_jpeg
 
 logger = logging.getLogger(__name__)
@@ -48,7 +48,7 @@ class VideoPipeline:
         artifacts: where inputs come from and results go.
         settings: limits.
         identity: of the model's weights and the libraries that run them, so that only equal ones share checkpoints.
-        on_broken_device: see `named_faults`.
+        on_broken_device: see `translated_device_errors`.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class VideoPipeline:
         given = msgspec.json.decode(job.input, type=VideoInput)
         token = request_id_var.set(given.request_id)
         try:
-            with named_faults("this video", "a smaller `size` or fewer `seconds`", self.on_broken_device):
+            with translated_device_errors("this video", "a smaller `size` or fewer `seconds`", self.on_broken_device):
                 return self._make(given, context)
         finally:
             request_id_var.reset(token)
@@ -97,9 +97,9 @@ class VideoPipeline:
         # On this machine's disk, because it is read more than once.
         with tempfile.TemporaryFile() as local, self.artifacts.open(given.image) as file:
             shutil.copyfileobj(file, local)
-            return self._made(given, context, OldClip(local, given.before))
+            return self._made(given, context, StoredClip(local, given.before))
 
-    def _made(self, given: VideoInput, context: JobContext, old: OldClip | None) -> Mapping[str, Artifact]:
+    def _made(self, given: VideoInput, context: JobContext, old: StoredClip | None) -> Mapping[str, Artifact]:
         first = old.last() if old is not None else None if given.image is None else self._first_frame(given.image)
         request = DiffusionRequest(
             id=context.job.id,
@@ -127,7 +127,7 @@ class VideoPipeline:
         context.step(DENOISED_PERCENT + 2)
         container = CONTAINERS[given.output_format]
         with self.artifacts.create(context.key(f"video.{given.output_format}"), container.content_type) as video:
-            container.write(frames, given.fps, video.path, comment_of(given, seed=given.seed))
+            container.write(frames, given.fps, video.path, provenance_comment(given, seed=given.seed))
         context.step(DENOISED_PERCENT + 4)
         middle, spread = (frames, frames) if isinstance(frames, np.ndarray) else stills_of(frames, SHEET_FRAMES)
         pictures = {"thumbnail": thumbnail_jpeg(middle), "spritesheet": spritesheet_jpeg(spread)}

@@ -35,7 +35,7 @@ from tessera_video.loading import load_model
 logger = logging.getLogger(__name__)
 
 END_S = 5.0
-"""That companions have to end by themselves when the worker has."""
+"""Seconds that the rank workers have to end by themselves after the worker has ended; then they are killed."""
 
 
 def device_of(settings: Settings, rank: int) -> Device:
@@ -54,7 +54,7 @@ def device_of(settings: Settings, rank: int) -> Device:
 
 
 @contextlib.contextmanager
-def companions(count: int, on_lost: Callable[[], None]) -> Iterator[Path]:
+def rank_workers(count: int, on_lost: Callable[[], None]) -> Iterator[Path]:
     """The other devices' processes, for as long as this is open; gives where they meet.
 
     Args:
@@ -91,7 +91,7 @@ def companions(count: int, on_lost: Callable[[], None]) -> Iterator[Path]:
 
 
 def share_passes(model: FamilyModel, settings: Settings, meeting: Path, device: Device) -> Callable[[], None]:
-    """Let the companions compute their parts of a worker's passes. Returns what ends that.
+    """Let the rank workers compute their parts of a worker's passes. Returns what ends that.
 
     Raises:
         ModelLoadError: the model cannot be divided.

@@ -29,7 +29,7 @@ from tessera.diffusion.loading.lora_files import load_adapters
 from tessera.diffusion.request import VideoModel
 from tessera.errors import ModelLoadError, TesseraError
 from tessera.hub.adapters import adapter_files
-from tessera.hub.clip_memory import MemoryRoom
+from tessera.hub.clip_memory import ClipMemoryBudget
 from tessera.hub.store import check, ensure
 from tessera.jobs.artifacts.selection import make_artifact_store
 from tessera.jobs.bell import CeleryBell, make_app
@@ -44,9 +44,9 @@ from tessera.settings.video import VideoSettings
 from tessera.telemetry import configure_logging
 from tessera.wire.models import Card, ClipMemory
 from tessera_video.images import ImagePipeline
-from tessera_video.loading import computed_as, load_model
+from tessera_video.loading import computation_key, load_model
 from tessera_video.pipeline import VideoPipeline
-from tessera_video.rank_worker import companions, device_of, share_passes
+from tessera_video.rank_worker import device_of, rank_workers, share_passes
 
 logger = logging.getLogger(__name__)
 
@@ -81,7 +81,7 @@ def work(settings: Settings) -> int:
         # Whoever waits for the lost one in a pass waits for ever. The job goes on from its checkpoint elsewhere.
         os._exit(BROKEN_STATUS)
 
-    with companions(settings.video.devices, lost) as meeting:
+    with rank_workers(settings.video.devices, lost) as meeting:
         return _work(settings, device, meeting)
 
 
@@ -106,11 +106,11 @@ def _work(settings: Settings, device: Device, meeting: Path | None) -> int:
         if settings.video.preview_steps:
             loaded.fit_colours()
         capacity = settings.video.memory_bytes or int(MEMORY_SHARE * free_bytes(device.place))
-        room, shapes = MemoryRoom(capacity, tile_above=settings.video.tile_pixels), loaded.shapes
+        room, shapes = ClipMemoryBudget(capacity, tile_above=settings.video.tile_pixels), loaded.shapes
         loaded.decodes_in_tiles = lambda request: room.in_tiles(request, shapes)
         memory = ClipMemory(capacity=capacity, shapes=dataclasses.asdict(shapes), tile_above=room.tile_above)
         card = msgspec.structs.replace(card, clip_memory=memory)
-        model = StepBatcher(loaded, together=settings.video.concurrent_jobs, memory=room)
+        model = StepBatcher(loaded, max_requests=settings.video.concurrent_jobs, memory=room)
     else:
         most = settings.video.tile_pixels
         loaded.decodes_in_tiles = lambda request: 0 < most < request.width * request.height
@@ -141,7 +141,7 @@ def _work(settings: Settings, device: Device, meeting: Path | None) -> int:
     )
     images = ImagePipeline(model, found.card.id, artifacts, on_broken_device=end)
     handlers = {"video": pipeline, "image": images}
-    runner = JobRunner(store, artifacts, bell, handlers, worker=worker_id, queue=queue, slots=model.together)
+    runner = JobRunner(store, artifacts, bell, handlers, worker=worker_id, queue=queue, slots=model.max_requests)
     info = WorkerInfo(
         id=worker_id,
         kind="video",
@@ -149,7 +149,7 @@ def _work(settings: Settings, device: Device, meeting: Path | None) -> int:
         card=card,
         device=device.name,
         pid=os.getpid(),
-        slots=model.together,
+        slots=model.max_requests,
     )
     try:
         status = serve_jobs(app, runner, info)
@@ -167,7 +167,7 @@ def _identity(card: Card, model: VideoModel | FamilyModel, settings: VideoSettin
     family = model if isinstance(model, FamilyModel) else None
     steps, adapters = (None, {}) if family is None else (family.step_calibration, family.adapters.digests)
     made_with = f"torch {torch.__version__} diffusers {diffusers.__version__}"
-    return f"{card.sha256} {made_with} {computed_as(settings)} steps {steps} adapters {sorted(adapters.items())}"
+    return f"{card.sha256} {made_with} {computation_key(settings)} steps {steps} adapters {sorted(adapters.items())}"
 
 
 if __name__ == "__main__":

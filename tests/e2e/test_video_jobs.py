@@ -14,7 +14,7 @@ import numpy as np
 import openai
 import pytest
 
-from tessera_video.starter.checker import Seen, Sight, look
+from tessera_video.starter.checker import ObservedClip, ObservedThing, observe
 
 VIDEO = "shapes-video"
 PROMPT, OTHER = "a blue circle moves right", "a red square moves up"
@@ -78,8 +78,8 @@ def test_a_clip_shows_what_was_asked_for(suite: Any) -> None:
         video = suite.sdk().videos.create_and_poll(prompt=asked, model=VIDEO, extra_body={"seed": 1})
         assert video.status == "completed"
         with av.open(io.BytesIO(suite.sdk().videos.download_content(video.id).read())) as container:
-            sight = look(np.stack([frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)]))
-        shown.append(sight == Sight("white", (Seen(colour, shape, motion),)))
+            sight = observe(np.stack([frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)]))
+        shown.append(sight == ObservedClip("white", (ObservedThing(colour, shape, motion),)))
     assert sum(shown) >= 2, shown  # of a model that is right nine times out of ten
 
 

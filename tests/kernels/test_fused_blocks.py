@@ -15,7 +15,7 @@ from tests.kernels.support import BOUNDS, relative_rms
 from tests.shared.diffusion.tiny_models import FAMILY_KINDS, request, wan
 from torch import nn
 
-from tessera.diffusion.families.block_attention import masked_first
+from tessera.diffusion.families.block_attention import attended_first
 from tessera.diffusion.families.cogvideox.model import CogVideoXModel
 from tessera.diffusion.families.registry import family_of
 from tessera.diffusion.families.wan.model import WanModel
@@ -307,6 +307,6 @@ def test_the_report_names_what_was_fused_and_what_was_not() -> None:
 def test_any_mask_is_a_length_of_tokens_in_another_order() -> None:
     context = torch.arange(8.0).view(2, 4, 1)
     mask = torch.tensor([[-1e4, 0, -1e4, 0], [-1e4] * 4]).unsqueeze(1)
-    ordered, lengths = masked_first(context, mask)
+    ordered, lengths = attended_first(context, mask)
     assert ordered[0, :2, 0].tolist() == [1.0, 3.0]
     assert lengths.tolist() == [2, 4], "a row of which nothing is seen sees all, as added to all scores alike"

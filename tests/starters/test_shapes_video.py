@@ -17,12 +17,12 @@ from diffusers.models.transformers.transformer_wan import WanAttnProcessor
 from tessera.hub.cards import read_card, verify
 from tessera.starters.recipe import Evaluation
 from tessera.starters.run import Run
-from tessera_video.starter import checker, data, whole
-from tessera_video.starter.codec import PLANS, CodecStage, Plan
+from tessera_video.starter import checker, data, whole_clip_vae
+from tessera_video.starter.codec import PLANS, CodecPlan, CodecStage
 from tessera_video.starter.denoiser import IMAGE_EVERY, DenoiserStage
 from tessera_video.starter.evaluate import agrees, draw_cases
 from tessera_video.starter.finishing import FinishingStage
-from tessera_video.starter.latents import Pool, scene_of
+from tessera_video.starter.latents import LatentPool, scene_of
 from tessera_video.starter.layout import CELL, LATENT_FRAMES, NAMES, ROWS, SEEN_IN, layout_of
 from tessera_video.starter.model import LATENT_CHANNELS, make_codec, make_pipeline, make_text_encoder, make_tokenizer
 from tessera_video.starter.reading import ReadingStage, meanings, owners, questions
@@ -82,7 +82,7 @@ def test_clips_stay_inside_the_frame_and_their_things_apart() -> None:
 
 def test_two_things_are_as_if_they_were_drawn_again_until_they_are_apart() -> None:
     random, count = np.random.default_rng(4), 3000
-    scene = data.Scene((data.Thing("red", "square", "left"), data.Thing("blue", "star", "grow")), "white")
+    scene = data.ClipScene((data.Thing("red", "square", "left"), data.Thing("blue", "star", "grow")), "white")
     drawn = collections.Counter(_places(*data.draw_tracks(scene, random)) for _ in range(count))
     fitting: collections.Counter[tuple[float, ...]] = collections.Counter()
     alone = [data._alone(thing.motion, alone=False) for thing in scene.things]
@@ -112,13 +112,13 @@ def test_the_judge_reads_rendered_clips_and_refuses_them_for_any_other_prompt() 
     right = 0
     for index in range(60):
         scene = data.draw_scene(random, held=bool(index % 2))
-        sight = checker.look(data.render(scene, random))
+        sight = checker.observe(data.render(scene, random))
         right += agrees(scene, sight)
         assert not any(agrees(other, sight) for other in _others(scene))
     assert right >= 59
 
 
-def _others(scene: data.Scene) -> Iterator[data.Scene]:
+def _others(scene: data.ClipScene) -> Iterator[data.ClipScene]:
     """Every scene that differs in one attribute, or in the number of things."""
     for background in data.BACKGROUNDS:
         if background != scene.background:
@@ -136,20 +136,20 @@ def _others(scene: data.Scene) -> Iterator[data.Scene]:
 def test_every_motion_is_read_as_itself_and_none_is_read_into_noise() -> None:
     random = np.random.default_rng(2)
     for shape, motion in itertools.product(("square", "triangle", "star"), data.MOTIONS):
-        scene = data.Scene((data.Thing("blue", shape, motion),), "white")
-        assert checker.look(data.render(scene, random)).things == (checker.Seen("blue", shape, motion),)
+        scene = data.ClipScene((data.Thing("blue", shape, motion),), "white")
+        assert checker.observe(data.render(scene, random)).things == (checker.ObservedThing("blue", shape, motion),)
     noise = random.integers(0, 256, (17, 64, 64, 3), dtype=np.uint8)
-    assert checker.look(noise).background == checker.UNCLEAR
+    assert checker.observe(noise).background == checker.UNCLEAR
 
 
 def test_a_clip_run_backwards_or_with_frames_missing_is_not_taken_for_the_asked_one() -> None:
     random = np.random.default_rng(4)
-    scene = data.Scene((data.Thing("red", "star", "left"),), "black")
+    scene = data.ClipScene((data.Thing("red", "star", "left"),), "black")
     clip = data.render(scene, random)
-    assert checker.look(clip[::-1]).things[0].motion == "right"
+    assert checker.observe(clip[::-1]).things[0].motion == "right"
     broken = clip.copy()
     broken[6:12] = clip[0, 0, 0]
-    assert not agrees(scene, checker.look(broken))
+    assert not agrees(scene, checker.observe(broken))
 
 
 def test_coding_a_clip_at_once_equals_the_vae_s_own_way() -> None:
@@ -158,13 +158,13 @@ def test_coding_a_clip_at_once_equals_the_vae_s_own_way() -> None:
     pixels = torch.rand(2, 3, 17, 32, 32) * 2 - 1
     with torch.no_grad():
         latents = codec.encode(pixels).latent_dist.mean
-        assert (whole.encode(codec, pixels) - latents).abs().max() < 1e-5
-        painted = whole.decode(codec, latents).clamp(-1, 1)
+        assert (whole_clip_vae.encode(codec, pixels) - latents).abs().max() < 1e-5
+        painted = whole_clip_vae.decode(codec, latents).clamp(-1, 1)
         assert (painted - codec.decode(latents).sample).abs().max() < 1e-5
 
 
 @pytest.mark.parametrize("plan", PLANS, ids=lambda plan: plan.name)
-def test_the_codec_learns_from_every_kind_of_clip_of_its_plans(plan: Plan, tmp_path: Path) -> None:
+def test_the_codec_learns_from_every_kind_of_clip_of_its_plans(plan: CodecPlan, tmp_path: Path) -> None:
     codec = CodecStage(_run(tmp_path), plan)
     before = [parameter.detach().clone() for parameter in codec.codec.parameters()]
     for index in {0, plan.last_from}:
@@ -176,7 +176,7 @@ def test_the_codec_learns_from_every_kind_of_clip_of_its_plans(plan: Plan, tmp_p
 def stage(tmp_path: Path) -> DenoiserStage:
     torch.manual_seed(0)
     latents = torch.randn(40, LATENT_CHANNELS, 5, 8, 8, dtype=torch.float16)
-    pool = Pool(latents, [0.0] * LATENT_CHANNELS, [1.0] * LATENT_CHANNELS)
+    pool = LatentPool(latents, [0.0] * LATENT_CHANNELS, [1.0] * LATENT_CHANNELS)
     return DenoiserStage(_run(tmp_path), pool, make_text_encoder(make_tokenizer()))
 
 
@@ -223,7 +223,7 @@ def test_each_word_is_known_to_speak_of_its_thing() -> None:
     tokenizer = make_tokenizer()
     for _ in range(100):
         scene = data.draw_scene(random, things=2)
-        pieces = data.say(scene, random)
+        pieces = data.describe_in_pieces(scene, random)
         words = tokenizer.convert_ids_to_tokens(tokenizer("".join(text for text, _ in pieces)).input_ids)
         owned = owners(tokenizer, pieces)
         for index, thing in enumerate(scene.things):
@@ -234,7 +234,7 @@ def test_each_word_is_known_to_speak_of_its_thing() -> None:
 
 def test_a_things_words_are_taught_what_both_things_do() -> None:
     red, blue = data.Thing("red", "circle", "left"), data.Thing("blue", "star", "spin")
-    said = meanings(data.Scene((red, blue), "gray"))
+    said = meanings(data.ClipScene((red, blue), "gray"))
     assert said.keys() == questions().keys()
     assert said["order"] == [1, 2]
     assert (
@@ -242,7 +242,7 @@ def test_a_things_words_are_taught_what_both_things_do() -> None:
         == said["other motion"][::-1]
         == [1 + data.MOTIONS.index("left"), 1 + data.MOTIONS.index("spin")]
     )
-    alone = meanings(data.Scene((red,), "gray"))
+    alone = meanings(data.ClipScene((red,), "gray"))
     assert alone["order"] == alone["other shape"] == [0]
 
 

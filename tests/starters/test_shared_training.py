@@ -79,23 +79,23 @@ def test_two_that_share_end_with_the_weights_of_one_alone(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_a_companion_ends_when_the_first_one_pauses_or_is_killed(number: signal.Signals, tmp_path: Path) -> None:
-    first, other = (started(rank, 2, tmp_path, 1_000_000) for rank in range(2))
+def test_a_training_worker_ends_when_the_first_one_pauses_or_is_killed(number: signal.Signals, tmp_path: Path) -> None:
+    first, second = (started(rank, 2, tmp_path, 1_000_000) for rank in range(2))
     assert first.stdout is not None
     assert first.stdout.readline().strip() == "going"
     first.send_signal(number)
     assert first.wait(60) == (0 if number == signal.SIGTERM else -number)
-    assert other.wait(60) != 0
+    assert second.wait(60) != 0
     assert (tmp_path / "stage.safetensors").is_file() == (number == signal.SIGTERM)
 
 
-def test_a_companion_that_is_killed_ends_the_training_with_a_word(tmp_path: Path) -> None:
-    first, other = (started(rank, 2, tmp_path, 1_000_000) for rank in range(2))
+def test_a_training_worker_that_is_killed_ends_the_training_with_a_word(tmp_path: Path) -> None:
+    first, second = (started(rank, 2, tmp_path, 1_000_000) for rank in range(2))
     assert first.stdout is not None
     assert first.stdout.readline().strip() == "going"
-    other.kill()
+    second.kill()
     assert first.wait(60) != 0
-    assert other.wait(60) == -signal.SIGKILL
+    assert second.wait(60) == -signal.SIGKILL
     assert "a process that shares this training has ended" in first.communicate()[1]
 
 

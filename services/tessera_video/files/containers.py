@@ -24,7 +24,7 @@ _GIF_HEADER_BYTES = 13
 _GIF_BLOCK_BYTES = 255
 
 
-class Clip(Protocol):
+class FrameSequence(Protocol):
     """Frames of one size, in order: an array, or what makes them one after another."""
 
     @property
@@ -38,17 +38,17 @@ class Clip(Protocol):
 
 
 @dataclass(frozen=True)
-class Container:
+class VideoContainer:
     """How a clip becomes a file."""
 
     content_type: str
-    write: Callable[[Clip, int, Path, str], None]
+    write: Callable[[FrameSequence, int, Path, str], None]
     """Takes frames (of even width and height), frames per second (a GIF's are shown for whole hundredths of a second,
     which together keep the time), the file to write, and what its metadata says in the field `COMMENT`. Raises OSError
     as the operating system does (no room, for one)."""
 
 
-def _write_mp4(frames: Clip, fps: int, path: Path, comment: str) -> None:
+def _write_mp4(frames: FrameSequence, fps: int, path: Path, comment: str) -> None:
     """What browsers play: H.264, yuv420p, its index at the front."""
     _write_stream(
         frames,
@@ -64,7 +64,7 @@ def _write_mp4(frames: Clip, fps: int, path: Path, comment: str) -> None:
     )
 
 
-def _write_webm(frames: Clip, fps: int, path: Path, comment: str) -> None:
+def _write_webm(frames: FrameSequence, fps: int, path: Path, comment: str) -> None:
     """VP9, yuv420p, constant quality. The muxer writes no random ids, so equal clips are equal files."""
     _write_stream(
         frames,
@@ -79,7 +79,7 @@ def _write_webm(frames: Clip, fps: int, path: Path, comment: str) -> None:
 
 
 def _write_stream(
-    frames: Clip,
+    frames: FrameSequence,
     fps: int,
     path: Path,
     comment: str,
@@ -99,7 +99,7 @@ def _write_stream(
         file.mux(stream.encode())
 
 
-def _write_gif(frames: Clip, fps: int, path: Path, comment: str) -> None:
+def _write_gif(frames: FrameSequence, fps: int, path: Path, comment: str) -> None:
     """One palette for the whole clip, chosen for what changes; shown again and again."""
     _, height, width, _ = frames.shape
     with av.open(str(path), "w", format="gif", options={"loop": "0"}) as file:
@@ -114,7 +114,7 @@ def _write_gif(frames: Clip, fps: int, path: Path, comment: str) -> None:
         _put_gif_comment(path, comment.encode())
 
 
-def _in_one_palette(frames: Clip) -> Iterator[av.VideoFrame]:
+def _in_one_palette(frames: FrameSequence) -> Iterator[av.VideoFrame]:
     graph = av.filter.Graph()
     _, height, width, _ = frames.shape
     source = graph.add_buffer(width=width, height=height, format="rgb24", time_base=Fraction(1))
@@ -146,8 +146,8 @@ def _put_gif_comment(path: Path, comment: bytes) -> None:
     path.write_bytes(data[:place] + extension + data[place:])
 
 
-CONTAINERS: Mapping[VideoFormat, Container] = {
-    "mp4": Container("video/mp4", _write_mp4),
-    "webm": Container("video/webm", _write_webm),
-    "gif": Container("image/gif", _write_gif),
+CONTAINERS: Mapping[VideoFormat, VideoContainer] = {
+    "mp4": VideoContainer("video/mp4", _write_mp4),
+    "webm": VideoContainer("video/webm", _write_webm),
+    "gif": VideoContainer("image/gif", _write_gif),
 }

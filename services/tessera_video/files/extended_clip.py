@@ -19,7 +19,7 @@ from tessera.errors import InvalidRequestError
 FORMATS = "mov,mp4,matroska,webm,gif"
 
 
-class OldClip:
+class StoredClip:
     """A video file that was made here.
 
     Args:
@@ -69,7 +69,7 @@ class ExtendedClip:
         new: [frames, height, width, 3]; its first frame stands for the last of `old`, and is not shown again.
     """
 
-    def __init__(self, old: OldClip, new: Frames) -> None:
+    def __init__(self, old: StoredClip, new: Frames) -> None:
         self.old = old
         self.new = new[1:]
         self.shape = (old.frames + len(self.new), *new.shape[1:])
@@ -79,7 +79,7 @@ class ExtendedClip:
         return self.shape[0]
 
     def __iter__(self) -> Iterator[Picture]:
-        """Frame by frame. Raises as `OldClip` does."""
+        """Frame by frame. Raises as `StoredClip` does."""
         yield from self.old
         yield from self.new
 

@@ -7,7 +7,7 @@ import json
 from tessera.wire.jobs import ImageInput, VideoInput
 
 
-def comment_of(given: VideoInput | ImageInput, *, seed: int) -> str:
+def provenance_comment(given: VideoInput | ImageInput, *, seed: int) -> str:
     """JSON in ASCII, which every container keeps as it is: model, prompts, seed, steps, guidance scale, step cache.
 
     Args:

@@ -46,7 +46,7 @@ Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Seen:
+class ObservedThing:
     """One thing, in words."""
 
     colour: str
@@ -55,11 +55,11 @@ class Seen:
 
 
 @dataclass(frozen=True)
-class Sight:
+class ObservedClip:
     """A clip, in words."""
 
     background: str
-    things: tuple[Seen, ...]
+    things: tuple[ObservedThing, ...]
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class _Spot:
     harmonics: dict[int, complex]
 
 
-def look(frames: npt.NDArray[np.uint8]) -> Sight:
+def observe(frames: npt.NDArray[np.uint8]) -> ObservedClip:
     """Say what is in a clip.
 
     Args:
@@ -83,7 +83,7 @@ def look(frames: npt.NDArray[np.uint8]) -> Sight:
     ground = _ground(pixels_THWC)
     spots = [_spots(picture_HWC, ground) for picture_HWC in pixels_THWC]
     things = tuple(_name(track) for track in _tracks(spots))
-    return Sight(_name_ground(pixels_THWC, ground), things)
+    return ObservedClip(_name_ground(pixels_THWC, ground), things)
 
 
 def first_frame_agrees(frames: npt.NDArray[np.uint8], image: npt.NDArray[np.uint8]) -> bool:
@@ -184,12 +184,12 @@ def _far(first: _Spot, second: _Spot) -> float:
     return math.hypot(first.x - second.x, first.y - second.y) + (0.0 if first.colour == second.colour else 20.0)
 
 
-def _name(track: Sequence[_Spot]) -> Seen:
+def _name(track: Sequence[_Spot]) -> ObservedThing:
     colour, times = Counter(spot.colour for spot in track).most_common(1)[0]
     if times < 0.8 * len(track):
         colour = UNCLEAR
     shape = _name_shape(track)
-    return Seen(colour, shape, _name_motion(track, shape))
+    return ObservedThing(colour, shape, _name_motion(track, shape))
 
 
 def _name_shape(track: Sequence[_Spot]) -> str:

@@ -16,7 +16,7 @@ from torch import nn
 
 from tessera.starters.optimize import adamw, autocast, cosine, generator, set_learning_rate
 from tessera.starters.run import Run
-from tessera_video.starter import data, whole
+from tessera_video.starter import data, whole_clip_vae
 from tessera_video.starter.model import make_codec
 
 WINDOW_SIDE, WINDOW_FRAMES = 32, 9
@@ -24,7 +24,7 @@ SQUARE_WEIGHT, EDGE_WEIGHT, SIZE_WEIGHT = 4.0, 0.3, 1e-4
 
 
 @dataclass(frozen=True)
-class Plan:
+class CodecPlan:
     """One optimisation: how long, on how many windows a step, and what they are from some step on.
 
     Its last part has fewer windows of all frames, or one whole clip: what is only trained on short ones falls apart
@@ -46,10 +46,10 @@ class Plan:
     """Added to latents, so that what is near a clip's latents is painted like it."""
 
 
-ROUGH = Plan("codec", steps=3000, windows=4, last_from=2500, last_windows=0, peak=1.5e-3)
-SHARP = Plan("codec-sharp", steps=4000, windows=6, last_from=2400, last_windows=3, peak=1e-3)
-FINE = Plan("codec-fine", steps=5000, windows=0, last_from=0, last_windows=4, peak=8e-4, grid=8)
-TIPS = Plan("codec-tips", steps=5000, windows=0, last_from=0, last_windows=4, peak=8e-4, stars=0.5, grid=8)
+ROUGH = CodecPlan("codec", steps=3000, windows=4, last_from=2500, last_windows=0, peak=1.5e-3)
+SHARP = CodecPlan("codec-sharp", steps=4000, windows=6, last_from=2400, last_windows=3, peak=1e-3)
+FINE = CodecPlan("codec-fine", steps=5000, windows=0, last_from=0, last_windows=4, peak=8e-4, grid=8)
+TIPS = CodecPlan("codec-tips", steps=5000, windows=0, last_from=0, last_windows=4, peak=8e-4, stars=0.5, grid=8)
 PLANS = (ROUGH, SHARP, FINE, TIPS)
 
 
@@ -62,7 +62,7 @@ class CodecStage:
         codec: to go on with; None begins with one that is untrained.
     """
 
-    def __init__(self, run: Run, plan: Plan, codec: AutoencoderKLWan | None = None) -> None:
+    def __init__(self, run: Run, plan: CodecPlan, codec: AutoencoderKLWan | None = None) -> None:
         self.name, self.steps = plan.name, plan.steps
         run.reseed(self.name)
         self.run = run
@@ -94,13 +94,13 @@ class CodecStage:
         self.optimizer.step()
         return values
 
-    def _learn(self, clips: list[data.Clip], own: slice) -> dict[str, float]:
+    def _learn(self, clips: list[data.RenderedClip], own: slice) -> dict[str, float]:
         """Gradients of this process' part of a batch, and how well it was painted."""
         pixels_BCTHW = to_pixels(np.stack(clips[own])).to(self.run.device, memory_format=torch.channels_last_3d)
         with autocast(self.run.device):
-            latents_BCTHW = whole.encode(self.codec, pixels_BCTHW)
+            latents_BCTHW = whole_clip_vae.encode(self.codec, pixels_BCTHW)
             noise_BCTHW = self._noise(latents_BCTHW, len(clips))[own]
-            painted_BCTHW = whole.decode(self.codec, latents_BCTHW + noise_BCTHW).float()
+            painted_BCTHW = whole_clip_vae.decode(self.codec, latents_BCTHW + noise_BCTHW).float()
         error_BCTHW = painted_BCTHW - pixels_BCTHW
         absolute, square = error_BCTHW.abs().mean(), error_BCTHW.square().mean()
         edges = torch.stack([error_BCTHW.diff(dim=axis).abs().mean() for axis in (2, 3, 4)]).sum()
@@ -114,7 +114,7 @@ class CodecStage:
         """For a whole batch, of which these latents are a part."""
         return self.plan.noise * torch.randn(clips, *latents_BCTHW.shape[1:]).to(latents_BCTHW)
 
-    def _clips(self, index: int, random: np.random.Generator) -> list[data.Clip]:
+    def _clips(self, index: int, random: np.random.Generator) -> list[data.RenderedClip]:
         if index < self.plan.last_from:
             return [_window(random, self.plan, WINDOW_FRAMES) for _ in range(self.plan.windows)]
         if self.plan.last_windows:
@@ -127,11 +127,11 @@ def to_pixels(clips: np.ndarray) -> torch.Tensor:
     return torch.from_numpy(clips).permute(0, 4, 1, 2, 3).to(torch.float32).div(127.5).sub(1.0)
 
 
-def _whole(random: np.random.Generator) -> data.Clip:
+def _whole(random: np.random.Generator) -> data.RenderedClip:
     return data.render(data.draw_scene(random, things=2), random)
 
 
-def _window(random: np.random.Generator, plan: Plan, frames: int) -> data.Clip:
+def _window(random: np.random.Generator, plan: CodecPlan, frames: int) -> data.RenderedClip:
     """Some frames of a square around a thing, which is a star in `plan.stars` of all cases or more."""
     scene = data.draw_scene(random)
     starred = [index for index, thing in enumerate(scene.things) if thing.shape == "star"]

@@ -51,7 +51,7 @@ VERBS = {
     "still": ("stands still", "stays still", "does not move"),
 }
 
-Clip = npt.NDArray[np.uint8]
+RenderedClip = npt.NDArray[np.uint8]
 """[T, H, W, 3], RGB."""
 
 
@@ -65,7 +65,7 @@ class Thing:
 
 
 @dataclass(frozen=True)
-class Scene:
+class ClipScene:
     """What a prompt says. The thing that is named first is the one further to the upper left."""
 
     things: tuple[Thing, ...]
@@ -78,7 +78,7 @@ def held_out(thing: Thing) -> bool:
     return place % 6 == 0
 
 
-def draw_scene(random: np.random.Generator, *, held: bool = False, things: int | None = None) -> Scene:
+def draw_scene(random: np.random.Generator, *, held: bool = False, things: int | None = None) -> ClipScene:
     """A scene whose things are all trained ones, or all held-out ones.
 
     Args:
@@ -94,15 +94,15 @@ def draw_scene(random: np.random.Generator, *, held: bool = False, things: int |
         seen = (thing.shape, thing.motion) != ("circle", "spin")
         if seen and held_out(thing) == held and thing not in drawn:
             drawn.append(thing)
-    return Scene(tuple(drawn), str(random.choice(list(BACKGROUNDS))))
+    return ClipScene(tuple(drawn), str(random.choice(list(BACKGROUNDS))))
 
 
-def describe(scene: Scene, random: np.random.Generator) -> str:
+def describe(scene: ClipScene, random: np.random.Generator) -> str:
     """One of the ways to say a scene."""
-    return "".join(text for text, _ in say(scene, random))
+    return "".join(text for text, _ in describe_in_pieces(scene, random))
 
 
-def say(scene: Scene, random: np.random.Generator) -> list[tuple[str, int | None]]:
+def describe_in_pieces(scene: ClipScene, random: np.random.Generator) -> list[tuple[str, int | None]]:
     """One of the ways to say a scene, in pieces, each with the number of the thing that it speaks of."""
     phrases = PARTICIPLES if random.random() < 0.5 else VERBS
     said: list[tuple[str, int | None]] = []
@@ -208,18 +208,18 @@ def _together(first: str, second: str) -> _Ways:
     return _Ways(tracks, np.cumsum(likely))
 
 
-def draw_tracks(scene: Scene, random: np.random.Generator) -> tuple[Track, ...]:
+def draw_tracks(scene: ClipScene, random: np.random.Generator) -> tuple[Track, ...]:
     """Places, sizes and paths for a scene's things, all inside the frame and apart."""
     motions = [thing.motion for thing in scene.things]
     return (_alone(*motions) if len(motions) == 1 else _together(*motions)).draw(random)
 
 
-def render(scene: Scene, random: np.random.Generator) -> Clip:
+def render(scene: ClipScene, random: np.random.Generator) -> RenderedClip:
     """A clip of a scene, with soft edges."""
     return paint(scene, draw_tracks(scene, random))
 
 
-def paint(scene: Scene, tracks: tuple[Track, ...]) -> Clip:
+def paint(scene: ClipScene, tracks: tuple[Track, ...]) -> RenderedClip:
     """The clip of a scene on given tracks."""
     picture_THWC = np.empty((FRAMES, SIDE, SIDE, 3), np.float32)
     picture_THWC[:] = BACKGROUNDS[scene.background]

@@ -18,12 +18,12 @@ from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from transformers import UMT5EncoderModel
 
-from tessera.diffusion.families.wan.short_prompts import PaddedPrompt
+from tessera.diffusion.families.wan.short_prompts import ShortPromptAttention
 from tessera.starters.optimize import Average, adamw, autocast, generator, set_learning_rate
 from tessera.starters.run import Run
 from tessera_video.starter import data
-from tessera_video.starter.latents import Pool, scene_of
-from tessera_video.starter.layout import NAMES, Layout, LayoutHead, layout_of
+from tessera_video.starter.latents import LatentPool, scene_of
+from tessera_video.starter.layout import NAMES, LayoutHead, LayoutTargets, layout_of
 from tessera_video.starter.model import make_tokenizer, make_transformer
 
 STEPS, BATCH = 12_000, 32
@@ -51,7 +51,7 @@ class DenoiserStage:
     name = "denoiser"
     steps = STEPS
 
-    def __init__(self, run: Run, pool: Pool, text_encoder: UMT5EncoderModel) -> None:
+    def __init__(self, run: Run, pool: LatentPool, text_encoder: UMT5EncoderModel) -> None:
         run.reseed(self.name)
         self.run = run
         self.pool = pool
@@ -118,10 +118,10 @@ class DenoiserStage:
     def _keep(self, _module: nn.Module, _inputs: Any, features: torch.Tensor) -> None:
         self._features = features
 
-    def _layout_of(self, clips: np.ndarray) -> Layout:
+    def _layout_of(self, clips: np.ndarray) -> LayoutTargets:
         classes_BAN = torch.from_numpy(self._classes[clips]).to(self.run.device, torch.int64)
         places_BNP = torch.from_numpy(self._places[clips]).to(self.run.device, torch.float32)
-        return Layout({name: classes_BAN[:, row] for row, name in enumerate(NAMES)}, places_BNP)
+        return LayoutTargets({name: classes_BAN[:, row] for row, name in enumerate(NAMES)}, places_BNP)
 
     def _update(self, index: int, loss: torch.Tensor, layout: torch.Tensor) -> dict[str, float]:
         for optimizer, peak in ((self.matrices, MATRIX_RATE), (self.others, OTHER_RATE)):
@@ -161,7 +161,7 @@ class DenoiserStage:
         # As the engine does it: the last token stands for all the padding.
         bias_1L = text_BLD.new_zeros(1, text_BLD.shape[1])
         bias_1L[:, -1] = float(np.log(PROMPT_TOKENS - mask_BL.shape[1]))
-        padding = PaddedPrompt()
+        padding = ShortPromptAttention()
         for block in self.transformer.blocks:
             block.attn2.set_processor(padding)
         with padding.of(bias_1L):

@@ -29,10 +29,10 @@ LEAST_SHARE, LEAST_READ = 90.0, 98.0
 
 
 @dataclass(frozen=True)
-class Case:
+class HeldOutPrompt:
     """One held-out prompt; `picture` is the first frame to begin with, if any."""
 
-    scene: data.Scene
+    scene: data.ClipScene
     prompt: str
     seed: int
     picture: Frames | None
@@ -49,7 +49,7 @@ def evaluate(directory: Path, evaluation: Evaluation) -> list[Measure]:
         cases = draw_cases(evaluation.seed, samples, image=image)
         evaluation.report(f"making {samples} clips from held-out prompts{' and first frames' if image else ''}")
         clips = make_clips(loaded, cases)
-        sights = [checker.look(clip) for clip in clips]
+        sights = [checker.observe(clip) for clip in clips]
         if not image:
             from_text = list(zip(cases, sights, strict=True))
     whole = share([agrees(case.scene, sight) for case, sight in from_text])
@@ -68,18 +68,18 @@ def evaluate(directory: Path, evaluation: Evaluation) -> list[Measure]:
     ]
 
 
-def draw_cases(seed: int, count: int, *, image: bool) -> list[Case]:
+def draw_cases(seed: int, count: int, *, image: bool) -> list[HeldOutPrompt]:
     """Held-out scenes and what is asked of them; half have one thing, half two."""
     random = np.random.default_rng([seed, int(image)])
     cases = []
     for index in range(count):
         scene = data.draw_scene(random, held=True, things=1 + index % 2)
         picture = data.render(scene, random)[0] if image else None
-        cases.append(Case(scene, data.describe(scene, random), int(random.integers(2**31)), picture))
+        cases.append(HeldOutPrompt(scene, data.describe(scene, random), int(random.integers(2**31)), picture))
     return cases
 
 
-def make_clips(model: WanModel, cases: Sequence[Case]) -> list[Frames]:
+def make_clips(model: WanModel, cases: Sequence[HeldOutPrompt]) -> list[Frames]:
     """The clips, with the steps and the guidance of the card."""
     clips = []
     for first in range(0, len(cases), AT_ONCE):
@@ -90,7 +90,7 @@ def make_clips(model: WanModel, cases: Sequence[Case]) -> list[Frames]:
     return clips
 
 
-def agrees(scene: data.Scene, sight: checker.Sight) -> bool:
+def agrees(scene: data.ClipScene, sight: checker.ObservedClip) -> bool:
     """Whether a clip shows a scene, and nothing else."""
     asked = Counter((thing.colour, thing.shape, thing.motion) for thing in scene.things)
     seen = Counter((thing.colour, thing.shape, thing.motion) for thing in sight.things)
@@ -103,11 +103,11 @@ def read_rendered(seed: int, count: int) -> float:
     right = []
     for _ in range(count):
         scene = data.draw_scene(random)
-        right.append(agrees(scene, checker.look(data.render(scene, random))))
+        right.append(agrees(scene, checker.observe(data.render(scene, random))))
     return share(right)
 
 
-def attributes(pairs: Sequence[tuple[Case, checker.Sight]]) -> dict[str, float]:
+def attributes(pairs: Sequence[tuple[HeldOutPrompt, checker.ObservedClip]]) -> dict[str, float]:
     """Percentage of clips in which one kind of attribute is right, whatever the others are."""
     found: dict[str, list[bool]] = {"background": [case.scene.background == sight.background for case, sight in pairs]}
     for name in ("colour", "shape", "motion"):
@@ -124,7 +124,7 @@ def _values(things: Sequence[Any], name: str) -> Counter[str]:
     return Counter(getattr(thing, name) for thing in things)
 
 
-def _request(case: Case) -> DiffusionRequest:
+def _request(case: HeldOutPrompt) -> DiffusionRequest:
     return DiffusionRequest(
         id="judged",
         prompt=case.prompt,

@@ -16,10 +16,10 @@ from torch import nn
 
 from tessera.starters.optimize import adamw, autocast, cosine, generator, set_learning_rate
 from tessera.starters.run import Run
-from tessera_video.starter import data, whole
+from tessera_video.starter import data, whole_clip_vae
 from tessera_video.starter.codec import EDGE_WEIGHT, SQUARE_WEIGHT, WINDOW_SIDE, to_pixels
 from tessera_video.starter.denoiser import DenoiserStage
-from tessera_video.starter.latents import Pool, scene_of
+from tessera_video.starter.latents import LatentPool, scene_of
 
 STEPS, BATCH = 4000, 6
 PEAK = 6e-4
@@ -43,7 +43,7 @@ class FinishingStage:
     name = "codec-finish"
     steps = STEPS
 
-    def __init__(self, run: Run, codec: AutoencoderKLWan, pool: Pool, denoiser: DenoiserStage) -> None:
+    def __init__(self, run: Run, codec: AutoencoderKLWan, pool: LatentPool, denoiser: DenoiserStage) -> None:
         run.reseed(self.name)
         self.run, self.codec, self.pool, self.denoiser = run, codec, pool, denoiser
         denoiser.average.copy_to(denoiser.trained)
@@ -85,7 +85,7 @@ class FinishingStage:
         )
         set_learning_rate(self.optimizer, cosine(index, self.steps, PEAK, warmup=20))
         with autocast(self.run.device):
-            painted_BCTHW = whole.decode(self.codec, cut_BCTHW).float()
+            painted_BCTHW = whole_clip_vae.decode(self.codec, cut_BCTHW).float()
         error_BCTHW = painted_BCTHW - pixels_BCTHW
         absolute, square = error_BCTHW.abs().mean(), error_BCTHW.square().mean()
         edges = torch.stack([error_BCTHW.diff(dim=axis).abs().mean() for axis in (2, 3, 4)]).sum()
@@ -111,7 +111,7 @@ class FinishingStage:
             latents_BCTHW = latents_BCTHW - level_B1111 / DENOISED_IN * away_BCTHW
         return latents_BCTHW
 
-    def _window(self, clip: int, random: np.random.Generator) -> tuple[data.Clip, tuple[int, int]]:
+    def _window(self, clip: int, random: np.random.Generator) -> tuple[data.RenderedClip, tuple[int, int]]:
         """All frames of a square around a thing of a clip, and its corner in latents."""
         scene, drawing = scene_of(self.run, clip)
         tracks = data.draw_tracks(scene, drawing)

@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 
 from tessera.starters.optimize import autocast, generator
 from tessera.starters.run import Run
-from tessera_video.starter import data, whole
+from tessera_video.starter import data, whole_clip_vae
 from tessera_video.starter.codec import to_pixels
 
 SHARDS, CLIPS_OF_A_SHARD = 36, 500
@@ -26,7 +26,7 @@ KEY = "latents"
 
 
 @dataclass(frozen=True)
-class Pool:
+class LatentPool:
     """All clips. The latents are normalized: each channel has mean 0 and deviation 1 over the pool."""
 
     latents_NCTHW: torch.Tensor
@@ -35,7 +35,7 @@ class Pool:
     deviation: list[float]
 
 
-def scene_of(run: Run, clip: int) -> tuple[data.Scene, np.random.Generator]:
+def scene_of(run: Run, clip: int) -> tuple[data.ClipScene, np.random.Generator]:
     """The scene of a clip of the pool, and the random generator that its rendering goes on with.
 
     Two of three clips have two things: who does what is learned last.
@@ -44,7 +44,7 @@ def scene_of(run: Run, clip: int) -> tuple[data.Scene, np.random.Generator]:
     return data.draw_scene(random, things=2 if clip % 3 else 1), random
 
 
-def make_pool(run: Run, codec: AutoencoderKLWan) -> Pool:
+def make_pool(run: Run, codec: AutoencoderKLWan) -> LatentPool:
     """Render and code what is not yet there, and read it all.
 
     Raises:
@@ -68,7 +68,7 @@ def make_pool(run: Run, codec: AutoencoderKLWan) -> Pool:
     for shard in range(0, len(latents_NCTHW), CLIPS_OF_A_SHARD):
         part = latents_NCTHW[shard : shard + CLIPS_OF_A_SHARD]
         part.copy_((part.float() - mean.view(shape).float()) / deviation.view(shape).float())
-    return Pool(latents_NCTHW, mean.tolist(), deviation.tolist())
+    return LatentPool(latents_NCTHW, mean.tolist(), deviation.tolist())
 
 
 @torch.inference_mode()
@@ -80,6 +80,6 @@ def _code(run: Run, codec: AutoencoderKLWan, shard: int) -> torch.Tensor:
             scene, random = scene_of(run, shard * CLIPS_OF_A_SHARD + clip)
             clips.append(data.render(scene, random))
         with autocast(run.device):
-            latents_NCTHW = whole.encode(codec, to_pixels(np.stack(clips)).to(run.device))
+            latents_NCTHW = whole_clip_vae.encode(codec, to_pixels(np.stack(clips)).to(run.device))
         coded.append(latents_NCTHW.to("cpu", torch.float16).contiguous())
     return torch.cat(coded)

@@ -38,7 +38,7 @@ PLACES = 3
 
 
 @dataclass(frozen=True)
-class Layout:
+class LayoutTargets:
     """Of some clips: for each attribute int64 classes [B, N] (0 is nothing), and float32 places [B, N, `PLACES`]."""
 
     classes: dict[str, torch.Tensor]
@@ -46,7 +46,7 @@ class Layout:
 
 
 def layout_of(
-    scene: data.Scene, tracks: tuple[data.Track, ...]
+    scene: data.ClipScene, tracks: tuple[data.Track, ...]
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
     """Classes [attributes, N] in the order of `NAMES`, and places [N, `PLACES`], of one clip."""
     classes = np.zeros((len(NAMES), TOKENS), np.int64)
@@ -78,7 +78,7 @@ class LayoutHead(nn.Module):
         self.classes = nn.ModuleDict({name: nn.Linear(width, len(values) + 1) for name, values in NAMES.items()})
         self.places = nn.Linear(width, PLACES)
 
-    def forward(self, features_BND: torch.Tensor, layout: Layout) -> torch.Tensor:
+    def forward(self, features_BND: torch.Tensor, layout: LayoutTargets) -> torch.Tensor:
         """The loss: cross entropies of all attributes, and the distance of the places."""
         features_BND = self.norm(features_BND.float())
         shown_BN = layout.classes["colour"] > 0

@@ -26,7 +26,7 @@ ORDER = ("alone", "first", "second")
 VALUES: dict[str, tuple[str, ...]] = {"colour": tuple(data.COLOURS), "shape": data.SHAPES, "motion": data.MOTIONS}
 
 
-def meanings(scene: data.Scene) -> dict[str, list[int]]:
+def meanings(scene: data.ClipScene) -> dict[str, list[int]]:
     """For each question, its answer in a word of each thing; 0 stands for a thing that is not there."""
     order = (0,) if len(scene.things) == 1 else (1, 2)
     answers: dict[str, list[int]] = {"order": list(order)}
@@ -87,7 +87,7 @@ class ReadingStage:
     def read(self, random: np.random.Generator, *, held: bool = False) -> tuple[torch.Tensor, float]:
         """The loss of a batch of drawn prompts, and the share of answers that are right."""
         scenes = [data.draw_scene(random, held=held, things=2 if row % 3 else 1) for row in range(BATCH)]
-        said = [data.say(scene, random) for scene in scenes]
+        said = [data.describe_in_pieces(scene, random) for scene in scenes]
         prompts = ["".join(text for text, _ in pieces) for pieces in said]
         tokens = self.tokenizer(prompts, padding=True, return_tensors="pt").to(self.run.device)
         wanted = {name: np.full(tokens.input_ids.shape, NOT_SAID) for name in questions()}

@@ -17,7 +17,7 @@ from tessera_video.starter import data
 from tessera_video.starter.codec import PLANS, CodecStage
 from tessera_video.starter.denoiser import DenoiserStage
 from tessera_video.starter.finishing import FinishingStage
-from tessera_video.starter.latents import Pool, make_pool
+from tessera_video.starter.latents import LatentPool, make_pool
 from tessera_video.starter.model import GUIDANCE_SCALE, STEPS, make_codec, make_pipeline
 from tessera_video.starter.reading import ReadingStage
 
@@ -50,7 +50,7 @@ def train(run: Run) -> Card:
     return save(run, codec, pool, stage)
 
 
-def save(run: Run, codec: AutoencoderKLWan, pool: Pool, stage: DenoiserStage) -> Card:
+def save(run: Run, codec: AutoencoderKLWan, pool: LatentPool, stage: DenoiserStage) -> Card:
     """Fill `run.output` with the pipeline in float16, its averaged weights. Returns its card."""
     stage.average.copy_to(stage.trained)
     shipped = make_codec(pool.mean, pool.deviation)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from tessera.hub.clip_memory import Clip, MemoryRoom, Shapes
+from tessera.hub.clip_memory import ClipMemoryBudget, ClipShape, Shapes
 from tessera.wire.jobs import ImageInput, VideoInput
 from tessera.wire.models import Card
 
@@ -18,11 +18,11 @@ def check_memory(given: VideoInput | ImageInput, card: Card) -> None:
     known = card.clip_memory
     if known is None:
         return
-    clip = Clip(
+    clip = ClipShape(
         width=given.width,
         height=given.height,
         frames=given.frames if isinstance(given, VideoInput) else 1,
         guidance_scale=given.guidance_scale,
         step_cache=given.step_cache if isinstance(given, VideoInput) and given.step_cache != "off" else None,
     )
-    MemoryRoom(known.capacity, tile_above=known.tile_above).check(clip, msgspec.convert(known.shapes, Shapes))
+    ClipMemoryBudget(known.capacity, tile_above=known.tile_above).check(clip, msgspec.convert(known.shapes, Shapes))

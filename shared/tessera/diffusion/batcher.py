@@ -22,10 +22,10 @@ import torch
 
 from tessera.diffusion.batch_costs import BatchCosts
 from tessera.diffusion.checkpoint import freeze, restore
-from tessera.diffusion.out_of_memory import memory_faults
+from tessera.diffusion.out_of_memory import translated_memory_errors
 from tessera.diffusion.request import DiffusionRequest, DiffusionState, Frames, OnStep, Picture, Resume, to_frames
 from tessera.errors import UnavailableError
-from tessera.hub.clip_memory import MemoryRoom, Shapes
+from tessera.hub.clip_memory import ClipMemoryBudget, Shapes
 
 logger = logging.getLogger(__name__)
 
@@ -89,12 +89,12 @@ class StepBatcher:
         memory: that they have; None: they are begun whatever they take.
     """
 
-    def __init__(self, model: SteppedModel, *, together: int, memory: MemoryRoom | None = None) -> None:
+    def __init__(self, model: SteppedModel, *, max_requests: int, memory: ClipMemoryBudget | None = None) -> None:
         self.model = model
-        self.together = together
+        self.max_requests = max_requests
         self.memory = memory
         self.costs = BatchCosts()
-        self._room = threading.BoundedSemaphore(together)
+        self._room = threading.BoundedSemaphore(max_requests)
         self._changed = threading.Condition()
         self._running: list[_Running] = []
         self._closing = False
@@ -112,7 +112,7 @@ class StepBatcher:
         def look() -> None:
             on_step(0, request.steps, None)
 
-        with self._room, memory_faults(), self._held(request, look):
+        with self._room, translated_memory_errors(), self._held(request, look):
             state = self.model.begin(request)
             if resume is not None:
                 restore(state, resume.data, resume.identity)
@@ -127,7 +127,7 @@ class StepBatcher:
             return to_frames(self.model.decode(state))
 
     def _held(self, request: DiffusionRequest, look: Callable[[], None]) -> AbstractContextManager[None]:
-        return nullcontext() if self.memory is None else self.memory.of(request, self.model.shapes, look)
+        return nullcontext() if self.memory is None else self.memory.hold(request, self.model.shapes, look)
 
     def close(self) -> None:
         """See `VideoModel.close`."""
@@ -207,7 +207,7 @@ class StepBatcher:
 
     def _try(self, batch: list[_Running]) -> Exception | None:
         try:
-            with memory_faults():
+            with translated_memory_errors():
                 self.model.step([running.state for running in batch])
             if torch.cuda.is_available():
                 torch.cuda.synchronize()  # so that times are those of this step

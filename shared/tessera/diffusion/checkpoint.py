@@ -32,7 +32,7 @@ TENSOR, ARRAY, TUPLE = "$tensor", "$array", "$tuple"
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A `Frozen` request. Holds tensors that no step changes in place, so taking one copies nothing large."""
+    """A `FrozenRequest` request. Holds tensors that no step changes in place, so taking one copies nothing large."""
 
     index: int
     latents_BCTHW: torch.Tensor
@@ -41,7 +41,7 @@ class Snapshot:
     memory: Mapping[str, Any]
 
     def encode(self, identity: str) -> bytes:
-        """See `Frozen.encode`.
+        """See `FrozenRequest.encode`.
 
         Raises:
             TypeError: the scheduler remembers something that is neither a tensor nor plain data.

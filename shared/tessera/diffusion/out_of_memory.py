@@ -9,7 +9,7 @@ import torch
 
 
 @contextlib.contextmanager
-def memory_faults() -> Iterator[None]:
+def translated_memory_errors() -> Iterator[None]:
     """Around work: a CPU's allocator that has nothing left says so as CUDA's does.
 
     Raises:

@@ -9,7 +9,7 @@ import hashlib
 import threading
 from collections import OrderedDict
 
-from tessera.diffusion.request import Prompt
+from tessera.diffusion.request import EncodedPrompt
 
 CACHED_PROMPTS = 64
 
@@ -21,9 +21,9 @@ class PromptCache:
         self.capacity = capacity
         self.hits = 0
         self._lock = threading.Lock()
-        self._found: OrderedDict[str, Prompt] = OrderedDict()
+        self._found: OrderedDict[str, EncodedPrompt] = OrderedDict()
 
-    def get(self, text: str) -> Prompt | None:
+    def get(self, text: str) -> EncodedPrompt | None:
         """The encoding of `text`, when it is there."""
         key = self._key(text)
         with self._lock:
@@ -33,7 +33,7 @@ class PromptCache:
             self._found.move_to_end(key)
             return self._found[key]
 
-    def put(self, text: str, encoded: Prompt) -> None:
+    def put(self, text: str, encoded: EncodedPrompt) -> None:
         """Remember an encoding."""
         with self._lock:
             self._found[self._key(text)] = encoded

@@ -25,7 +25,7 @@ Picture = npt.NDArray[np.uint8]
 """[height, width, 3], RGB."""
 
 
-class Frozen(Protocol):
+class FrozenRequest(Protocol):
     """A request as it was between two steps."""
 
     def encode(self, identity: str) -> bytes:
@@ -33,7 +33,7 @@ class Frozen(Protocol):
         ...
 
 
-Freeze = Callable[[], Frozen]
+Freeze = Callable[[], FrozenRequest]
 """Says what the request is like now: between two steps."""
 OnStep = Callable[[int, int, "Freeze | None"], None]
 """Told how many steps are done, of how many; and with what to freeze the request, where the model can go on from that.
@@ -42,7 +42,7 @@ What it raises ends the request."""
 
 @dataclass(frozen=True)
 class Resume:
-    """A request that was begun before: what `Frozen.encode` made of it."""
+    """A request that was begun before: what `FrozenRequest.encode` made of it."""
 
     data: bytes
     identity: str
@@ -80,7 +80,7 @@ class DiffusionRequest:
     """Given a frame from the middle of the clip. Called between steps, so it does not block."""
 
 
-Prompt = tuple[torch.Tensor, ...]
+EncodedPrompt = tuple[torch.Tensor, ...]
 """An encoded prompt: what a family's text encoders make of a text, its masks among it; each tensor is [1, …]."""
 
 
@@ -96,8 +96,8 @@ class DiffusionState:
     generator: torch.Generator
     timesteps: torch.Tensor
     """[steps], descending."""
-    prompt: Prompt
-    negative: Prompt | None
+    prompt: EncodedPrompt
+    negative: EncodedPrompt | None
     """None: no guidance, one forward pass a step."""
     inputs: Mapping[str, torch.Tensor] = field(default_factory=dict)
     """What else the model reads, by a name that its family gives: first frames, masks, positions."""
@@ -122,7 +122,7 @@ class DiffusionState:
 class VideoModel(Protocol):
     """A loaded model. Safe to use from several threads, one for each request."""
 
-    together: int
+    max_requests: int
     """How many requests it works on at once; more wait."""
 
     def generate(self, request: DiffusionRequest, on_step: OnStep, resume: Resume | None = None) -> Frames:

@@ -38,18 +38,20 @@ TRIAL = DiffusionRequest(
 )
 
 
-def fresh(scheduler: Any) -> Any:
+def unstepped_copy(scheduler: Any) -> Any:
     """A scheduler of the same class and configuration that has not stepped yet: each request has its own."""
     return type(scheduler).from_config(scheduler.config)
 
 
-def begun(scheduler: Any, request: DiffusionRequest, set_timesteps: Callable[[Any, DiffusionRequest], None]) -> Any:
+def start_scheduler(
+    scheduler: Any, request: DiffusionRequest, set_timesteps: Callable[[Any, DiffusionRequest], None]
+) -> Any:
     """A fresh scheduler before a request's first step.
 
     Raises:
         InvalidRequestError: it cannot make so many steps.
     """
-    made = fresh(scheduler)
+    made = unstepped_copy(scheduler)
     name = type(scheduler).__name__
     try:
         set_timesteps(made, request)
@@ -71,7 +73,9 @@ def is_flow(scheduler: Any) -> bool:
     return type(scheduler).__name__ in FLOW_CLASSES or scheduler.config.get("prediction_type") == "flow_prediction"
 
 
-def step(state: DiffusionState, predicted: torch.Tensor, latents: torch.Tensor) -> tuple[torch.Tensor, ...]:
+def advance_scheduler(
+    state: DiffusionState, predicted: torch.Tensor, latents: torch.Tensor
+) -> tuple[torch.Tensor, ...]:
     """The latents after a step, and what else the scheduler answers: of some, the clip that the prediction points to.
 
     Args:
@@ -87,14 +91,14 @@ def step(state: DiffusionState, predicted: torch.Tensor, latents: torch.Tensor) 
     return answer
 
 
-def clean_of(state: DiffusionState, predicted: torch.Tensor, latents: torch.Tensor) -> torch.Tensor | None:
+def predicted_clean(state: DiffusionState, predicted: torch.Tensor, latents: torch.Tensor) -> torch.Tensor | None:
     """The clip that a predicted flow points to: x - sigma * v (Lipman et al. 2022). None: it was no flow."""
     if not is_flow(state.scheduler):
         return None
     return latents - float(state.scheduler.sigmas[state.index]) * predicted
 
 
-def try_out(
+def check_scheduler(
     scheduler: Any,
     *,
     flow: bool,
@@ -119,7 +123,7 @@ def try_out(
             f"the pipeline's scheduler is a {name} for models that predict {found}, and this one predicts {wanted}: "
             f"put one that fits into scheduler/scheduler_config.json and model_index.json"
         )
-    trial = fresh(scheduler)
+    trial = unstepped_copy(scheduler)
     try:
         begin(trial, TRIAL)
         zeros = torch.zeros(1, 1, 1, 2, 2, device=trial.timesteps.device)

@@ -20,7 +20,7 @@ from tessera.errors import InvalidRequestError
 NEEDED = ("prompt", "height", "width", "num_frames", "num_inference_steps", "generator", "callback_on_step_end")
 
 
-def unsupported(pipe: Any) -> str | None:
+def unsupported_reason(pipe: Any) -> str | None:
     """Why a pipeline cannot be run here, or None when it can."""
     missing = [name for name in NEEDED if name not in _parameters(pipe)]
     return f"its call takes no {', '.join(missing)}" if missing else None
@@ -34,7 +34,7 @@ class PipelineModel:
         device: where it is.
     """
 
-    together = 1
+    max_requests = 1
 
     def __init__(self, pipe: Any, device: torch.device) -> None:
         self.pipe = pipe

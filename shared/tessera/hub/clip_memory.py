@@ -57,7 +57,7 @@ class Shapes:
 
 
 class ClipSize(Protocol):
-    """What the estimate reads of a request. `Clip` has it, and the engine's `DiffusionRequest`, which needs torch."""
+    """What the estimate reads of a request: `ClipShape` has it, and so has `DiffusionRequest`, which needs torch."""
 
     @property
     def width(self) -> int: ...
@@ -72,7 +72,7 @@ class ClipSize(Protocol):
 
 
 @dataclass(frozen=True)
-class Clip:
+class ClipShape:
     """The size of a clip that is only asked about."""
 
     width: int
@@ -99,7 +99,7 @@ def estimate(request: ClipSize, shapes: Shapes, *, in_tiles: bool = False) -> in
     return int(state + max(stepping, decoding))
 
 
-class MemoryRoom:
+class ClipMemoryBudget:
     """Bytes that clips under way may take together. Safe in several threads.
 
     Args:
@@ -120,7 +120,7 @@ class MemoryRoom:
         Raises:
             InvalidRequestError: says what would.
         """
-        need = self.need(request, shapes)
+        need = self.bytes_needed(request, shapes)
         if need > self.capacity:
             raise InvalidRequestError(self._too_large(request, shapes, need), param="size", code="too_large")
         return need
@@ -132,12 +132,12 @@ class MemoryRoom:
             return False
         return 0 < self.tile_above < pixels or estimate(request, shapes) > self.capacity
 
-    def need(self, request: ClipSize, shapes: Shapes) -> int:
+    def bytes_needed(self, request: ClipSize, shapes: Shapes) -> int:
         """Bytes of a clip, decoded as `in_tiles` says."""
         return estimate(request, shapes, in_tiles=self.in_tiles(request, shapes))
 
     @contextlib.contextmanager
-    def of(self, request: ClipSize, shapes: Shapes, look: Callable[[], None]) -> Iterator[None]:
+    def hold(self, request: ClipSize, shapes: Shapes, look: Callable[[], None]) -> Iterator[None]:
         """Hold the bytes of a request; waits until others have left enough.
 
         Args:
@@ -170,7 +170,7 @@ class MemoryRoom:
 
     def nearest(self, request: ClipSize, shapes: Shapes) -> tuple[int | None, tuple[int, int] | None]:
         """The most frames that fit at the request's size, and the largest size of its proportions at its frames."""
-        clip = Clip(request.width, request.height, request.frames, request.guidance_scale, request.step_cache)
+        clip = ClipShape(request.width, request.height, request.frames, request.guidance_scale, request.step_cache)
         lengths = shapes.lengths or shapes.frames_multiple
         counts = range((request.frames - 1) // lengths * lengths + 1, 0, -lengths)
         frames = next((n for n in counts if self._fits(replace(clip, frames=n), shapes)), None)
@@ -182,7 +182,7 @@ class MemoryRoom:
         return frames, None
 
     def _fits(self, request: ClipSize, shapes: Shapes) -> bool:
-        return self.need(request, shapes) <= self.capacity
+        return self.bytes_needed(request, shapes) <= self.capacity
 
     def _too_large(self, request: ClipSize, shapes: Shapes, need: int) -> str:
         frames, size = self.nearest(request, shapes)

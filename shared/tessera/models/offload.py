@@ -2,7 +2,7 @@
 
 The blocks of a transformer are prefetched one block ahead into one of two slots on the device, over a CUDA stream of
 their own, so that on a GPU the copy overlaps with the block that computes. Components that are used once per clip
-(`OnDemandModules`) are copied for a call and dropped after it. A weight that is not on the device is an empty tensor of
+(`OnDemandComponents`) are copied for a call and dropped after it. A weight that is not on the device is an empty tensor of
 that device: reading its device or dtype gives the right answer, and computing with it raises an error. Does not decide
 which modules stay on the device: `tessera.diffusion.loading.offload_plan` does.
 """
@@ -42,7 +42,7 @@ def tensors_of(module: nn.Module, *, buffers: bool = True) -> list[torch.Tensor]
     return list(found.values())
 
 
-class OnDemandModules:
+class OnDemandComponents:
     """Components that come for each of their calls, one of them at a time.
 
     Args:

@@ -20,7 +20,7 @@ from tessera.models.quantized import Int8Linear
 from tessera.settings.load import load as load_settings
 from tessera.settings.video import VideoSettings
 from tessera_kernels import dispatch
-from tessera_video.loading import computed_as, load_model
+from tessera_video.loading import computation_key, load_model
 
 CPU = Device(torch.device("cpu"), torch.float32, "cpu")
 SMALL = {"width": 16, "height": 16, "frames": 5, "steps": 2}
@@ -84,7 +84,7 @@ def test_a_pipeline_that_runs_whole_keeps_its_weights_and_says_so(
 def test_workers_that_compute_otherwise_share_no_checkpoints() -> None:
     ways = [VideoSettings(), VideoSettings(weights="fp8"), VideoSettings(attention="int8")]
     ways.append(VideoSettings(kernels="reference"))
-    assert len({computed_as(way) for way in ways}) == len(ways)
+    assert len({computation_key(way) for way in ways}) == len(ways)
 
 
 def test_an_unknown_scheme_is_refused_with_those_there_are() -> None:

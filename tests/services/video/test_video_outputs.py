@@ -22,7 +22,7 @@ from tessera.jobs.records import Lease
 from tessera.jobs.worker.runner import JobContext, JobStoppedError
 from tessera.wire.jobs import ImageInput, Job, VideoInput
 from tessera_video.files.containers import CONTAINERS
-from tessera_video.files.provenance import comment_of
+from tessera_video.files.provenance import provenance_comment
 from tessera_video.files.stills import image_file, spritesheet_jpeg, thumbnail_jpeg
 from tessera_video.images import ImagePipeline
 
@@ -65,7 +65,7 @@ def _clip(frames: int = 9, height: int = 48, width: int = 64) -> Frames:
 @pytest.mark.parametrize("output_format", ["mp4", "webm", "gif"])
 def test_every_frame_is_there_once_and_shown_for_its_time(output_format: Any, fps: int, tmp_path: Path) -> None:
     path = tmp_path / f"clip.{output_format}"
-    CONTAINERS[output_format].write(_clip(17), fps, path, comment_of(VIDEO, seed=VIDEO.seed))
+    CONTAINERS[output_format].write(_clip(17), fps, path, provenance_comment(VIDEO, seed=VIDEO.seed))
     with av.open(str(path)) as file:
         stream = file.streams.video[0]
         assert (stream.width, stream.height) == (64, 48)
@@ -87,7 +87,7 @@ def test_every_frame_is_there_once_and_shown_for_its_time(output_format: Any, fp
 @pytest.mark.parametrize("output_format", ["mp4", "webm", "gif"])
 def test_a_file_says_what_was_asked_for(output_format: Any, tmp_path: Path) -> None:
     path = tmp_path / f"clip.{output_format}"
-    CONTAINERS[output_format].write(_clip(), 8, path, comment_of(VIDEO, seed=VIDEO.seed))
+    CONTAINERS[output_format].write(_clip(), 8, path, provenance_comment(VIDEO, seed=VIDEO.seed))
     with av.open(str(path)) as file:
         known = {name.lower(): value for name, value in file.metadata.items()}
     said = json.loads(known["comment"])
@@ -158,7 +158,7 @@ def test_tiles_of_a_spritesheet_are_small() -> None:
 @pytest.mark.parametrize(("output_format", "compression"), [("png", None), ("jpeg", 90), ("jpeg", 10), ("webp", 90)])
 def test_an_image_file_says_what_was_asked_for(output_format: Any, compression: int | None) -> None:
     pixels = _clip(1)[0]
-    data = image_file(pixels, output_format, compression=compression, comment=comment_of(IMAGES, seed=8))
+    data = image_file(pixels, output_format, compression=compression, comment=provenance_comment(IMAGES, seed=8))
     image = Image.open(io.BytesIO(data))
     assert (image.format, image.size) == (output_format.upper(), (64, 48))
     assert json.loads(image.getexif()[0x010E]) == {
@@ -177,7 +177,7 @@ def test_an_image_file_says_what_was_asked_for(output_format: Any, compression: 
 class Painter:
     """Paints each image in a grey of its seed; images of one job meet at each step, so they have to run at once."""
 
-    together = 4
+    max_requests = 4
 
     def __init__(self, count: int) -> None:
         self.requests: list[DiffusionRequest] = []

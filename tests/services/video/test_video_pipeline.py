@@ -45,7 +45,7 @@ GIVEN = VideoInput(
 class Painter:
     """A model that paints a moving ramp, and remembers what it was asked for."""
 
-    together = 1
+    max_requests = 1
 
     def __init__(self) -> None:
         self.requests: list[DiffusionRequest] = []
@@ -134,7 +134,7 @@ def test_a_full_disk_while_encoding_is_told_as_one_and_leaves_nothing(tmp_path: 
 
 def test_a_device_that_fails_ends_the_worker_and_the_job_is_tried_elsewhere(tmp_path: Path) -> None:
     class Broken:
-        together = 1
+        max_requests = 1
 
         def generate(self, *_: Any) -> Frames:
             raise torch.AcceleratorError("CUDA error: an illegal memory access was encountered")

@@ -81,7 +81,7 @@ def test_a_preview_has_the_colour_of_the_frame_that_comes_of_it(tmp_path: Path) 
     assert isinstance(model, FamilyModel)
     seen: list[Any] = []
     asked = dataclasses.replace(request(steps=6, width=64), preview_steps=2, on_preview=seen.append)
-    batcher = StepBatcher(model, together=1)
+    batcher = StepBatcher(model, max_requests=1)
     frames = batcher.generate(asked, lambda *_: None)
     batcher.close()
     assert [picture.shape for picture in seen] == [(4, 8, 3)] * 2
@@ -119,7 +119,7 @@ def test_a_preview_is_a_jpeg_of_bounded_size(height: int, width: int) -> None:
 class Shower:
     """A model that shows one preview."""
 
-    together = 1
+    max_requests = 1
 
     def __init__(self, picture: Any) -> None:
         self.picture = picture

@@ -14,7 +14,7 @@ from tests.shared.api.test_videos import EITHER_CARD, TEXT_CARD, House, _create,
 from tests.shared.jobs.test_store import Given, Stores
 
 from tessera.errors import InvalidRequestError
-from tessera.hub.clip_memory import Clip, MemoryRoom, Shapes, estimate
+from tessera.hub.clip_memory import ClipMemoryBudget, ClipShape, Shapes, estimate
 from tessera.wire.jobs import VideoInput
 from tessera.wire.models import Card, ClipMemory
 
@@ -35,7 +35,7 @@ SHAPES = Shapes(
 class SmallHouse(House):
     """A model whose workers have just enough memory for nine frames of 64x64."""
 
-    capacity = estimate(Clip(width=64, height=64, frames=9, guidance_scale=5.0), SHAPES)
+    capacity = estimate(ClipShape(width=64, height=64, frames=9, guidance_scale=5.0), SHAPES)
 
     async def cards(self, name: str | None) -> Card:
         memory = ClipMemory(capacity=self.capacity, shapes=dataclasses.asdict(SHAPES))
@@ -164,11 +164,11 @@ def test_a_clip_that_no_worker_has_memory_for_is_no_job(redis_server: Any) -> No
 
 def test_services_and_workers_refuse_the_same() -> None:
     """The check of the service is the worker's own."""
-    clip = Clip(width=64, height=64, frames=9, guidance_scale=5.0)
+    clip = ClipShape(width=64, height=64, frames=9, guidance_scale=5.0)
     need = estimate(clip, SHAPES)
-    MemoryRoom(need).check(clip, SHAPES)
+    ClipMemoryBudget(need).check(clip, SHAPES)
     with pytest.raises(InvalidRequestError, match="GiB"):
-        MemoryRoom(need - 1).check(clip, SHAPES)
+        ClipMemoryBudget(need - 1).check(clip, SHAPES)
 
 
 def test_images_that_nobody_fetches_end_soon_after_their_job(house: House, redis_server: Any) -> None:

@@ -91,9 +91,9 @@ class Counter:
 class Callers:
     """Requests made in threads of their own."""
 
-    def __init__(self, model: Counter, together: int = 8) -> None:
+    def __init__(self, model: Counter, max_requests: int = 8) -> None:
         self.model = model
-        self.batcher = StepBatcher(model, together=together)
+        self.batcher = StepBatcher(model, max_requests=max_requests)
         self.ended: dict[str, Any] = {}
         self.threads: list[threading.Thread] = []
 
@@ -172,7 +172,7 @@ def test_nobody_is_passed_over_for_ever(callers: Callers) -> None:
 
 
 def test_no_more_than_so_many_are_under_way() -> None:
-    callers = Callers(Counter(), together=2)
+    callers = Callers(Counter(), max_requests=2)
     for name in "abcde":
         callers.ask(name)
     ended = callers.join()
@@ -284,7 +284,7 @@ def test_closing_ends_what_is_under_way_and_what_comes_after(callers: Callers) -
 
 
 def test_sixteen_clients_at_once_in_any_order_get_what_they_asked_for() -> None:
-    callers = Callers(Counter(), together=5)
+    callers = Callers(Counter(), max_requests=5)
     random = np.random.default_rng(0)
     wanted = {f"r{n}": (int(random.integers(1, 12)), int(random.choice([4, 8, 16]))) for n in range(16)}
     for name, (steps, width) in wanted.items():

@@ -27,7 +27,7 @@ from tessera.diffusion.parallel.context import check_divisible
 from tessera.diffusion.step_cache.policies import StepCache
 from tessera.errors import InvalidRequestError, ModelLoadError
 from tessera.settings.video import VideoSettings
-from tessera_video.loading import computed_as, load_model
+from tessera_video.loading import computation_key, load_model
 
 CPU = Device(torch.device("cpu"), torch.float32, "cpu")
 DEADLINE_S = 120
@@ -40,13 +40,13 @@ from tests.shared.diffusion.tiny_models import picture, request
 from tessera.settings.load import load
 from tessera.diffusion.loading.lora_files import load_adapters
 from tessera.hub.adapters import adapter_files
-from tessera_video.rank_worker import companions, device_of, share_passes
+from tessera_video.rank_worker import rank_workers, device_of, share_passes
 from tessera_video.loading import load_model
 
 torch.set_num_threads(1)
 directory, output, asked = Path(sys.argv[1]), Path(sys.argv[2]), json.loads(sys.argv[3])
 settings = load()
-with companions(settings.video.devices, lambda: sys.exit("lost")) as meeting:
+with rank_workers(settings.video.devices, lambda: sys.exit("lost")) as meeting:
     device = device_of(settings, 0)
     model = load_model(directory, device, settings.video)
     load_adapters(model, adapter_files(settings.video.adapters))
@@ -122,7 +122,7 @@ def test_settings_that_do_not_go_together_are_refused(tmp_path: Path) -> None:
     for given, named in (({"attention": "int8"}, "attention"), ({"step_cache": "first_block"}, "step_cache")):
         with pytest.raises(ModelLoadError, match=rf"`video\.{named}` is for one device"):
             load_model(tmp_path, CPU, VideoSettings(devices=2, **given))  # type: ignore[arg-type]
-    assert computed_as(VideoSettings(devices=2)) != computed_as(VideoSettings())
+    assert computation_key(VideoSettings(devices=2)) != computation_key(VideoSettings())
 
 
 def test_a_step_cache_is_refused_where_passes_are_shared(tmp_path: Path) -> None:
@@ -165,7 +165,7 @@ def test_a_worker_whose_device_is_lost_ends_at_once(tmp_path: Path, redis_server
 
 
 def children(pid: int) -> list[int]:
-    """The companions of a worker."""
+    """The rank workers of a worker."""
     found = []
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():

@@ -12,7 +12,7 @@ import torch
 from diffusers.models.autoencoders.autoencoder_kl_wan import WanRMS_norm
 from tests.shared.diffusion.tiny_models import cogvideox, hunyuan, ltx, wan
 
-from tessera.diffusion.loading.cpu import pack, quicken
+from tessera.diffusion.loading.cpu import pack, use_fast_operations
 from tessera.models.cpu_linear import PackedLinear, pack_linears
 from tessera.models.lora import Adapters, LowRank
 
@@ -22,7 +22,7 @@ from tessera.models.lora import Adapters, LowRank
 def test_clips_and_latents_are_those_of_diffusers(make: Callable[[], Any]) -> None:
     slow = make().vae
     fast = copy.deepcopy(slow)
-    assert quicken(fast) > 0
+    assert use_fast_operations(fast) > 0
     torch.manual_seed(0)
     clip = torch.rand(1, 3, 9, 32, 32) * 2 - 1
     wanted = slow.encode(clip).latent_dist.mode()
@@ -34,18 +34,18 @@ def test_clips_and_latents_are_those_of_diffusers(make: Callable[[], Any]) -> No
     assert not torch.equal(found, wanted), "the fast ways were taken"
 
 
-def test_modules_are_quickened_once() -> None:
+def test_modules_get_the_fast_operations_once() -> None:
     vae = wan().vae
     kinds = (torch.nn.Conv2d, torch.nn.Conv3d, WanRMS_norm)
-    assert quicken(vae) == sum(isinstance(module, kinds) for module in vae.modules())
-    assert quicken(vae) == 0
+    assert use_fast_operations(vae) == sum(isinstance(module, kinds) for module in vae.modules())
+    assert use_fast_operations(vae) == 0
 
 
 @torch.inference_mode()
 def test_other_precisions_are_computed_as_before() -> None:
     slow = wan().vae.to(torch.bfloat16)
     fast = copy.deepcopy(slow)
-    quicken(fast)
+    use_fast_operations(fast)
     latents = torch.randn(1, slow.config.z_dim, 2, 4, 4).to(torch.bfloat16)
     assert torch.equal(slow.decode(latents)[0], fast.decode(latents)[0])
 
@@ -54,7 +54,7 @@ def test_other_precisions_are_computed_as_before() -> None:
 def test_a_pixel_of_zeros_stays_zeros_and_what_is_not_finite_stays_where_it_is() -> None:
     norm = WanRMS_norm(4, images=False)
     parts = torch.nn.ModuleList([norm, diffusers.AutoencoderKLWan(base_dim=4, z_dim=4).decoder.conv_in])
-    quicken(parts)
+    use_fast_operations(parts)
     x = torch.ones(1, 4, 1, 2, 2)
     x[:, :, 0, 0, 0], x[0, 1, 0, 1, 1] = 0, torch.nan
     found = norm(x)

@@ -284,7 +284,7 @@ def test_every_step_is_reported_and_raising_there_stops_the_work(wan: WanModel) 
     class EnoughError(Exception):
         pass
 
-    batcher = StepBatcher(wan, together=2)
+    batcher = StepBatcher(wan, max_requests=2)
     seen: list[tuple[int, int]] = []
     frames = batcher.generate(_request(), lambda done, total, _: seen.append((done, total)))
     assert seen == [(0, 4), (1, 4), (2, 4), (3, 4), (4, 4)]
@@ -319,7 +319,7 @@ def test_a_clip_resumed_from_any_step_is_the_same_to_the_bit(scheduler: str) -> 
         parts["scheduler"] = diffusers.DPMSolverMultistepScheduler(
             prediction_type="flow_prediction", use_flow_sigmas=True, flow_shift=3.0
         )
-    batcher = StepBatcher(WanModel(diffusers.WanPipeline(**parts), CPU.place), together=1)
+    batcher = StepBatcher(WanModel(diffusers.WanPipeline(**parts), CPU.place), max_requests=1)
     kept: dict[int, bytes] = {}
 
     def keep(done: int, _: int, freeze: Any) -> None:
@@ -338,7 +338,7 @@ def test_a_clip_resumed_from_any_step_is_the_same_to_the_bit(scheduler: str) -> 
 
 def test_a_resumed_clip_of_a_first_frame_is_the_same_to_the_bit() -> None:
     pipe = diffusers.WanImageToVideoPipeline(**_wan_parts(), expand_timesteps=True)
-    batcher = StepBatcher(WanModel(pipe, CPU.place), together=1)
+    batcher = StepBatcher(WanModel(pipe, CPU.place), max_requests=1)
     request = _request(image=Image.fromarray(np.random.default_rng(0).integers(0, 255, (32, 32, 3), dtype=np.uint8)))
     kept: dict[int, bytes] = {}
 
@@ -369,7 +369,7 @@ def test_a_damaged_checkpoint_is_refused_and_says_why(wan: WanModel, damage: str
 
 
 def test_requests_in_threads_share_steps_and_equal_those_alone(wan: WanModel) -> None:
-    batcher = StepBatcher(wan, together=4)
+    batcher = StepBatcher(wan, max_requests=4)
     batcher.costs.best = lambda _, most: most  # whether it pays is not asked here
     asked = [_request(seed=seed, prompt=f"a cat {seed}", steps=4 + seed % 2) for seed in range(4)]
     all_here = threading.Barrier(4, timeout=60)

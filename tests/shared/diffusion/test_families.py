@@ -110,7 +110,7 @@ def test_requests_at_different_steps_share_passes_and_equal_diffusers(model: Fam
 
 
 def test_a_clip_resumed_from_any_step_is_the_same_to_the_bit(model: FamilyModel) -> None:
-    batcher = StepBatcher(model, together=1)
+    batcher = StepBatcher(model, max_requests=1)
     kept: dict[int, bytes] = {}
 
     def keep(done: int, _: int, freeze: Any) -> None:
@@ -135,7 +135,7 @@ def test_each_step_is_told_and_raising_there_ends_the_work(model: FamilyModel) -
         if done == 2:
             raise EnoughError
 
-    batcher = StepBatcher(model, together=1)
+    batcher = StepBatcher(model, max_requests=1)
     with pytest.raises(EnoughError):
         batcher.generate(asked(model), stop)
     batcher.close()

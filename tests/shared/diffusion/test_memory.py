@@ -21,7 +21,7 @@ from tessera.diffusion.families.registry import family_of
 from tessera.diffusion.request import DiffusionRequest
 from tessera.diffusion.step_cache.policies import StepCache
 from tessera.errors import InvalidRequestError
-from tessera.hub.clip_memory import MemoryRoom, Shapes, estimate
+from tessera.hub.clip_memory import ClipMemoryBudget, Shapes, estimate
 
 DEADLINE_S = 60.0
 WAN_14B = Shapes(
@@ -71,10 +71,10 @@ def test_every_family_has_an_estimate(name: str) -> None:
 @pytest.mark.parametrize("gib", [0.3, 1, 3, 6])
 def test_a_clip_that_never_fits_is_refused_with_the_nearest_that_do(gib: float) -> None:
     capacity = int(gib * GIB)
-    frames, size = MemoryRoom(capacity).nearest(LARGE, WAN_14B)
+    frames, size = ClipMemoryBudget(capacity).nearest(LARGE, WAN_14B)
     with (
         pytest.raises(InvalidRequestError) as refused,
-        MemoryRoom(capacity).of(LARGE, WAN_14B, lambda: None),
+        ClipMemoryBudget(capacity).hold(LARGE, WAN_14B, lambda: None),
     ):
         pass
     assert (refused.value.own_code, refused.value.retryable) == ("too_large", False)
@@ -92,15 +92,15 @@ def test_a_clip_that_never_fits_is_refused_with_the_nearest_that_do(gib: float) 
 
 def test_a_clip_waits_until_others_have_left_its_room_and_none_slips_in_before_it() -> None:
     small = dataclasses.replace(LARGE, frames=21)
-    room = MemoryRoom(estimate(LARGE, WAN_14B))
+    room = ClipMemoryBudget(estimate(LARGE, WAN_14B))
     order: list[str] = []
 
     def hold(name: str, asked: DiffusionRequest) -> None:
-        with room.of(asked, WAN_14B, lambda: None):
+        with room.hold(asked, WAN_14B, lambda: None):
             order.append(name)
 
     with ThreadPoolExecutor(2) as threads:
-        with room.of(small, WAN_14B, lambda: None):
+        with room.hold(small, WAN_14B, lambda: None):
             large = threads.submit(hold, "large", LARGE)
             while len(room._line) != 1:
                 pass
@@ -121,8 +121,8 @@ def test_who_is_stopped_while_it_waits_leaves_the_line() -> None:
     def stop() -> None:
         raise StopError
 
-    room = MemoryRoom(estimate(LARGE, WAN_14B))
-    with room.of(LARGE, WAN_14B, lambda: None), pytest.raises(StopError), room.of(LARGE, WAN_14B, stop):
+    room = ClipMemoryBudget(estimate(LARGE, WAN_14B))
+    with room.hold(LARGE, WAN_14B, lambda: None), pytest.raises(StopError), room.hold(LARGE, WAN_14B, stop):
         pass
     assert (room._taken, room._line) == (0, [])
 
@@ -141,7 +141,7 @@ def test_too_little_memory_ends_one_clip_and_no_other(where: str) -> None:
         return real(given)
 
     setattr(model, where, full)
-    batcher = StepBatcher(model, together=2, memory=MemoryRoom(GIB))
+    batcher = StepBatcher(model, max_requests=2, memory=ClipMemoryBudget(GIB))
     batcher.costs.best = lambda _, most: most  # type: ignore[method-assign]
 
     def both(done: int, *_: object) -> None:

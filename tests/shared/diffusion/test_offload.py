@@ -19,19 +19,19 @@ from tests.shared.diffusion.tiny_models import FAMILY_KINDS, mochi, picture, req
 from tessera.device.hardware import Device
 from tessera.diffusion.families.base import FamilyModel
 from tessera.diffusion.loading import pipeline as diffusion
-from tessera.diffusion.loading.offload_plan import Offload, Weights, decide, weights_of
-from tessera.diffusion.loading.pipeline import AS_STORED, Offloading, load
+from tessera.diffusion.loading.offload_plan import OffloadMode, WeightBytes, measure_weights, plan_offload
+from tessera.diffusion.loading.pipeline import AS_STORED, OffloadOptions, load
 from tessera.diffusion.loading.transformers import TransformerOptions
 from tessera.diffusion.step_cache.policies import StepCache
 from tessera.errors import ModelLoadError
 from tessera.models.cpu_linear import PackedLinear
-from tessera.models.offload import DEVICE_SLOTS, OnDemandModules, StreamedBlocks, tensors_of
+from tessera.models.offload import DEVICE_SLOTS, OnDemandComponents, StreamedBlocks, tensors_of
 from tessera.settings.video import VideoSettings
 from tessera_video.loading import load_model
 
 CPU = Device(torch.device("cpu"), torch.float32, "cpu")
 PLENTY = 1 << 40
-BLOCKS = Offloading("blocks", PLENTY)
+BLOCKS = OffloadOptions("blocks", PLENTY)
 
 KINDS: dict[str, Callable[[], Any]] = {
     "Wan": wan,
@@ -84,11 +84,11 @@ def here(model: FamilyModel) -> list[bool]:
 
 # what is decided
 
-GIVEN = Weights({"text_encoder": 50, "vae": 10}, {"transformer": 5}, {"transformer": (20, 20, 20, 20)})
+GIVEN = WeightBytes({"text_encoder": 50, "vae": 10}, {"transformer": 5}, {"transformer": (20, 20, 20, 20)})
 
 
 @pytest.mark.parametrize(
-    ("room", "how", "visiting", "streamed", "taken"),
+    ("room", "how", "on_demand", "streamed", "taken"),
     [
         (145, "auto", 0, 0, 145),
         (144, "auto", 2, 0, 5 + 80 + 50),
@@ -102,15 +102,15 @@ GIVEN = Weights({"text_encoder": 50, "vae": 10}, {"transformer": 5}, {"transform
         (1000, "blocks", 2, 4, 95),
     ],
 )
-def test_as_little_comes_as_must(room: int, how: Offload, visiting: int, streamed: int, taken: int) -> None:
-    plan = decide(GIVEN, room, how)
-    assert (len(plan.visiting), plan.streamed.get("transformer", 0), plan.device_bytes) == (visiting, streamed, taken)
-    assert plan.host_bytes == (60 if visiting else 0) + 20 * streamed
+def test_as_little_comes_as_must(room: int, how: OffloadMode, on_demand: int, streamed: int, taken: int) -> None:
+    plan = plan_offload(GIVEN, room, how)
+    assert (len(plan.on_demand), plan.streamed.get("transformer", 0), plan.device_bytes) == (on_demand, streamed, taken)
+    assert plan.host_bytes == (60 if on_demand else 0) + 20 * streamed
 
 
 def test_what_never_fits_is_refused_with_what_helps() -> None:
     with pytest.raises(ModelLoadError, match=r"one by one; there is room for 0\.0 GiB.*video\.weights"):
-        decide(GIVEN, 94)
+        plan_offload(GIVEN, 94)
 
 
 @given(
@@ -120,20 +120,20 @@ def test_what_never_fits_is_refused_with_what_helps() -> None:
 )
 def test_a_plan_fits_and_no_smaller_one_does(components: list[int], blocks: list[list[int]], room: int) -> None:
     names = [f"transformer{number}" for number in range(len(blocks))]
-    weights = Weights(
+    weights = WeightBytes(
         {f"c{number}": size for number, size in enumerate(components)},
         dict.fromkeys(names, 1),
         {name: tuple(sizes) for name, sizes in zip(names, blocks, strict=True)},
     )
-    visiting = len(blocks) + max(components, default=0)
+    on_demand = len(blocks) + max(components, default=0)
 
     def taken(counts: tuple[int, ...]) -> int:
         stay = [size for count, sizes in zip(counts, blocks, strict=True) for size in sizes[: len(sizes) - count]]
         come = [size for count, sizes in zip(counts, blocks, strict=True) for size in sizes[len(sizes) - count :]]
-        return visiting + sum(stay) + DEVICE_SLOTS * max(come, default=0)
+        return on_demand + sum(stay) + DEVICE_SLOTS * max(come, default=0)
 
     try:
-        plan = decide(weights, room)
+        plan = plan_offload(weights, room)
     except ModelLoadError:
         assert taken(tuple(map(len, blocks))) > room < weights.total
         return
@@ -154,7 +154,7 @@ def test_headers_tell_what_a_pipeline_takes(directories: Callable[[str], Path], 
     directory = directories(kind)
     model = load(directory, CPU)
     assert isinstance(model, FamilyModel)
-    weights = weights_of(directory, model.block_list, itemsize=4, scheme="stored")
+    weights = measure_weights(directory, model.block_list, itemsize=4, scheme="stored")
     components = {name: part for name, part in model.pipe.components.items() if isinstance(part, torch.nn.Module)}
     taken = {
         name: sum(one.nbytes for one in part.parameters())
@@ -192,10 +192,10 @@ def test_some_blocks_stay(directories: Callable[[str], Path], caplog: pytest.Log
     directory = directories("Wan")
     stays = load(directory, CPU)
     assert isinstance(stays, FamilyModel)
-    weights = weights_of(directory, "blocks", itemsize=4, scheme="stored")
-    plan = decide(weights, PLENTY, "encoders")
+    weights = measure_weights(directory, "blocks", itemsize=4, scheme="stored")
+    plan = plan_offload(weights, PLENTY, "encoders")
     with caplog.at_level(logging.INFO):
-        comes = load(directory, CPU, AS_STORED, Offloading("auto", plan.device_bytes))
+        comes = load(directory, CPU, AS_STORED, OffloadOptions("auto", plan.device_bytes))
     assert isinstance(comes, FamilyModel)
     assert all(here(comes))
     assert "text_encoder, vae come when they are used" in caplog.text
@@ -237,7 +237,7 @@ def test_the_next_block_comes_while_one_computes(directories: Callable[[str], Pa
 
 
 def test_a_block_that_fails_leaves_nothing_behind(directories: Callable[[str], Path]) -> None:
-    stays, comes = (load(directories("Wan"), CPU, AS_STORED, way) for way in (Offloading(), BLOCKS))
+    stays, comes = (load(directories("Wan"), CPU, AS_STORED, way) for way in (OffloadOptions(), BLOCKS))
     assert isinstance(comes, FamilyModel)
     expected = clip(stays)
     broken = blocks_of(comes)[1].register_forward_hook(lambda *_: (_ for _ in ()).throw(torch.OutOfMemoryError("no")))
@@ -250,17 +250,17 @@ def test_a_block_that_fails_leaves_nothing_behind(directories: Callable[[str], P
 
 def test_step_caches_skip_blocks_that_come(directories: Callable[[str], Path]) -> None:
     given: dict[str, Any] = {"steps": 8, "step_cache": StepCache("first_block", 0.5)}
-    stays, comes = (load(directories("Wan"), CPU, AS_STORED, way) for way in (Offloading(), BLOCKS))
+    stays, comes = (load(directories("Wan"), CPU, AS_STORED, way) for way in (OffloadOptions(), BLOCKS))
     assert np.array_equal(clip(comes, **given), clip(stays, **given))
 
 
-def test_a_visitor_is_empty_when_it_is_away_and_says_where_it_would_be() -> None:
+def test_a_component_on_demand_is_empty_while_away_and_says_where_it_would_be() -> None:
     layer, place = torch.nn.Linear(3, 3), torch.device("cpu")
     layer.register_buffer("mean", torch.ones(3))
     x = torch.ones(1, 3)
     expected = layer(x)
-    visitors = OnDemandModules(place)
-    visitors.add(layer, ("forward",))
+    on_demand = OnDemandComponents(place)
+    on_demand.add(layer, ("forward",))
     assert (layer.weight.numel(), layer.weight.device, layer.weight.dtype) == (0, place, torch.float32)
     assert layer.mean.tolist() == [1, 1, 1]
     with torch.inference_mode():
@@ -293,17 +293,17 @@ def test_a_host_without_memory_is_told_before_anything_is_read(
 def test_diffusers_own_loop_brings_weights_to_gpus_alone(tmp_path: Path) -> None:
     mochi().save_pretrained(str(tmp_path))
     with pytest.raises(ModelLoadError, match="GPUs alone"):
-        load(tmp_path, CPU, AS_STORED, Offloading("encoders", PLENTY))
+        load(tmp_path, CPU, AS_STORED, OffloadOptions("encoders", PLENTY))
 
 
 def test_what_is_not_read_does_not_count(directories: Callable[[str], Path], tmp_path: Path) -> None:
     shutil.copytree(directories("Wan"), tmp_path, dirs_exist_ok=True)
     given: dict[str, Any] = {"itemsize": 4, "scheme": "stored"}
-    expected = weights_of(tmp_path, "blocks", **given)
+    expected = measure_weights(tmp_path, "blocks", **given)
     stored = tmp_path / "vae" / "diffusion_pytorch_model.safetensors"
     shutil.copy(stored, stored.with_name("diffusion_pytorch_model.fp16.safetensors"))
-    assert weights_of(tmp_path, "blocks", **given) == expected, "a variant is beside what is read"
-    passes = weights_of(tmp_path, "blocks", missing={"text_encoder": None}, **given)
+    assert measure_weights(tmp_path, "blocks", **given) == expected, "a variant is beside what is read"
+    passes = measure_weights(tmp_path, "blocks", missing={"text_encoder": None}, **given)
     assert expected.total - passes.total == expected.components["text_encoder"]
 
 

@@ -99,7 +99,7 @@ def test_a_few_steps_of_any_flow_scheduler_equal_diffusers_and_resume_to_the_bit
     model = of(with_scheduler(wan(), OF_FLOWS[name]()))
     wanted = request(steps=3, frames=5)
     assert np.abs(ours(model, wanted) - theirs(model.pipe, wanted)).max() < MOST_DIFFERENCE
-    batcher = StepBatcher(model, together=1)
+    batcher = StepBatcher(model, max_requests=1)
     kept: list[bytes] = []
     whole = batcher.generate(wanted, lambda *step: kept.append(step[2]().encode("this")))
     again = batcher.generate(wanted, lambda *_: None, Resume(kept[2], "this"))
@@ -213,7 +213,7 @@ def test_requests_with_other_scales_share_a_pass_and_an_expert_with_scale_1_has_
 def test_a_clip_with_two_scales_goes_through_the_batcher_to_its_last_step() -> None:
     model = of(wan(**TWO_EXPERTS))
     wanted = request(frames=5, guidance_scale_2=2.0)
-    batcher = StepBatcher(model, together=1)
+    batcher = StepBatcher(model, max_requests=1)
     frames = batcher.generate(wanted, lambda *_: None)
     batcher.close()
     assert np.abs(frames - (ours(model, wanted) * 255).round()).max() <= 1

@@ -175,7 +175,7 @@ def test_who_shares_a_pass_changes_nothing_for_a_cached_request(model: FamilyMod
 
 @pytest.mark.parametrize("cache", CACHES, ids=lambda cache: cache.kind)
 def test_a_cached_clip_resumed_from_any_step_is_the_same_to_the_bit(model: FamilyModel, cache: StepCache) -> None:
-    batcher = StepBatcher(model, together=1)
+    batcher = StepBatcher(model, max_requests=1)
     kept: list[bytes] = []
     wanted = asked(cache)
     whole = batcher.generate(wanted, lambda *step: kept.append(step[2]().encode("this")))
@@ -209,7 +209,7 @@ def test_a_step_made_again_after_a_fault_skips_as_if_there_had_been_none(model: 
         real(states)
 
     model.step = once  # type: ignore[method-assign]
-    batcher = StepBatcher(model, together=2)
+    batcher = StepBatcher(model, max_requests=2)
     batcher.costs.best = lambda _, most: most  # type: ignore[method-assign]
     with ThreadPoolExecutor(2) as threads:
         clips = list(threads.map(lambda _: batcher.generate(wanted, lambda *_: None), range(2)))

@@ -21,7 +21,7 @@ from tessera.diffusion.request import DiffusionRequest
 from tessera.diffusion.tiles import tile_pixels
 from tessera.diffusion.whole_pipeline import PipelineModel
 from tessera.errors import InvalidRequestError
-from tessera.hub.clip_memory import GIB, MemoryRoom, estimate
+from tessera.hub.clip_memory import GIB, ClipMemoryBudget, estimate
 
 CPU = torch.device("cpu")
 DEADLINE_S = 120.0
@@ -88,7 +88,7 @@ def test_a_clip_decoded_in_tiles_equals_diffusers_with_tiling(make: Callable[[],
     wanted = request(width=64, height=64, frames=5, steps=2, guidance_scale=1.0)
     whole = ours(model, wanted)
     assert np.abs(whole - theirs(pipe, wanted)).max() < MOST_DIFFERENCE
-    room = MemoryRoom(GIB, tile_above=48 * 40)
+    room = ClipMemoryBudget(GIB, tile_above=48 * 40)
     model.decodes_in_tiles = lambda asked: room.in_tiles(asked, model.shapes)
     pipe.vae.enable_tiling()
     tiled = ours(model, wanted)
@@ -107,12 +107,15 @@ def test_clips_are_decoded_in_tiles_where_they_would_not_fit_otherwise_and_only_
     shapes = dataclasses.replace(shapes, decoder_width=96)
     whole, tiled = estimate(large, shapes), estimate(large, shapes, in_tiles=True)
     assert tiled < whole / 2
-    plenty, scarce = MemoryRoom(whole), MemoryRoom(whole - 1)
-    assert (plenty.in_tiles(large, shapes), plenty.need(large, shapes)) == (False, whole)
-    assert (scarce.in_tiles(large, shapes), scarce.need(large, shapes)) == (True, tiled)
-    with scarce.of(large, shapes, lambda: None):
+    plenty, scarce = ClipMemoryBudget(whole), ClipMemoryBudget(whole - 1)
+    assert (plenty.in_tiles(large, shapes), plenty.bytes_needed(large, shapes)) == (False, whole)
+    assert (scarce.in_tiles(large, shapes), scarce.bytes_needed(large, shapes)) == (True, tiled)
+    with scarce.hold(large, shapes, lambda: None):
         assert scarce._taken == tiled
-    with pytest.raises(InvalidRequestError, match="at most"), MemoryRoom(tiled - 1).of(large, shapes, lambda: None):
+    with (
+        pytest.raises(InvalidRequestError, match="at most"),
+        ClipMemoryBudget(tiled - 1).hold(large, shapes, lambda: None),
+    ):
         pass
     assert not scarce.in_tiles(large, dataclasses.replace(shapes, tile_pixels=0))
 
@@ -152,10 +155,10 @@ def test_a_pipeline_that_steps_itself_decodes_in_tiles_too() -> None:
 
 def test_one_clip_is_decoded_at_a_time_while_others_go_on_stepping() -> None:
     model = of(wan())
-    batcher = StepBatcher(model, together=3)
+    batcher = StepBatcher(model, max_requests=3)
     inside, most, decoded = [0], [0], threading.Lock()
     first_decodes, others_are_done = threading.Event(), threading.Event()
-    real = model._paint
+    real = model._decode_latents
 
     def paint(latents: torch.Tensor) -> torch.Tensor:
         with decoded:
@@ -168,7 +171,7 @@ def test_one_clip_is_decoded_at_a_time_while_others_go_on_stepping() -> None:
             inside[0] -= 1
         return video
 
-    model._paint = paint  # type: ignore[method-assign]
+    model._decode_latents = paint  # type: ignore[method-assign]
     left = {"second", "third"}
 
     def on_step(name: str) -> Callable[..., None]:
@@ -187,7 +190,7 @@ def test_one_clip_is_decoded_at_a_time_while_others_go_on_stepping() -> None:
         clips = [threads.submit(batcher.generate, each, on_step(each.id)) for each in asked]
         made = [clip.result(DEADLINE_S) for clip in clips]
     batcher.close()
-    model._paint = real  # type: ignore[method-assign]
+    model._decode_latents = real  # type: ignore[method-assign]
     assert most == [1]
     for each, clip in zip(asked, made, strict=True):
         assert np.abs(clip - (ours(model, each) * 255).round()).max() <= 1

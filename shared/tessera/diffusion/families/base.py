@@ -23,8 +23,8 @@ import torch
 from tessera.diffusion.checks import check_request
 from tessera.diffusion.preview import LatentColours
 from tessera.diffusion.prompt_cache import PromptCache
-from tessera.diffusion.request import DiffusionRequest, DiffusionState, Picture, Prompt
-from tessera.diffusion.schedulers import begun, clean_of, step, try_out
+from tessera.diffusion.request import DiffusionRequest, DiffusionState, EncodedPrompt, Picture
+from tessera.diffusion.schedulers import advance_scheduler, check_scheduler, predicted_clean, start_scheduler
 from tessera.diffusion.step_cache.blocks import CachedRow, SkippingBlocks
 from tessera.diffusion.step_cache.policies import PREFIX, RowMemory, StepCalibration, policy_of
 from tessera.diffusion.tiles import decoding
@@ -35,11 +35,11 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Row:
+class PassRow:
     """One row of a forward pass: a request, with its prompt or its negative one."""
 
     state: DiffusionState
-    prompt: Prompt
+    prompt: EncodedPrompt
     half: Literal["prompt", "negative"] = "prompt"
 
     @property
@@ -49,7 +49,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Beginning:
+class PreparedRequest:
     """What a family prepares of a request."""
 
     latents_BCTHW: torch.Tensor
@@ -92,7 +92,7 @@ class FamilyModel(ABC):
         self._vae = threading.Lock()
         # A tokenizer sets its padding while it works.
         self._encoding = threading.Lock()
-        try_out(pipe.scheduler, flow=self.flow, begin=self._set_timesteps, advance=self._advance)
+        check_scheduler(pipe.scheduler, flow=self.flow, begin=self._set_timesteps, advance=self._advance)
 
     # what a family says of itself
 
@@ -102,23 +102,23 @@ class FamilyModel(ABC):
         """Whether it starts from a first frame: "none", "optional" or "required"."""
 
     @abstractmethod
-    def _begin(self, request: DiffusionRequest, generator: torch.Generator) -> Beginning:
+    def _prepare(self, request: DiffusionRequest, generator: torch.Generator) -> PreparedRequest:
         """The first noise, and what else the model reads, drawn and encoded in Diffusers' order."""
 
     @abstractmethod
-    def _encode_text(self, text: str) -> Prompt:
+    def _encode_text(self, text: str) -> EncodedPrompt:
         """As the pipeline does, in the model's dtype."""
 
     @abstractmethod
-    def _forward(self, rows: Sequence[Row]) -> torch.Tensor:
+    def _forward(self, rows: Sequence[PassRow]) -> torch.Tensor:
         """[N, C, T, H, W]: what the model predicts, from one forward pass over rows of equal shapes."""
 
     @abstractmethod
-    def _paint(self, latents_BCTHW: torch.Tensor) -> torch.Tensor:
+    def _decode_latents(self, latents_BCTHW: torch.Tensor) -> torch.Tensor:
         """The decoder: [1, 3, frames, height, width] in -1..1, of normalized latents."""
 
     @abstractmethod
-    def _read(self, video_BCTHW: torch.Tensor) -> torch.Tensor:
+    def _encode_clip(self, video_BCTHW: torch.Tensor) -> torch.Tensor:
         """The encoder: normalized latents of a clip in -1..1."""
 
     @property
@@ -131,7 +131,7 @@ class FamilyModel(ABC):
     def latent_channels(self) -> int:
         """C."""
 
-    def _shown(self, state: DiffusionState, latents_BCTHW: torch.Tensor) -> torch.Tensor:  # noqa: ARG002
+    def _latents_to_show(self, state: DiffusionState, latents_BCTHW: torch.Tensor) -> torch.Tensor:  # noqa: ARG002
         """Which latents of a request are painted."""
         return latents_BCTHW
 
@@ -161,8 +161,8 @@ class FamilyModel(ABC):
 
     def _advance(self, state: DiffusionState, predicted_BCTHW: torch.Tensor) -> None:
         """The latents after a step; `index` is counted elsewhere."""
-        state.clean_BCTHW = clean_of(state, predicted_BCTHW, state.latents_BCTHW)
-        state.latents_BCTHW = step(state, predicted_BCTHW, state.latents_BCTHW)[0]
+        state.clean_BCTHW = predicted_clean(state, predicted_BCTHW, state.latents_BCTHW)
+        state.latents_BCTHW = advance_scheduler(state, predicted_BCTHW, state.latents_BCTHW)[0]
 
     # what all share
 
@@ -171,7 +171,7 @@ class FamilyModel(ABC):
         """Encode the prompts (or take them from the cache) and draw the first noise.
 
         Raises:
-            InvalidRequestError: the model cannot make this; see `check_request` and `begun`.
+            InvalidRequestError: the model cannot make this; see `check_request` and `start_scheduler`.
         """
         check_request(
             request,
@@ -181,18 +181,18 @@ class FamilyModel(ABC):
             calibrated=self.step_calibration is not None,
             shared_by=self.shared_by,
         )
-        scheduler = begun(self.pipe.scheduler, request, self._set_timesteps)
+        scheduler = start_scheduler(self.pipe.scheduler, request, self._set_timesteps)
         # On the CPU, so that a seed means the same noise on every device.
         generator = torch.Generator("cpu").manual_seed(request.seed)
-        beginning = self._begin(request, generator)
+        prepared = self._prepare(request, generator)
         return DiffusionState(
             request=request,
             generator=generator,
             timesteps=scheduler.timesteps,
             prompt=self._encode(request.prompt),
             negative=self._encode(request.negative_prompt) if request.guidance_scale > 1.0 else None,
-            inputs=beginning.inputs,
-            latents_BCTHW=beginning.latents_BCTHW,
+            inputs=prepared.inputs,
+            latents_BCTHW=prepared.latents_BCTHW,
             scheduler=scheduler,
         )
 
@@ -213,7 +213,7 @@ class FamilyModel(ABC):
         """The clip of a finished request: float32 [frames, height, width, 3] in 0..1. One at a time."""
         assert state.done
         with self._vae, decoding(self.pipe.vae, in_tiles=self.decodes_in_tiles(state.request)):
-            video = self._paint(self._shown(state, state.latents_BCTHW))
+            video = self._decode_latents(self._latents_to_show(state, state.latents_BCTHW))
         clip: npt.NDArray[np.float32] = self.pipe.video_processor.postprocess_video(video, output_type="np")[0]
         # A VAE whose latent frames come in pairs may make more than asked for.
         return clip[: state.request.frames]
@@ -223,13 +223,15 @@ class FamilyModel(ABC):
         """Learn what latents look like, from the VAE: before the first preview, which waits for it otherwise."""
         if self._colours is None:
             with self._vae:
-                self._colours = LatentColours.fit(self._paint, self._read, self.latent_channels, self.device)
+                self._colours = LatentColours.fit(
+                    self._decode_latents, self._encode_clip, self.latent_channels, self.device
+                )
         return self._colours
 
     @torch.inference_mode()
     def preview(self, state: DiffusionState) -> Picture:
         """A frame from the middle of the clip as the last step took it to be, a pixel for each latent."""
-        latents = self._shown(state, state.latents_BCTHW if state.clean_BCTHW is None else state.clean_BCTHW)
+        latents = self._latents_to_show(state, state.latents_BCTHW if state.clean_BCTHW is None else state.clean_BCTHW)
         return self.fit_colours().paint(latents[0, :, latents.shape[2] // 2])
 
     def shape(self, state: DiffusionState) -> tuple[object, ...]:
@@ -250,10 +252,10 @@ class FamilyModel(ABC):
         """What is predicted for each request, guided, from one forward pass over all rows."""
         rows = []
         for state in batch:
-            rows.append(Row(state, state.prompt))
+            rows.append(PassRow(state, state.prompt))
             negative = self._negative(state)
             if negative is not None:
-                rows.append(Row(state, negative, "negative"))
+                rows.append(PassRow(state, negative, "negative"))
         expert = self.expert(batch[0])
         cached = [self._cached(row, expert) for row in rows]
         with self.adapters.running(batch[0].request.adapters), self.blocks[id(expert)].running(cached):
@@ -267,11 +269,11 @@ class FamilyModel(ABC):
             guided.append(noise)
         return guided
 
-    def _negative(self, state: DiffusionState) -> Prompt | None:
+    def _negative(self, state: DiffusionState) -> EncodedPrompt | None:
         """What the next step is guided away from, where it is guided."""
         return None if self._guidance(state) == 1.0 else state.negative
 
-    def _cached(self, row: Row, expert: Any) -> CachedRow | None:
+    def _cached(self, row: PassRow, expert: Any) -> CachedRow | None:
         """With the step cache that the row's request asks for."""
         state = row.state
         if state.request.step_cache is None:
@@ -294,7 +296,7 @@ class FamilyModel(ABC):
         setattr(expert, self.block_list, torch.nn.ModuleList([one]))
         return one
 
-    def _encode(self, text: str) -> Prompt:
+    def _encode(self, text: str) -> EncodedPrompt:
         known = self.prompts.get(text)
         if known is None:
             with self._encoding:
@@ -308,11 +310,11 @@ class FamilyModel(ABC):
         return known
 
 
-def parts_of(rows: Sequence[Row], index: int) -> torch.Tensor:
+def stack_prompts(rows: Sequence[PassRow], index: int) -> torch.Tensor:
     """One tensor of all rows' prompts, [N, …]."""
     return torch.cat([row.prompt[index] for row in rows])
 
 
-def inputs_of(rows: Sequence[Row], name: str) -> torch.Tensor:
+def stack_inputs(rows: Sequence[PassRow], name: str) -> torch.Tensor:
     """An input of all rows, [N, …]."""
     return torch.cat([row.state.inputs[name] for row in rows])

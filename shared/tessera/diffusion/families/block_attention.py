@@ -43,7 +43,7 @@ def attend(
     return out_BTHD.flatten(2)
 
 
-def masked_first(context_BSC: torch.Tensor, mask_B1S: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def attended_first(context_BSC: torch.Tensor, mask_B1S: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """What is attended to, brought to the front of each row, and how much that is: int64 [B].
 
     Attention does not depend on the order of keys, so any mask is a length of keys in another order. Nobody waits for
@@ -68,16 +68,16 @@ class RotaryTables:
 
     def __init__(self) -> None:
         self._source: torch.Tensor | None = None
-        self._unturned = 0
+        self._unrotated = 0
         self._made: tuple[torch.Tensor, torch.Tensor] | None = None
 
-    def turn(
+    def rotate(
         self,
         query_BTHD: torch.Tensor,
         key_BTHD: torch.Tensor,
         given: tuple[torch.Tensor, torch.Tensor],
         *,
-        unturned: int = 0,
+        unrotated: int = 0,
     ) -> None:
         """Turn neighbouring numbers of queries and keys, in place.
 
@@ -87,18 +87,18 @@ class RotaryTables:
             given: cosines and sines [..., tokens, …, 2F], each twice in a row; of one row for all, or of each row.
             unturned: tokens at the beginning of each row that have no position.
         """
-        cos_PF, sin_PF = self._pairs(given, unturned)
+        cos_PF, sin_PF = self._pairs(given, unrotated)
         query, key = (heads.view(-1, *heads.shape[2:]) for heads in (query_BTHD, key_BTHD))
         rotary_by_table(query, key, cos_PF, sin_PF, interleaved=True)
 
-    def _pairs(self, given: tuple[torch.Tensor, torch.Tensor], unturned: int) -> tuple[torch.Tensor, torch.Tensor]:
-        if self._made is None or self._source is not given[0] or self._unturned != unturned:
+    def _pairs(self, given: tuple[torch.Tensor, torch.Tensor], unrotated: int) -> tuple[torch.Tensor, torch.Tensor]:
+        if self._made is None or self._source is not given[0] or self._unrotated != unrotated:
             cos_PF, sin_PF = (table.reshape(-1, table.shape[-1])[:, ::2].float() for table in given)
-            if unturned:
-                still = cos_PF.new_zeros(unturned, cos_PF.shape[1])
+            if unrotated:
+                still = cos_PF.new_zeros(unrotated, cos_PF.shape[1])
                 cos_PF, sin_PF = torch.cat([still + 1, cos_PF]), torch.cat([still, sin_PF])
             self._made = cos_PF.contiguous(), sin_PF.contiguous()
-            self._source, self._unturned = given[0], unturned
+            self._source, self._unrotated = given[0], unrotated
         return self._made
 
 
@@ -110,7 +110,7 @@ def attentions(block: nn.Module) -> Iterator[tuple[nn.Module, tuple[str, ...]]]:
             yield layer, names
 
 
-def out_of(attn: Any, found_BTC: torch.Tensor) -> torch.Tensor:
+def project_out(attn: Any, found_BTC: torch.Tensor) -> torch.Tensor:
     """Through an attention's last layer; dropout is for training."""
     out: torch.Tensor = attn.to_out[0](found_BTC)
     return out

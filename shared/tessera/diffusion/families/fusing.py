@@ -26,7 +26,7 @@ BLOCKS: dict[str, type[wan.WanBlock | ltx.LTXBlock | cogvideox.CogVideoXBlock]] 
 
 
 @dataclass
-class Fused:
+class FusionReport:
     """What was fused in a transformer's blocks, by name and how many times."""
 
     blocks: Counter[str] = field(default_factory=Counter)
@@ -42,7 +42,7 @@ class Fused:
         return ", ".join(parts) or "nothing"
 
 
-def fuse_block(block: nn.Module, precision: Precision, tables: RotaryTables, report: Fused) -> nn.Module:
+def fuse_block(block: nn.Module, precision: Precision, tables: RotaryTables, report: FusionReport) -> nn.Module:
     """The block of ours for a block of Diffusers, whose parts it takes; the same where there is none.
 
     Args:

@@ -44,7 +44,7 @@ def _activated(self: Any, hidden_states: torch.Tensor) -> torch.Tensor:
     return cast("torch.Tensor", self.proj.with_gelu(hidden_states, self.approximate))
 
 
-def quicken(vae: nn.Module) -> int:
+def use_fast_operations(vae: nn.Module) -> int:
     """Let the convolutions and norms of a VAE take the fast ways, in place.
 
     Args:
@@ -53,7 +53,7 @@ def quicken(vae: nn.Module) -> int:
     Returns:
         How many modules do.
     """
-    has_onednn, quickened = torch.backends.mkldnn.is_available(), 0  # type: ignore[no-untyped-call]
+    has_onednn, replaced = torch.backends.mkldnn.is_available(), 0  # type: ignore[no-untyped-call]
     for module in vae.modules():
         own: Any = module
         if has_onednn and _is_plain_convolution(module):
@@ -62,8 +62,8 @@ def quicken(vae: nn.Module) -> int:
             own.forward = types.MethodType(_normalize(own.forward), module)
         else:
             continue
-        quickened += 1
-    return quickened
+        replaced += 1
+    return replaced
 
 
 def _is_plain_convolution(module: nn.Module) -> bool:

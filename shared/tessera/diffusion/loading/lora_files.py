@@ -34,7 +34,7 @@ _KEY = re.compile(r"^(?P<expert>transformer|transformer_2)\.(?P<layer>.+)\.lora_
 _LARGE_NUMBER = re.compile(r"\d{5}")
 _LITERAL = re.compile(r"^\^?[A-Za-z0-9_.]+$")
 
-Shapes = Mapping[str, Sequence[int]]
+TensorShapes = Mapping[str, Sequence[int]]
 
 
 def load_adapters(model: FamilyModel, files: Mapping[str, Mapping[int, Path]]) -> None:
@@ -78,7 +78,7 @@ def _load(model: FamilyModel, name: str, expert: int, path: Path) -> None:
         tensors = load_file(path)
     except (SafetensorError, OSError) as error:
         raise ModelLoadError(f"the adapter {path} cannot be read: {error}") from error
-    tensors = _turned(model, path, tensors)
+    tensors = _with_diffusers_names(model, path, tensors)
     found = _layers(model, expert, path, {key: list(tensor.shape) for key, tensor in tensors.items()})
     layers: dict[torch.nn.Module, LowRank] = {}
     for module, parts in found:
@@ -124,16 +124,16 @@ def _header(path: Path) -> _Header:
     return _Header(shapes, config)
 
 
-def _turned(model: FamilyModel, path: Path, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def _with_diffusers_names(model: FamilyModel, path: Path, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """With Diffusers' names."""
     if all(_KEY.match(key) for key in tensors):
         return tensors
-    turn = getattr(type(model.pipe), "lora_state_dict", None)
+    rotate = getattr(type(model.pipe), "lora_state_dict", None)
     strange = next(key for key in tensors if not _KEY.match(key))
-    if turn is None:
+    if rotate is None:
         raise ModelLoadError(f"the adapter {path} has {strange!r}, which is no layer's name in Diffusers: convert it")
     try:
-        turned: dict[str, torch.Tensor] = turn(tensors)
+        turned: dict[str, torch.Tensor] = rotate(tensors)
     except (KeyError, ValueError, IndexError, TypeError, AttributeError, RuntimeError, AssertionError) as error:
         raise ModelLoadError(
             f"the adapter {path} has {strange!r}, and Diffusers cannot read it for a {type(model.pipe).__name__}: "
@@ -142,7 +142,7 @@ def _turned(model: FamilyModel, path: Path, tensors: dict[str, torch.Tensor]) ->
     return turned
 
 
-def _layers(model: FamilyModel, expert: int, path: Path, shapes: Shapes) -> list[tuple[Any, _Parts]]:
+def _layers(model: FamilyModel, expert: int, path: Path, shapes: TensorShapes) -> list[tuple[Any, _Parts]]:
     """The linear layers that a file changes, with what it has for each.
 
     Raises:

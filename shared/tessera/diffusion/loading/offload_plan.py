@@ -20,7 +20,7 @@ from tessera.errors import ModelLoadError
 from tessera.hub.cards import safetensors_header
 from tessera.models.offload import DEVICE_SLOTS
 
-Offload = Literal["auto", "none", "encoders", "blocks"]
+OffloadMode = Literal["auto", "none", "encoders", "blocks"]
 WEIGHTS_SHARE = 0.75
 """Of a device's free memory that weights may take when nobody says; clips take the rest."""
 SCHEME_BYTES = {"int8": 1.02, "fp8": 1.02, "int4": 0.54, "mxfp4": 0.54, "nvfp4": 0.57}
@@ -29,7 +29,7 @@ GIB = 1 << 30
 
 
 @dataclass(frozen=True)
-class Weights:
+class WeightBytes:
     """Bytes on the device, by the names that a pipeline has for its components.
 
     Attributes:
@@ -49,7 +49,7 @@ class Weights:
 
 
 @dataclass(frozen=True)
-class Plan:
+class OffloadPlan:
     """Where weights are.
 
     Attributes:
@@ -59,7 +59,7 @@ class Plan:
         host_bytes: weights that are kept in the host's memory.
     """
 
-    visiting: frozenset[str] = frozenset()
+    on_demand: frozenset[str] = frozenset()
     streamed: Mapping[str, int] = field(default_factory=dict)
     device_bytes: int = 0
     host_bytes: int = 0
@@ -67,18 +67,18 @@ class Plan:
     @property
     def everything_stays(self) -> bool:
         """Whether there is nothing to do."""
-        return not self.visiting and not any(self.streamed.values())
+        return not self.on_demand and not any(self.streamed.values())
 
     def __str__(self) -> str:
         if self.everything_stays:
             return f"all weights stay on the device ({_gib(self.device_bytes)})"
-        come = [*sorted(self.visiting), *(f"{n} blocks of {name}" for name, n in self.streamed.items() if n)]
+        come = [*sorted(self.on_demand), *(f"{n} blocks of {name}" for name, n in self.streamed.items() if n)]
         return f"on the device are {_gib(self.device_bytes)} of weights; {', '.join(come)} come when they are used"
 
 
-def weights_of(
+def measure_weights(
     directory: Path, block_list: str, *, itemsize: int, scheme: str, missing: Collection[str] = ()
-) -> Weights:
+) -> WeightBytes:
     """Measure a pipeline's weight files.
 
     Args:
@@ -114,10 +114,10 @@ def weights_of(
             rest[name], blocks[name] = beside, tuple(sizes[number] for number in sorted(sizes))
         elif beside:
             components[name] = beside
-    return Weights(components, rest, blocks)
+    return WeightBytes(components, rest, blocks)
 
 
-def decide(weights: Weights, room: int, how: Offload = "auto") -> Plan:
+def plan_offload(weights: WeightBytes, room: int, how: OffloadMode = "auto") -> OffloadPlan:
     """Where weights are to be.
 
     Args:
@@ -130,7 +130,7 @@ def decide(weights: Weights, room: int, how: Offload = "auto") -> Plan:
         ModelLoadError: it does not fit, whatever comes when it is used.
     """
     if how == "none" or (how == "auto" and weights.total <= room):
-        return Plan(device_bytes=weights.total)
+        return OffloadPlan(device_bytes=weights.total)
     # One visitor at a time.
     most = max(weights.components.values(), default=0)
     held = sum(weights.rest.values()) + most
@@ -148,10 +148,10 @@ def decide(weights: Weights, room: int, how: Offload = "auto") -> Plan:
             f"one; there is room for {_gib(room)}. Weights in 8 or 4 bits (`video.weights`) take less"
         )
     kept = sum(sum(sizes[len(sizes) - counts[name] :]) for name, sizes in weights.blocks.items())
-    return Plan(frozenset(weights.components), counts, taken, sum(weights.components.values()) + kept)
+    return OffloadPlan(frozenset(weights.components), counts, taken, sum(weights.components.values()) + kept)
 
 
-def _resident(weights: Weights, counts: Mapping[str, int]) -> int:
+def _resident(weights: WeightBytes, counts: Mapping[str, int]) -> int:
     """Bytes of the blocks that stay, and of the slots for those that come."""
     stay = sum(sum(sizes[: len(sizes) - counts[name]]) for name, sizes in weights.blocks.items())
     come = [size for name, sizes in weights.blocks.items() for size in sizes[len(sizes) - counts[name] :]]

@@ -21,12 +21,19 @@ import transformers
 from tessera.device.hardware import Device, free_bytes
 from tessera.diffusion.families.base import FamilyModel
 from tessera.diffusion.families.registry import FAMILIES, family_of
-from tessera.diffusion.loading.cpu import quicken
-from tessera.diffusion.loading.offload_plan import GIB, WEIGHTS_SHARE, Offload, Plan, decide, weights_of
+from tessera.diffusion.loading.cpu import use_fast_operations
+from tessera.diffusion.loading.offload_plan import (
+    GIB,
+    WEIGHTS_SHARE,
+    OffloadMode,
+    OffloadPlan,
+    measure_weights,
+    plan_offload,
+)
 from tessera.diffusion.loading.transformers import TransformerOptions, prepare
-from tessera.diffusion.whole_pipeline import PipelineModel, unsupported
+from tessera.diffusion.whole_pipeline import PipelineModel, unsupported_reason
 from tessera.errors import ModelLoadError
-from tessera.models.offload import OnDemandModules
+from tessera.models.offload import OnDemandComponents
 
 logger = logging.getLogger(__name__)
 
@@ -36,16 +43,16 @@ AS_STORED = TransformerOptions()
 
 
 @dataclass(frozen=True)
-class Offloading:
+class OffloadOptions:
     """What weights may take of the device.
 
     Attributes:
-        how: see `tessera.diffusion.loading.offload_plan.decide`.
+        how: see `tessera.diffusion.loading.offload_plan.plan_offload`.
         weights_bytes: of the device for weights. 0: most of what is free; on a CPU, where weights have nowhere else to
             be, no limit.
     """
 
-    how: Offload = "auto"
+    how: OffloadMode = "auto"
     weights_bytes: int = 0
 
 
@@ -53,7 +60,7 @@ def load(
     directory: Path,
     device: Device,
     options: TransformerOptions = AS_STORED,
-    offloading: Offloading = Offloading(),
+    offloading: OffloadOptions = OffloadOptions(),
     *,
     without: Collection[str] = (),
 ) -> FamilyModel | PipelineModel:
@@ -99,10 +106,10 @@ def load(
     _bring(pipe, plan, device.place, ours=family is not None)
     pipe.set_progress_bar_config(disable=True)
     if device.place.type == "cpu" and isinstance(getattr(pipe, "vae", None), torch.nn.Module):
-        logger.info("%d modules of the VAE take fast ways of a CPU", quicken(pipe.vae))
+        logger.info("%d modules of the VAE take fast ways of a CPU", use_fast_operations(pipe.vae))
     if family is not None:
         return family(pipe, device.place)
-    if reason := unsupported(pipe):
+    if reason := unsupported_reason(pipe):
         raise ModelLoadError(
             f"{directory} is a {name}, which cannot make videos here: {reason}; known are {', '.join(FAMILIES)}, and "
             f"Diffusers' other pipelines from text to video"
@@ -115,21 +122,21 @@ def _planned(
     directory: Path,
     device: Device,
     options: TransformerOptions,
-    offloading: Offloading,
+    offloading: OffloadOptions,
     block_list: str,
     missing: Collection[str],
-) -> Plan:
+) -> OffloadPlan:
     """Where weights are to be, before any is read.
 
     Raises:
         ModelLoadError: there is too little memory, on the device or on the host.
     """
     itemsize = device.dtype.itemsize
-    weights = weights_of(directory, block_list, itemsize=itemsize, scheme=options.weights, missing=missing)
+    weights = measure_weights(directory, block_list, itemsize=itemsize, scheme=options.weights, missing=missing)
     room = offloading.weights_bytes
     if device.place.type == "cpu" and not room and offloading.how == "auto":
-        return decide(weights, 0, "none")
-    plan = decide(weights, room or int(WEIGHTS_SHARE * free_bytes(device.place)), offloading.how)
+        return plan_offload(weights, 0, "none")
+    plan = plan_offload(weights, room or int(WEIGHTS_SHARE * free_bytes(device.place)), offloading.how)
     free = free_bytes(torch.device("cpu"))
     if plan.host_bytes > free:
         raise ModelLoadError(
@@ -140,7 +147,7 @@ def _planned(
     return plan
 
 
-def _bring(pipe: Any, plan: Plan, place: torch.device, *, ours: bool) -> None:
+def _bring(pipe: Any, plan: OffloadPlan, place: torch.device, *, ours: bool) -> None:
     """Everything to its place; blocks that come when they are used are there already.
 
     Args:
@@ -163,11 +170,11 @@ def _bring(pipe: Any, plan: Plan, place: torch.device, *, ours: bool) -> None:
             )
         pipe.enable_model_cpu_offload(device=place)
         return
-    visitors = OnDemandModules(place)
+    on_demand = OnDemandComponents(place)
     for name, component in pipe.components.items():
-        if name in plan.visiting:
+        if name in plan.on_demand:
             # A VAE is asked for its two halves, anything else is called.
-            visitors.add(component, ("encode", "decode") if hasattr(component, "decode") else ("forward",))
+            on_demand.add(component, ("encode", "decode") if hasattr(component, "decode") else ("forward",))
         elif isinstance(component, torch.nn.Module):
             component.to(place)
 

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from tessera.diffusion.families.block_attention import Precision, RotaryTables
-from tessera.diffusion.families.fusing import Fused, fuse_block
+from tessera.diffusion.families.fusing import FusionReport, fuse_block
 from tessera.diffusion.loading.cpu import pack
 from tessera.models.offload import StreamedBlocks
 from tessera.models.quantized import QuantizationReport, Scheme, quantize
@@ -48,7 +48,7 @@ class TransformerOptions:
 class TransformerReport:
     """What was done to a transformer; as text for people."""
 
-    fused: Fused | None
+    fused: FusionReport | None
     """None where Triton does not compute: blocks are Diffusers' own."""
     why_not: str
     weights: str
@@ -101,7 +101,7 @@ def _prepared(
     blocks: nn.ModuleList, place: torch.device, options: TransformerOptions, coming: StreamedBlocks, streamed: int
 ) -> TransformerReport:
     answer = triton_support(torch.empty(0, device=place))
-    fused, tables = Fused() if answer.ok and options.fused else None, RotaryTables()
+    fused, tables = FusionReport() if answer.ok and options.fused else None, RotaryTables()
     layers = before = after = packed = 0
     for index, block in enumerate(blocks):
         made: nn.Module = block.to(place)

@@ -24,7 +24,7 @@ PATIENCE = timedelta(days=7)
 """That others wait for the next pass: a service may be idle. Who watches over the processes ends those left alone."""
 
 
-class Pass(msgspec.Struct, array_like=True, tag=True):
+class PassMessage(msgspec.Struct, array_like=True, tag=True):
     """What is computed next: one of the model's transformers, what it is given, and the adapters that it has then."""
 
     expert: int
@@ -34,11 +34,11 @@ class Pass(msgspec.Struct, array_like=True, tag=True):
     others: dict[str, Any]
 
 
-class Stop(msgspec.Struct, array_like=True, tag=True):
+class StopMessage(msgspec.Struct, array_like=True, tag=True):
     """Nothing more will be computed."""
 
 
-_decoder = msgspec.msgpack.Decoder(Pass | Stop)
+_decoder = msgspec.msgpack.Decoder(PassMessage | StopMessage)
 
 
 class Ranks:
@@ -57,30 +57,30 @@ class Ranks:
         store = distributed.FileStore(str(meeting), count)  # type: ignore[attr-defined]
         distributed.init_process_group(backend, store=store, rank=rank, world_size=count, timeout=PATIENCE)
 
-    def tell(self, said: Pass | Stop, tensors: dict[str, torch.Tensor]) -> None:
+    def send(self, message: PassMessage | StopMessage, tensors: dict[str, torch.Tensor]) -> None:
         """Say what comes next; of the leader."""
-        body = torch.frombuffer(bytearray(msgspec.msgpack.encode(said)), dtype=torch.uint8)
+        body = torch.frombuffer(bytearray(msgspec.msgpack.encode(message)), dtype=torch.uint8)
         distributed.broadcast(torch.tensor([len(body)]), 0)
         distributed.broadcast(body, 0)
         for tensor in tensors.values():
             distributed.broadcast(tensor, 0)
 
-    def hear(self) -> tuple[Pass, dict[str, torch.Tensor]] | None:
+    def receive(self) -> tuple[PassMessage, dict[str, torch.Tensor]] | None:
         """What comes next; None when nothing does. Of those that follow."""
         size = torch.zeros(1, dtype=torch.int64)
         distributed.broadcast(size, 0)
         body = torch.empty(int(size), dtype=torch.uint8)
         distributed.broadcast(body, 0)
-        said = _decoder.decode(body.numpy().tobytes())
-        if isinstance(said, Stop):
+        message = _decoder.decode(body.numpy().tobytes())
+        if isinstance(message, StopMessage):
             return None
         tensors = {
             name: torch.empty(shape, dtype=getattr(torch, dtype), device=self.place)
-            for name, (dtype, shape) in said.tensors.items()
+            for name, (dtype, shape) in message.tensors.items()
         }
         for tensor in tensors.values():
             distributed.broadcast(tensor, 0)
-        return said, tensors
+        return message, tensors
 
     def close(self) -> None:
         """Leave."""
@@ -97,7 +97,7 @@ def lead(model: FamilyModel, ranks: Ranks) -> Callable[[], None]:
         expert.forward = functools.partial(_led, model, ranks, number, expert.forward)
 
     def end() -> None:
-        ranks.tell(Stop(), {})
+        ranks.send(StopMessage(), {})
         ranks.close()
 
     return end
@@ -105,9 +105,9 @@ def lead(model: FamilyModel, ranks: Ranks) -> Callable[[], None]:
 
 def _led(model: FamilyModel, ranks: Ranks, number: int, forward: Callable[..., Any], **given: Any) -> Any:
     tensors = {name: value.contiguous() for name, value in given.items() if isinstance(value, torch.Tensor)}
-    said = {name: (str(value.dtype).removeprefix("torch."), tuple(value.shape)) for name, value in tensors.items()}
+    described = {name: (str(value.dtype).removeprefix("torch."), tuple(value.shape)) for name, value in tensors.items()}
     others = {name: value for name, value in given.items() if name not in tensors}
-    ranks.tell(Pass(number, model.adapters.mix, said, others), tensors)
+    ranks.send(PassMessage(number, model.adapters.mix, described, others), tensors)
     return forward(**{**others, **tensors})
 
 
@@ -115,8 +115,8 @@ def _led(model: FamilyModel, ranks: Ranks, number: int, forward: Callable[..., A
 def follow(model: FamilyModel, ranks: Ranks) -> None:
     """Compute this rank's part of every pass until there are no more."""
     experts = model.expert_components()
-    while (heard := ranks.hear()) is not None:
-        said, tensors = heard
-        with model.adapters.running(said.mix):
-            experts[said.expert](**said.others, **tensors)
+    while (received := ranks.receive()) is not None:
+        message, tensors = received
+        with model.adapters.running(message.mix):
+            experts[message.expert](**message.others, **tensors)
     ranks.close()

@@ -19,7 +19,7 @@ from torch import nn
 from tessera.diffusion.step_cache.policies import RESIDUAL, RowMemory, StepPolicy
 
 if TYPE_CHECKING:
-    from tessera.diffusion.families.wan.short_prompts import PaddedPrompt
+    from tessera.diffusion.families.wan.short_prompts import ShortPromptAttention
 
 HIDDEN, ENCODER = "hidden_states", "encoder_hidden_states"
 EMBEDDED_TIMESTEP = "temb"
@@ -28,7 +28,7 @@ PROMPT_BIAS = "prompt_bias"
 OF_EACH_ROW = frozenset({HIDDEN, ENCODER, EMBEDDED_TIMESTEP, PROMPT_BIAS, "encoder_attention_mask", "attention_mask"})
 """Arguments of blocks whose first dimension is the rows. Others are, where they have three dimensions and as many rows
 (positions, in some families)."""
-Look = Callable[[int, torch.Tensor, torch.Tensor], None]
+OnRowComputed = Callable[[int, torch.Tensor, torch.Tensor], None]
 """Told row, embedded timestep and residual of each row that was computed whole."""
 
 
@@ -51,11 +51,11 @@ class SkippingBlocks(nn.Module):
     def __init__(self, blocks: nn.ModuleList) -> None:
         super().__init__()
         self.blocks = blocks
-        self.look: Look | None = None
-        self.padded_prompt: PaddedPrompt | None = None
+        self.look: OnRowComputed | None = None
+        self.padded_prompt: ShortPromptAttention | None = None
         """Of blocks that take short prompts."""
         self.prompt_bias: torch.Tensor | None = None
-        """Of the next pass' rows, see `PaddedPrompt`."""
+        """Of the next pass' rows, see `ShortPromptAttention`."""
         self.computed = 0
         """Rows that all blocks have computed."""
         self._rows: Sequence[CachedRow | None] = ()

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 
-from tessera.diffusion.families.block_attention import Precision, RotaryTables, attend, out_of
+from tessera.diffusion.families.block_attention import Precision, RotaryTables, attend, project_out
 from tessera_kernels.layer_norm import adaptive_norm, gated_residual, layer_norm
 
 
@@ -106,8 +106,8 @@ class CogVideoXAttention:
         heads = (attn.heads, -1)
         query, key = _normed(attn.norm_q, query.unflatten(2, heads)), _normed(attn.norm_k, key.unflatten(2, heads))
         if image_rotary_emb is not None:
-            self.tables.turn(query, key, image_rotary_emb, unturned=count)
-        out = out_of(attn, attend(query.flatten(2), key.flatten(2), value, attn.heads, precision=self.precision))
+            self.tables.rotate(query, key, image_rotary_emb, unrotated=count)
+        out = project_out(attn, attend(query.flatten(2), key.flatten(2), value, attn.heads, precision=self.precision))
         return out[:, count:], out[:, :count]
 
 

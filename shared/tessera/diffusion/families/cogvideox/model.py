@@ -12,9 +12,9 @@ from collections.abc import Sequence
 import diffusers
 import torch
 
-from tessera.diffusion.families.base import Beginning, FamilyModel, Row, inputs_of, parts_of
-from tessera.diffusion.request import DiffusionRequest, DiffusionState, Prompt
-from tessera.diffusion.schedulers import step
+from tessera.diffusion.families.base import FamilyModel, PassRow, PreparedRequest, stack_inputs, stack_prompts
+from tessera.diffusion.request import DiffusionRequest, DiffusionState, EncodedPrompt
+from tessera.diffusion.schedulers import advance_scheduler
 from tessera.diffusion.tiles import tile_pixels
 from tessera.hub.clip_memory import Shapes
 
@@ -33,22 +33,22 @@ class CogVideoXModel(FamilyModel):
         """See `FamilyModel.image_input`."""
         return "required" if type(self.pipe).__name__ == "CogVideoXImageToVideoPipeline" else "none"
 
-    def _begin(self, request: DiffusionRequest, generator: torch.Generator) -> Beginning:
+    def _prepare(self, request: DiffusionRequest, generator: torch.Generator) -> PreparedRequest:
         pipe = self.pipe
         frames = request.frames + self._added_frames(request) * pipe.vae_scale_factor_temporal
         size = (frames, request.height, request.width, self.dtype, self.device, generator)
         channels = pipe.transformer.config.in_channels
         if request.image is None:
             noise_BTCHW = pipe.prepare_latents(1, channels, *size)
-            return Beginning(_turned(noise_BTCHW).float(), {})
+            return PreparedRequest(_swap_frames(noise_BTCHW).float(), {})
         image = pipe.video_processor.preprocess(request.image, height=request.height, width=request.width)
         with self._vae:
             noise_BTCHW, condition_BTCHW = pipe.prepare_latents(
                 image.to(self.device, pipe.vae.dtype), 1, channels // 2, *size
             )
-        return Beginning(_turned(noise_BTCHW).float(), {"condition_BTCHW": condition_BTCHW})
+        return PreparedRequest(_swap_frames(noise_BTCHW).float(), {"condition_BTCHW": condition_BTCHW})
 
-    def _encode_text(self, text: str) -> Prompt:
+    def _encode_text(self, text: str) -> EncodedPrompt:
         embedded, _ = self.pipe.encode_prompt(
             text,
             do_classifier_free_guidance=False,
@@ -57,18 +57,18 @@ class CogVideoXModel(FamilyModel):
         )
         return (embedded.to(self.dtype),)
 
-    def _forward(self, rows: Sequence[Row]) -> torch.Tensor:
+    def _forward(self, rows: Sequence[PassRow]) -> torch.Tensor:
         transformer, first = self.pipe.transformer, rows[0].state
         states = [row.state for row in rows]
         hidden_BTCHW = torch.cat(
             [
-                _turned(state.scheduler.scale_model_input(state.latents_BCTHW, state.timesteps[state.index]))
+                _swap_frames(state.scheduler.scale_model_input(state.latents_BCTHW, state.timesteps[state.index]))
                 for state in states
             ]
         ).to(self.dtype)
         optional = {}
         if "condition_BTCHW" in first.inputs:
-            hidden_BTCHW = torch.cat([hidden_BTCHW, inputs_of(rows, "condition_BTCHW")], dim=2)
+            hidden_BTCHW = torch.cat([hidden_BTCHW, stack_inputs(rows, "condition_BTCHW")], dim=2)
             if transformer.config.ofs_embed_dim is not None:
                 optional["ofs"] = hidden_BTCHW.new_full((1,), OFFSET)
         rotary = None
@@ -78,17 +78,17 @@ class CogVideoXModel(FamilyModel):
             )
         predicted_BTCHW = transformer(
             hidden_states=hidden_BTCHW,
-            encoder_hidden_states=parts_of(rows, 0),
+            encoder_hidden_states=stack_prompts(rows, 0),
             timestep=torch.cat([row.timestep for row in rows]),
             image_rotary_emb=rotary,
             return_dict=False,
             **optional,
         )[0]
-        return _turned(predicted_BTCHW.float())
+        return _swap_frames(predicted_BTCHW.float())
 
     def _advance(self, state: DiffusionState, predicted_BCTHW: torch.Tensor) -> None:
         # Noise that a scheduler draws is drawn with frames first.
-        predicted, latents = _turned(predicted_BCTHW), _turned(state.latents_BCTHW)
+        predicted, latents = _swap_frames(predicted_BCTHW), _swap_frames(state.latents_BCTHW)
         if isinstance(state.scheduler, diffusers.CogVideoXDPMScheduler):
             before = state.timesteps[state.index - 1] if state.index else None
             stepped, *known = state.scheduler.step(
@@ -102,8 +102,11 @@ class CogVideoXModel(FamilyModel):
             )
             state.memory["denoised"] = known[0]
         else:
-            stepped, *known = step(state, predicted, latents)
-        state.latents_BCTHW, state.clean_BCTHW = _turned(stepped), _turned(known[0]) if known else None
+            stepped, *known = advance_scheduler(state, predicted, latents)
+        state.latents_BCTHW, state.clean_BCTHW = (
+            _swap_frames(stepped),
+            _swap_frames(known[0]) if known else None,
+        )
 
     @property
     def shapes(self) -> Shapes:
@@ -130,14 +133,14 @@ class CogVideoXModel(FamilyModel):
         """See `FamilyModel.latent_channels`."""
         return int(self.pipe.vae.config.latent_channels)
 
-    def _shown(self, state: DiffusionState, latents_BCTHW: torch.Tensor) -> torch.Tensor:
+    def _latents_to_show(self, state: DiffusionState, latents_BCTHW: torch.Tensor) -> torch.Tensor:
         return latents_BCTHW[:, :, self._added_frames(state.request) :]
 
-    def _paint(self, latents_BCTHW: torch.Tensor) -> torch.Tensor:
-        decoded: torch.Tensor = self.pipe.decode_latents(_turned(latents_BCTHW.to(self.pipe.vae.dtype)))
+    def _decode_latents(self, latents_BCTHW: torch.Tensor) -> torch.Tensor:
+        decoded: torch.Tensor = self.pipe.decode_latents(_swap_frames(latents_BCTHW.to(self.pipe.vae.dtype)))
         return decoded
 
-    def _read(self, video_BCTHW: torch.Tensor) -> torch.Tensor:
+    def _encode_clip(self, video_BCTHW: torch.Tensor) -> torch.Tensor:
         encoded: torch.Tensor = self.pipe.vae.encode(video_BCTHW.to(self.pipe.vae.dtype)).latent_dist.mode()
         return encoded.float() * float(self.pipe.vae_scaling_factor_image)
 
@@ -148,6 +151,6 @@ class CogVideoXModel(FamilyModel):
         return 0 if patch is None else -frames % patch
 
 
-def _turned(latents: torch.Tensor) -> torch.Tensor:
+def _swap_frames(latents: torch.Tensor) -> torch.Tensor:
     """Channels before frames, or the other way round."""
     return latents.transpose(1, 2)

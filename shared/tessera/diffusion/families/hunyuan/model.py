@@ -16,8 +16,8 @@ import diffusers
 import numpy as np
 import torch
 
-from tessera.diffusion.families.base import Beginning, FamilyModel, Row, inputs_of, parts_of
-from tessera.diffusion.request import DiffusionRequest, DiffusionState, Prompt
+from tessera.diffusion.families.base import FamilyModel, PassRow, PreparedRequest, stack_inputs, stack_prompts
+from tessera.diffusion.request import DiffusionRequest, DiffusionState, EncodedPrompt
 from tessera.diffusion.tiles import tile_pixels
 from tessera.errors import ModelLoadError
 from tessera.hub.clip_memory import Shapes
@@ -47,7 +47,7 @@ class HunyuanVideo15Model(FamilyModel):
     def _set_timesteps(self, scheduler: Any, request: DiffusionRequest) -> None:
         scheduler.set_timesteps(sigmas=np.linspace(1.0, 0.0, request.steps + 1)[:-1], device=self.device)
 
-    def _begin(self, request: DiffusionRequest, generator: torch.Generator) -> Beginning:
+    def _prepare(self, request: DiffusionRequest, generator: torch.Generator) -> PreparedRequest:
         pipe, size = self.pipe, (request.height, request.width)
         latents = pipe.prepare_latents(
             1, pipe.num_channels_latents, *size, request.frames, self.dtype, self.device, generator
@@ -66,25 +66,25 @@ class HunyuanVideo15Model(FamilyModel):
                     latents, picture, 1, *size, self.dtype, self.device
                 )
         inputs = {"condition": torch.cat([condition, mask], dim=1), "image": image}
-        return Beginning(latents.float(), inputs)
+        return PreparedRequest(latents.float(), inputs)
 
-    def _encode_text(self, text: str) -> Prompt:
-        encoded: Prompt = self.pipe.encode_prompt(text, device=self.device, dtype=self.dtype)
+    def _encode_text(self, text: str) -> EncodedPrompt:
+        encoded: EncodedPrompt = self.pipe.encode_prompt(text, device=self.device, dtype=self.dtype)
         return encoded
 
-    def _forward(self, rows: Sequence[Row]) -> torch.Tensor:
+    def _forward(self, rows: Sequence[PassRow]) -> torch.Tensor:
         latents_BCTHW = torch.cat([row.state.latents_BCTHW for row in rows]).to(self.dtype)
         optional = {}
         if self.image_input == "required" and self.pipe.transformer.config.use_meanflow:
             optional["timestep_r"] = torch.cat([_next_timestep(row.state) for row in rows]).to(self.dtype)
         predicted: torch.Tensor = self.pipe.transformer(
-            hidden_states=torch.cat([latents_BCTHW, inputs_of(rows, "condition")], dim=1),
+            hidden_states=torch.cat([latents_BCTHW, stack_inputs(rows, "condition")], dim=1),
             timestep=torch.cat([row.timestep for row in rows]).to(self.dtype),
-            encoder_hidden_states=parts_of(rows, 0),
-            encoder_attention_mask=parts_of(rows, 1),
-            encoder_hidden_states_2=parts_of(rows, 2),
-            encoder_attention_mask_2=parts_of(rows, 3),
-            image_embeds=inputs_of(rows, "image"),
+            encoder_hidden_states=stack_prompts(rows, 0),
+            encoder_attention_mask=stack_prompts(rows, 1),
+            encoder_hidden_states_2=stack_prompts(rows, 2),
+            encoder_attention_mask_2=stack_prompts(rows, 3),
+            image_embeds=stack_inputs(rows, "image"),
             return_dict=False,
             **optional,
         )[0]
@@ -114,13 +114,13 @@ class HunyuanVideo15Model(FamilyModel):
         """See `FamilyModel.latent_channels`."""
         return int(self.pipe.num_channels_latents)
 
-    def _paint(self, latents_BCTHW: torch.Tensor) -> torch.Tensor:
+    def _decode_latents(self, latents_BCTHW: torch.Tensor) -> torch.Tensor:
         vae = self.pipe.vae
         latents = latents_BCTHW.to(vae.dtype) / vae.config.scaling_factor
         decoded: torch.Tensor = vae.decode(latents, return_dict=False)[0]
         return decoded
 
-    def _read(self, video_BCTHW: torch.Tensor) -> torch.Tensor:
+    def _encode_clip(self, video_BCTHW: torch.Tensor) -> torch.Tensor:
         vae = self.pipe.vae
         encoded: torch.Tensor = vae.encode(video_BCTHW.to(vae.dtype)).latent_dist.mode()
         return encoded.float() * float(vae.config.scaling_factor)

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 
-from tessera.diffusion.families.block_attention import Precision, RotaryTables, attend, masked_first, out_of
+from tessera.diffusion.families.block_attention import Precision, RotaryTables, attend, attended_first, project_out
 from tessera_kernels.layer_norm import adaptive_norm, gated_residual
 
 
@@ -82,8 +82,8 @@ class LTXSelfAttention:
         query, key = attn.to_q(hidden_states), attn.to_k(hidden_states)
         value = attn.to_v(hidden_states)
         query, key = attn.norm_q(query), attn.norm_k(key)
-        self.tables.turn(query.unsqueeze(2), key.unsqueeze(2), image_rotary_emb)
-        return out_of(attn, attend(query, key, value, attn.heads, precision=self.precision))
+        self.tables.rotate(query.unsqueeze(2), key.unsqueeze(2), image_rotary_emb)
+        return project_out(attn, attend(query, key, value, attn.heads, precision=self.precision))
 
 
 class LTXCrossAttention:
@@ -100,7 +100,7 @@ class LTXCrossAttention:
         """[B, T, C], [B, S, C] and what is added to scores, [B, 1, S] → [B, T, C]."""
         prompt, lengths = encoder_hidden_states, None
         if attention_mask is not None:
-            prompt, lengths = masked_first(prompt, attention_mask)
+            prompt, lengths = attended_first(prompt, attention_mask)
         query, key, value = attn.to_q(hidden_states), attn.to_k(prompt), attn.to_v(prompt)
         query, key = attn.norm_q(query), attn.norm_k(key)
-        return out_of(attn, attend(query, key, value, attn.heads, lengths_B=lengths))
+        return project_out(attn, attend(query, key, value, attn.heads, lengths_B=lengths))

@@ -14,9 +14,9 @@ import diffusers
 import numpy as np
 import torch
 
-from tessera.diffusion.families.base import Beginning, FamilyModel, Row, inputs_of, parts_of
-from tessera.diffusion.request import DiffusionRequest, DiffusionState, Prompt
-from tessera.diffusion.schedulers import clean_of, step
+from tessera.diffusion.families.base import FamilyModel, PassRow, PreparedRequest, stack_inputs, stack_prompts
+from tessera.diffusion.request import DiffusionRequest, DiffusionState, EncodedPrompt
+from tessera.diffusion.schedulers import advance_scheduler, predicted_clean
 from tessera.diffusion.tiles import tile_pixels
 from tessera.hub.clip_memory import Shapes
 
@@ -56,13 +56,13 @@ class LTXModel(FamilyModel):
         sigmas = np.linspace(1.0, 1 / request.steps, request.steps)
         scheduler.set_timesteps(sigmas=sigmas, device=self.device, mu=tokens * slope + (low - slope * least))
 
-    def _begin(self, request: DiffusionRequest, generator: torch.Generator) -> Beginning:
+    def _prepare(self, request: DiffusionRequest, generator: torch.Generator) -> PreparedRequest:
         shape = (request.height, request.width, request.frames)
         channels = self.pipe.transformer.config.in_channels
         grid = self._grid(request)
         if request.image is None:
             packed = self.pipe.prepare_latents(1, channels, *shape, torch.float32, self.device, generator)
-            return Beginning(self._unpack(packed, grid), {})
+            return PreparedRequest(self._unpack(packed, grid), {})
         image = self.pipe.video_processor.preprocess(request.image, height=request.height, width=request.width)
         with self._vae:
             packed, first_BL = self.image_pipe.prepare_latents(
@@ -74,9 +74,9 @@ class LTXModel(FamilyModel):
                 self.device,
                 generator,
             )
-        return Beginning(self._unpack(packed, grid), {"first": first_BL})
+        return PreparedRequest(self._unpack(packed, grid), {"first": first_BL})
 
-    def _encode_text(self, text: str) -> Prompt:
+    def _encode_text(self, text: str) -> EncodedPrompt:
         embedded, mask, *_ = self.pipe.encode_prompt(
             text,
             do_classifier_free_guidance=False,
@@ -85,19 +85,19 @@ class LTXModel(FamilyModel):
         )
         return embedded.to(self.dtype), mask
 
-    def _forward(self, rows: Sequence[Row]) -> torch.Tensor:
+    def _forward(self, rows: Sequence[PassRow]) -> torch.Tensor:
         request = rows[0].state.request
         frames, height, width = grid = self._grid(request)
         timestep = torch.cat([row.timestep for row in rows])
         if "first" in rows[0].state.inputs:
-            timestep = timestep.unsqueeze(-1) * (1 - inputs_of(rows, "first"))
+            timestep = timestep.unsqueeze(-1) * (1 - stack_inputs(rows, "first"))
         spatial = self.pipe.vae_spatial_compression_ratio
         seconds = self.pipe.vae_temporal_compression_ratio / (request.fps or FRAMES_PER_SECOND)
         predicted = self.pipe.transformer(
             hidden_states=torch.cat([self._pack(row.state.latents_BCTHW) for row in rows]).to(self.dtype),
-            encoder_hidden_states=parts_of(rows, 0),
+            encoder_hidden_states=stack_prompts(rows, 0),
             timestep=timestep,
-            encoder_attention_mask=parts_of(rows, 1),
+            encoder_attention_mask=stack_prompts(rows, 1),
             num_frames=frames,
             height=height,
             width=width,
@@ -109,14 +109,14 @@ class LTXModel(FamilyModel):
     def _advance(self, state: DiffusionState, predicted_BCTHW: torch.Tensor) -> None:
         latents = state.latents_BCTHW
         if "first" not in state.inputs:
-            state.clean_BCTHW = clean_of(state, predicted_BCTHW, latents)
+            state.clean_BCTHW = predicted_clean(state, predicted_BCTHW, latents)
             # Noise that a scheduler draws is drawn for tokens.
-            stepped_BLC = step(state, self._pack(predicted_BCTHW), self._pack(latents))[0]
+            stepped_BLC = advance_scheduler(state, self._pack(predicted_BCTHW), self._pack(latents))[0]
             state.latents_BCTHW = self._unpack(stepped_BLC, latents.shape[2:])
             return
-        clean = clean_of(state, predicted_BCTHW[:, :, 1:], latents[:, :, 1:])
+        clean = predicted_clean(state, predicted_BCTHW[:, :, 1:], latents[:, :, 1:])
         assert clean is not None
-        stepped = step(state, predicted_BCTHW[:, :, 1:], latents[:, :, 1:])[0]
+        stepped = advance_scheduler(state, predicted_BCTHW[:, :, 1:], latents[:, :, 1:])[0]
         state.latents_BCTHW, state.clean_BCTHW = (
             torch.cat([latents[:, :, :1], rest], dim=2) for rest in (stepped, clean)
         )
@@ -145,7 +145,7 @@ class LTXModel(FamilyModel):
         """See `FamilyModel.latent_channels`."""
         return int(self.pipe.transformer.config.in_channels)
 
-    def _paint(self, latents_BCTHW: torch.Tensor) -> torch.Tensor:
+    def _decode_latents(self, latents_BCTHW: torch.Tensor) -> torch.Tensor:
         vae = self.pipe.vae
         mean, deviation = (
             values.view(1, -1, 1, 1, 1).to(self.device, torch.float32) for values in (vae.latents_mean, vae.latents_std)
@@ -157,7 +157,7 @@ class LTXModel(FamilyModel):
         decoded: torch.Tensor = vae.decode(latents.to(vae.dtype), timestep, return_dict=False)[0]
         return decoded
 
-    def _read(self, video_BCTHW: torch.Tensor) -> torch.Tensor:
+    def _encode_clip(self, video_BCTHW: torch.Tensor) -> torch.Tensor:
         vae = self.pipe.vae
         encoded = vae.encode(video_BCTHW.to(vae.dtype)).latent_dist.mode().float()
         latents: torch.Tensor = self.image_pipe._normalize_latents(

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import torch
 from torch import nn
 
-from tessera.diffusion.families.block_attention import Precision, RotaryTables, attend, out_of
+from tessera.diffusion.families.block_attention import Precision, RotaryTables, attend, project_out
 from tessera_kernels.layer_norm import adaptive_norm, gated_residual
 
 PROMPT_TOKENS = 512
@@ -92,8 +92,8 @@ class WanSelfAttention:
         value = attn.to_v(hidden_states)
         query, key = attn.norm_q(query), attn.norm_k(key)
         heads = (-1, query.shape[2] // attn.heads)
-        self.tables.turn(query.unflatten(2, heads), key.unflatten(2, heads), rotary_emb)
-        return out_of(attn, attend(query, key, value, attn.heads, precision=self.precision))
+        self.tables.rotate(query.unflatten(2, heads), key.unflatten(2, heads), rotary_emb)
+        return project_out(attn, attend(query, key, value, attn.heads, precision=self.precision))
 
 
 class WanCrossAttention:
@@ -120,4 +120,4 @@ class WanCrossAttention:
         if image is not None:
             key, value = attn.norm_added_k(attn.add_k_proj(image)), attn.add_v_proj(image)
             found = attend(query, key, value, attn.heads) + found
-        return out_of(attn, found)
+        return project_out(attn, found)

@@ -14,9 +14,9 @@ from typing import Any
 import diffusers
 import torch
 
-from tessera.diffusion.families.base import Beginning, FamilyModel, Row, inputs_of
+from tessera.diffusion.families.base import FamilyModel, PassRow, PreparedRequest, stack_inputs
 from tessera.diffusion.families.wan.short_prompts import padded, shorten, shortened
-from tessera.diffusion.request import DiffusionRequest, DiffusionState, Prompt
+from tessera.diffusion.request import DiffusionRequest, DiffusionState, EncodedPrompt
 from tessera.diffusion.tiles import tile_pixels
 from tessera.hub.clip_memory import Shapes
 
@@ -58,15 +58,17 @@ class WanModel(FamilyModel):
         first, second = state.request.guidance_scale, state.request.guidance_scale_2
         return first if second is None or self.expert(state) is self.pipe.transformer else second
 
-    def _begin(self, request: DiffusionRequest, generator: torch.Generator) -> Beginning:
+    def _prepare(self, request: DiffusionRequest, generator: torch.Generator) -> PreparedRequest:
         shape = (request.height, request.width, request.frames)
         if request.image is None:
             channels = self.expert_components()[0].config.in_channels
             latents = self.pipe.prepare_latents(1, channels, *shape, torch.float32, self.device, generator)
             if not self.pipe.config.expand_timesteps:
-                return Beginning(latents, {})
+                return PreparedRequest(latents, {})
             # As with a first frame that gives nothing, so that those with one share a forward pass with it.
-            return Beginning(latents, {"condition": torch.zeros_like(latents), "mask": torch.ones_like(latents[:, :1])})
+            return PreparedRequest(
+                latents, {"condition": torch.zeros_like(latents), "mask": torch.ones_like(latents[:, :1])}
+            )
         assert self.image_pipe is not None
         image = self.pipe.video_processor.preprocess(request.image, height=request.height, width=request.width)
         with self._vae:
@@ -86,9 +88,9 @@ class WanModel(FamilyModel):
         expert = self.pipe.transformer
         if expert is not None and expert.config.image_dim is not None:
             inputs["image"] = self.pipe.encode_image(request.image, self.device).to(self.dtype)
-        return Beginning(latents, inputs)
+        return PreparedRequest(latents, inputs)
 
-    def _encode_text(self, text: str) -> Prompt:
+    def _encode_text(self, text: str) -> EncodedPrompt:
         encoded, _ = self.pipe.encode_prompt(
             text,
             do_classifier_free_guidance=False,
@@ -109,7 +111,7 @@ class WanModel(FamilyModel):
             *((name, value.shape) for name, value in state.inputs.items()),
         )
 
-    def _forward(self, rows: Sequence[Row]) -> torch.Tensor:
+    def _forward(self, rows: Sequence[PassRow]) -> torch.Tensor:
         expert, prompts = self.expert(rows[0].state), [row.prompt[0] for row in rows]
         one = self.blocks[id(expert)]
         if one.padded_prompt is None or self.shared_by > 1:
@@ -120,7 +122,7 @@ class WanModel(FamilyModel):
             hidden_states=torch.cat([_input(row.state) for row in rows]).to(self.dtype),
             timestep=torch.cat([_timestep(row) for row in rows]),
             encoder_hidden_states=words,
-            encoder_hidden_states_image=inputs_of(rows, "image") if "image" in rows[0].state.inputs else None,
+            encoder_hidden_states_image=stack_inputs(rows, "image") if "image" in rows[0].state.inputs else None,
             return_dict=False,
         )[0]
         return predicted
@@ -149,11 +151,11 @@ class WanModel(FamilyModel):
         """See `FamilyModel.latent_channels`."""
         return int(self.pipe.vae.config.z_dim)
 
-    def _shown(self, state: DiffusionState, latents_BCTHW: torch.Tensor) -> torch.Tensor:
+    def _latents_to_show(self, state: DiffusionState, latents_BCTHW: torch.Tensor) -> torch.Tensor:
         mask = state.inputs.get("mask")
         return latents_BCTHW if mask is None else _masked(mask, state.inputs["condition"], latents_BCTHW)
 
-    def _paint(self, latents_BCTHW: torch.Tensor) -> torch.Tensor:
+    def _decode_latents(self, latents_BCTHW: torch.Tensor) -> torch.Tensor:
         vae = self.pipe.vae
         latents = latents_BCTHW.to(vae.dtype)
         mean, deviation = self._statistics()
@@ -161,7 +163,7 @@ class WanModel(FamilyModel):
         decoded: torch.Tensor = vae.decode(latents / (1.0 / deviation) + mean, return_dict=False)[0]
         return decoded
 
-    def _read(self, video_BCTHW: torch.Tensor) -> torch.Tensor:
+    def _encode_clip(self, video_BCTHW: torch.Tensor) -> torch.Tensor:
         mean, deviation = self._statistics()
         encoded: torch.Tensor = self.pipe.vae.encode(video_BCTHW.to(self.pipe.vae.dtype)).latent_dist.mode()
         return (encoded - mean) / deviation
@@ -189,7 +191,7 @@ def _masked(mask: torch.Tensor, condition: torch.Tensor, latents: torch.Tensor) 
     return (1 - mask) * condition + mask * latents
 
 
-def _timestep(row: Row) -> torch.Tensor:
+def _timestep(row: PassRow) -> torch.Tensor:
     """[1], or [1, latent tokens] when the first frame's tokens have timestep 0."""
     mask = row.state.inputs.get("mask")
     if mask is None:

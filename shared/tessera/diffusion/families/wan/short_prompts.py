@@ -22,7 +22,7 @@ EVERY = 16
 """Prompts of a pass are made a multiple of so many tokens long, so that few lengths are ever computed."""
 
 
-class PaddedPrompt(WanAttnProcessor):  # type: ignore[misc]
+class ShortPromptAttention(WanAttnProcessor):  # type: ignore[misc]
     """A processor of Diffusers' `WanAttention`; all blocks of a transformer share it."""
 
     def __init__(self) -> None:
@@ -52,7 +52,7 @@ class PaddedPrompt(WanAttnProcessor):  # type: ignore[misc]
         return attended
 
 
-def shorten(transformer: Any, blocks: Sequence[nn.Module]) -> PaddedPrompt | None:
+def shorten(transformer: Any, blocks: Sequence[nn.Module]) -> ShortPromptAttention | None:
     """Let the blocks of a transformer take short prompts.
 
     Returns:
@@ -61,7 +61,7 @@ def shorten(transformer: Any, blocks: Sequence[nn.Module]) -> PaddedPrompt | Non
     """
     if transformer.config.image_dim is not None or not all(type(block) is WanTransformerBlock for block in blocks):
         return None
-    shared = PaddedPrompt()
+    shared = ShortPromptAttention()
     for block in blocks:
         attention: Any = block.attn2
         attention.set_processor(shared)
