@@ -2,9 +2,9 @@
 
 The blocks of a transformer are prefetched one block ahead into one of two slots on the device, over a CUDA stream of
 their own, so that on a GPU the copy overlaps with the block that computes. Components that are used once per clip
-(`OnDemandComponents`) are copied for a call and dropped after it. A weight that is not on the device is an empty tensor of
-that device: reading its device or dtype gives the right answer, and computing with it raises an error. Does not decide
-which modules stay on the device: `tessera.diffusion.loading.offload_plan` does.
+(`OnDemandComponents`) are copied for a call and dropped after it. A weight that is not on the device is an empty
+tensor of that device: reading its device or dtype gives the right answer, and computing with it raises an error. Does
+not decide which modules stay on the device: `tessera.diffusion.loading.offload_plan` does.
 """
 
 from __future__ import annotations
