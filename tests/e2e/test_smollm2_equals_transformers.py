@@ -12,7 +12,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tessera.starters.recipe import Evaluation
-from tessera_kernels.cpu import instructions as machine
+from tessera_kernels.cpu import instructions
 from tessera_text.starter.smollm2_judge import RECIPE, knows
 
 MODEL = "smollm2-135m-instruct"
@@ -124,7 +124,7 @@ def test_reported_logprobs_are_those_of_transformers(exact_suite: Any, reference
 
 
 def test_in_eight_bits_the_likeliest_tokens_are_nearly_as_likely(suite: Any, reference: Any, tokenizer: Any) -> None:
-    if not machine.available():
+    if not instructions.available():
         pytest.skip("this processor keeps weights as they are stored")
     assert "compiled: the whole step" in suite.log("text")
     prompt = tokenizer(COMPLETIONS[0])["input_ids"]

@@ -11,14 +11,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tessera_kernels.cpu import instructions as machine
+from tessera_kernels.cpu import instructions
 from tessera_kernels.cpu.team import Team
-from tessera_kernels.int8_decoder import products, rows
-from tessera_kernels.int8_decoder.attend import attend_rows
-from tessera_kernels.int8_decoder.layout import Field, Linear, fits, packed
+from tessera_kernels.int8_decoder import gemm, row_ops
+from tessera_kernels.int8_decoder.attention import attend_rows
+from tessera_kernels.int8_decoder.layout import DecoderLinear, LinearField, fits, packed
 from tessera_kernels.int8_linear import quantize_weight
 
-pytestmark = pytest.mark.skipif(not machine.available(), reason="the processor has no AVX-512 VNNI")
+pytestmark = pytest.mark.skipif(not instructions.available(), reason="the processor has no AVX-512 VNNI")
 
 
 def multiplied(weight_NK, x_TK, *, bias=True, in_float=4, add=False, threads=1, group=None):
@@ -30,22 +30,22 @@ def multiplied(weight_NK, x_TK, *, bias=True, in_float=4, add=False, threads=1, 
     steps_GT = generator.random((len(starts), len(x_TK))).astype(np.float32) + 0.1
     bias_N = generator.standard_normal(outputs).astype(np.float32)
     exact_TM = generator.standard_normal((len(x_TK), max(1, in_float))).astype(np.float32)
-    float_MN = generator.standard_normal((in_float, outputs)).astype(np.float32)
-    float_MN = float_MN.astype(np.float16).astype(np.float32)  # as it is kept
-    weights, rest = packed(weight_NK, group or inputs, steps_N, bias_N if bias else 0 * bias_N, float_MN)
+    outlier_weight_MN = generator.standard_normal((in_float, outputs)).astype(np.float32)
+    outlier_weight_MN = outlier_weight_MN.astype(np.float16).astype(np.float32)  # as it is kept
+    weights, rest = packed(weight_NK, group or inputs, steps_N, bias_N if bias else 0 * bias_N, outlier_weight_MN)
     fields = np.array([0, outputs, inputs, group or inputs, rest, 0, in_float, 0])
-    assert len(fields) == len(Field)
+    assert len(fields) == len(LinearField)
     unsigned = (x_TK.astype(np.int32) + 128).astype(np.uint8)
     before = generator.standard_normal((len(x_TK), outputs)).astype(np.float32) if add else np.nan
     target = np.full((len(x_TK), outputs), np.nan, np.float32)
     target[:] = before
     for me in range(threads):
         sums = np.full(16 * outputs, np.nan, np.float32)
-        columns = products.columns_of(outputs, me, threads)
-        products.multiply(columns, (0, len(x_TK)), fields, weights, (unsigned, steps_GT, exact_TM, sums), target, add)
+        columns = gemm.columns_of(outputs, me, threads)
+        gemm.multiply(columns, (0, len(x_TK)), fields, weights, (unsigned, steps_GT, exact_TM, sums), target, add)
     steps_TK = steps_GT.T.astype(np.float64).repeat(np.diff([*starts, inputs]), axis=1)
     exact = ((x_TK * steps_TK) @ weight_NK.astype(np.float64).T) * steps_N
-    exact += exact_TM[:, :in_float].astype(np.float64) @ float_MN
+    exact += exact_TM[:, :in_float].astype(np.float64) @ outlier_weight_MN
     return target, exact + (bias_N if bias else 0) + (before if add else 0)
 
 
@@ -73,10 +73,10 @@ def test_weights_in_float_are_those_that_float16_has(weight, held):
     weight_NK = torch.full((32, 32), 0.3)
     weight_NK[5, 3] = weight
     made = quantize_weight(weight_NK, torch.tensor([2, 3]))
-    assert fits(Linear(made, None)) == held
+    assert fits(DecoderLinear(made, None)) == held
     expected = weight_NK[:, 2:4].t().half().float()
     expected[1, 5] = expected[1, 5] if held else weight
-    assert torch.equal(made.float_MN, expected)
+    assert torch.equal(made.outlier_weight_MN, expected)
 
 
 @pytest.mark.parametrize("group", [None, 32])
@@ -94,7 +94,7 @@ def test_a_row_of_a_product_is_the_same_bits_whatever_is_multiplied_with_it(grou
         out = np.full((tokens, 32), np.nan, np.float32)
         unsigned = (x_TK[:tokens].astype(np.int32) + 128).astype(np.uint8)
         work = (unsigned, steps, np.zeros((tokens, 1), np.float32), np.empty(16 * 32, np.float32))
-        products.multiply((0, 2), (0, tokens), fields, weights, work, out, False)
+        gemm.multiply((0, 2), (0, tokens), fields, weights, work, out, False)
         found.append(out)
     assert all(np.array_equal(out, found[0].repeat(len(out), axis=0)) for out in found)
 
@@ -107,7 +107,7 @@ def test_the_largest_numbers_there_are_do_not_overflow():
 
 def test_exp_is_within_two_units_of_the_last_place():
     x = np.concatenate([np.linspace(-87, 88, 20_001), [0.0, -0.0, 1e-8, np.nan, -200, 200]]).astype(np.float32)
-    got = np.array([rows.exp(value) for value in x])
+    got = np.array([row_ops.exp(value) for value in x])
     exact = np.exp(np.clip(x, np.float32(-87), np.float32(88)).astype(np.float64))
     assert np.isnan(got[-3])
     assert np.isnan(exact[-3])
@@ -129,7 +129,7 @@ def test_rounding_takes_half_a_step_at_most(width, size, kept, group):
     columns = np.sort(generator.permutation(width)[:kept]).astype(np.int32)
     out, exact = np.zeros(width, np.uint8), np.full(3, np.nan, np.float32)
     steps = np.full(-(-width // group), np.nan, np.float32)
-    rows.quantize(row, shrink, columns, group, np.empty(width, np.float32), out, exact, steps)
+    row_ops.quantize(row, shrink, columns, group, np.empty(width, np.float32), out, exact, steps)
     wanted = row.astype(np.float64) * shrink
     wanted[columns] = 0
     parts = np.arange(0, width, group)
@@ -146,7 +146,7 @@ def test_a_row_with_a_value_that_is_none_has_no_step(value, column):
     row[column] = value
     work, out, exact = np.empty(32, np.float32), np.zeros(32, np.uint8), np.zeros(1, np.float32)
     step = np.zeros(1, np.float32)
-    rows.quantize(row, np.ones(32, np.float32), np.array([5], np.int32), 32, work, out, exact, step)
+    row_ops.quantize(row, np.ones(32, np.float32), np.array([5], np.int32), 32, work, out, exact, step)
     assert np.isnan(step[0])
 
 
@@ -157,11 +157,13 @@ def test_a_rotated_head_is_as_transformers_rotates_it(dim):
     heads = generator.standard_normal((3, dim)).astype(np.float32)
     turned = np.concatenate([-heads[:, dim // 2 :], heads[:, : dim // 2]], axis=1)
     wanted = heads.astype(np.float64) * cosine + turned.astype(np.float64) * sine
-    rows.rotate(heads.reshape(-1), dim, cosine, sine)
+    row_ops.rotate(heads.reshape(-1), dim, cosine, sine)
     np.testing.assert_allclose(heads, wanted, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize(("gate", "reference"), [(rows.gate_silu, torch.nn.functional.silu), (rows.gate_gelu, None)])
+@pytest.mark.parametrize(
+    ("gate", "reference"), [(row_ops.gate_silu, torch.nn.functional.silu), (row_ops.gate_gelu, None)]
+)
 def test_gates_equal_torch(gate, reference):
     both = torch.linspace(-30, 30, 400).repeat(2).float()
     reference = reference or (lambda x: torch.nn.functional.gelu(x, approximate="tanh"))
@@ -259,7 +261,7 @@ def test_heads_are_rounded_to_float16_as_torch_does():
     dim = len(head) // 3
     every = np.full((3, dim, 16), 7, np.int16)
     for stored in (np.zeros((3, dim), np.int16), every[:, :, 5]):  # values, and keys
-        rows.store(head.numpy().copy(), stored)
+        row_ops.store(head.numpy().copy(), stored)
         got = torch.from_numpy(stored.copy()).view(torch.float16).view(-1)
         assert torch.equal(got.isnan(), expected.isnan())
         assert torch.equal(got[~got.isnan()].view(torch.int16), expected[~got.isnan()].view(torch.int16))
@@ -289,7 +291,7 @@ def test_the_likeliest_is_the_first_of_the_largest_and_what_is_no_number_is_seen
     for place, value in places:
         row_V[place % width] = np.copysign(np.float32(abs(value)), np.float32(value))
     begin %= width
-    place, value = rows.likeliest(row_V, begin, width)
+    place, value = row_ops.likeliest(row_V, begin, width)
     if np.isnan(row_V[begin:]).any():
         assert np.isnan(value)
     else:
@@ -299,7 +301,7 @@ def test_the_likeliest_is_the_first_of_the_largest_and_what_is_no_number_is_seen
 
 def test_of_no_numbers_none_is_the_likeliest():
     row_V = np.full(32, np.nan, np.float32)  # nothing of it is read
-    assert rows.likeliest(row_V, 16, 16) == (16, -np.inf)
+    assert row_ops.likeliest(row_V, 16, 16) == (16, -np.inf)
 
 
 def test_a_call_that_was_interrupted_leaves_nothing_to_the_next(monkeypatch):

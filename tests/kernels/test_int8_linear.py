@@ -104,11 +104,11 @@ def test_without_a_place_for_compiled_code_it_is_compiled_each_time(monkeypatch)
 
     monkeypatch.setattr(compiled, "numba", NoPlace)
 
-    @compiled.compiled(compiled.SUMS)
+    @compiled.compiled(compiled.REDUCTIONS)
     def twice(value):
         return value + value
 
     assert twice(2) == 4
     monkeypatch.setattr(compiled, "numba", None)
     assert not compiled.available()
-    assert compiled.compiled(compiled.SUMS)(len) is len
+    assert compiled.compiled(compiled.REDUCTIONS)(len) is len

@@ -58,7 +58,7 @@ def test_a_row_is_the_same_whatever_shares_its_batch():
 
 def test_the_registered_op_is_whole():
     weight = quantize_weight(torch.randn(8, 64), torch.tensor([5]))
-    parts = weight.weight_KN, weight.scale_N, weight.columns_M, weight.float_MN, weight.shrink_K
+    parts = weight.weight_KN, weight.scale_N, weight.outlier_columns_M, weight.outlier_weight_MN, weight.smoothing_K
     assert isinstance(weight, Int8Weight)
     torch.library.opcheck(torch.ops.tessera.int8_linear, (torch.randn(2, 64), *parts, torch.ones(8)))
     compiled = torch.compile(lambda x: int8_linear(x, weight), backend="eager", fullgraph=True)

@@ -56,8 +56,8 @@ def stacked(way, weights):
         return (torch.cat if name == "tensor_scale" else torch.stack)(raw).view(parts[0].dtype)
 
     if isinstance(made[0], ScaledWeight):
-        return ScaledWeight(together("numbers_NK"), together("scale"))
-    names = ("numbers", "scale_GN", "zero_GN", "tensor_scale")
+        return ScaledWeight(together("elements_NK"), together("scale"))
+    names = ("elements", "scale_GN", "zero_GN", "tensor_scale")
     return replace(made[0], **{name: together(name) for name in names})
 
 
@@ -116,7 +116,7 @@ def test_grouped_products_equal_a_loop(way, tokens, chosen, experts, sizes, gate
 def replaced(weight):
     """The reference takes inputs of any dtype, and dense weights with them."""
     if isinstance(weight, QuantizedWeight) and weight.format == "dense":
-        return replace(weight, numbers=weight.numbers.float())
+        return replace(weight, elements=weight.elements.float())
     return weight
 
 
@@ -223,9 +223,9 @@ def test_the_registered_ops_are_whole(way):
     places = plan(experts, 3, 16)
     torch.library.opcheck(torch.ops.tessera.moe_combine, (torch.randn(10, 8), experts, weights, 3))
     if isinstance(gate_up, ScaledWeight):
-        parts = gate_up.numbers_NK, gate_up.scale, None, None, None, places.rows_P, places.experts_B, "scaled", 0, 0
+        parts = gate_up.elements_NK, gate_up.scale, None, None, None, places.rows_P, places.experts_B, "scaled", 0, 0
     else:
-        parts = (gate_up.numbers, gate_up.scale_GN, None, None, None, places.rows_P, places.experts_B, "int4", 64, 32)
+        parts = (gate_up.elements, gate_up.scale_GN, None, None, None, places.rows_P, places.experts_B, "int4", 64, 32)
     torch.library.opcheck(torch.ops.tessera.grouped_gemm, (x, *parts, 16, 10, True, False))
     compiled = torch.compile(lambda x: moe(x, gate_up, down, experts, weights), backend="eager", fullgraph=True)
     assert torch.equal(compiled(x), moe(x, gate_up, down, experts, weights))

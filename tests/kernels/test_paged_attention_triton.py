@@ -13,7 +13,7 @@ from tests.kernels.support import BOUNDS, poisoned, relative_rms
 from tessera_kernels.kv_store import kv_store
 from tessera_kernels.paged_attention import Ragged, paged_attention, reference
 from tessera_kernels.paged_attention import triton as kernels
-from tessera_kernels.paged_attention.layout import layout
+from tessera_kernels.paged_attention.row_tiles import cut_tiles
 from tessera_kernels.storage.paged_kv import LARGEST, PagedKV
 from tessera_kernels.triton_parts.split_combine import parts_of, split_combine
 
@@ -190,9 +190,9 @@ def test_rows_beyond_two_to_the_31_numbers():
 
 
 def test_tiles():
-    uniform = layout((3, 3), 4, CPU)
+    uniform = cut_tiles((3, 3), 4, CPU)
     assert (uniform.count, uniform.tiles, uniform.splits) == (2, None, 6)
-    mixed = layout((1, 0, 5, 2), 2, CPU)
+    mixed = cut_tiles((1, 0, 5, 2), 2, CPU)
     assert mixed.tiles is not None
     assert mixed.tiles.tolist() == [
         [0, 0, 0, 1, 0],

@@ -94,7 +94,7 @@ def test_parts_that_do_not_fit_are_refused():
     for broken, match in (
         (replace(good, format="int3"), "unknown format"),
         (replace(good, group=48), "groups must be"),
-        (replace(good, numbers=good.numbers[:1]), "int4 numbers must be"),
+        (replace(good, elements=good.elements[:1]), "int4 elements must be"),
         (replace(good, scale_GN=good.scale_GN[:2]), "int4 scales must be"),
         (replace(good, scale_GN=None), "not none"),
         (replace(good, zero_GN=torch.zeros(3, 4, dtype=torch.int32)), "zeros are for int4"),

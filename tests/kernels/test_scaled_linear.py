@@ -73,7 +73,7 @@ def test_equals_the_definition(way, tokens, outputs, inputs, how, dtype, bias):
     assert relative_rms(got, reference.scaled_linear(x.float(), weight, added)) < BOUNDS[dtype] * 2
     if tokens * outputs > 200 and "measured" not in way:
         unrounded = x.double() @ dequantize(weight).double().t()
-        assert relative_rms(got, unrounded + (added.double() if bias else 0)) < BOUNDS[weight.numbers_NK.dtype]
+        assert relative_rms(got, unrounded + (added.double() if bias else 0)) < BOUNDS[weight.elements_NK.dtype]
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -109,11 +109,11 @@ def test_what_does_not_fit_is_refused():
     for inputs, one, bias, match in (
         (torch.randn(2, 63), weight, None, "inputs must be float"),
         (x, weight, torch.ones(7), "the bias must be"),
-        (x, replace(weight, numbers_NK=weight.numbers_NK.float()), None, "numbers must be"),
+        (x, replace(weight, elements_NK=weight.elements_NK.float()), None, "elements must be"),
         (x, replace(weight, scale=weight.scale[:3]), None, "scales must be float32"),
         (x, replace(blocks, input_scale=torch.ones(1)), None, "not for weights with scales by block"),
-        (x, replace(weight, numbers_NK=weight.numbers_NK.t().contiguous().t()), None, "contiguous"),
-        (x, replace(weight, numbers_NK=weight.numbers_NK[None], scale=weight.scale[None]), None, "experts"),
+        (x, replace(weight, elements_NK=weight.elements_NK.t().contiguous().t()), None, "contiguous"),
+        (x, replace(weight, elements_NK=weight.elements_NK[None], scale=weight.scale[None]), None, "experts"),
     ):
         with pytest.raises(ValueError, match=match):
             scaled_linear(inputs, one, bias)
@@ -125,7 +125,7 @@ def test_what_does_not_fit_is_refused():
 
 def test_the_registered_op_is_whole():
     weight = WAYS["int8"](torch.randn(8, 64))
-    arguments = torch.randn(2, 64), weight.numbers_NK, weight.scale, None, torch.ones(8), False
+    arguments = torch.randn(2, 64), weight.elements_NK, weight.scale, None, torch.ones(8), False
     torch.library.opcheck(torch.ops.tessera.scaled_linear, arguments)
     compiled = torch.compile(lambda x: scaled_linear(x, weight), backend="eager", fullgraph=True)
     x = torch.randn(3, 64)

@@ -127,14 +127,14 @@ def test_nothing_gives_nothing(shape):
     weight = quantize_int4(torch.randn(8, 64), 32)
     if not outputs:
         numbers, scales = torch.zeros(1, 0, 32, dtype=torch.uint8), torch.ones(2, 0)
-        weight = replace(weight, numbers=numbers, scale_GN=scales)
+        weight = replace(weight, elements=numbers, scale_GN=scales)
     assert weight_only_linear(torch.randn(tokens, 64), weight).shape == shape
     assert launcher.weight_only_linear(torch.randn(tokens, 64), weight, None).shape == shape
 
 
 def test_what_does_not_fit_is_refused():
     weight = quantize_int4(torch.randn(8, 64), 32)
-    stacked = replace(weight, numbers=weight.numbers[None], scale_GN=weight.scale_GN[None])
+    stacked = replace(weight, elements=weight.elements[None], scale_GN=weight.scale_GN[None])
     for x, one, bias, match in (
         (torch.randn(2, 63), weight, None, "inputs must be float"),
         (torch.ones(2, 64, dtype=torch.int32), weight, None, "inputs must be float"),
@@ -150,7 +150,7 @@ def test_what_does_not_fit_is_refused():
 @pytest.mark.parametrize("way", ["int4 64 zero points", "mxfp4"])
 def test_the_registered_op_is_whole(way):
     weight = WAYS[way](torch.randn(8, 64))
-    parts = weight.numbers, weight.scale_GN, weight.zero_GN, weight.tensor_scale
+    parts = weight.elements, weight.scale_GN, weight.zero_GN, weight.tensor_scale
     arguments = torch.randn(2, 64), *parts, torch.ones(8), weight.format, 64, weight.group, False
     torch.library.opcheck(torch.ops.tessera.weight_only_linear, arguments)
     compiled = torch.compile(lambda x: weight_only_linear(x, weight), backend="eager", fullgraph=True)

@@ -15,9 +15,9 @@ from typing import Any
 
 numba: Any = import_module("numba") if find_spec("numba") else None
 
-SUMS = {"reassoc", "contract", "arcp", "nsz"}
+REDUCTIONS = {"reassoc", "contract", "arcp", "nsz"}
 """Freedoms of the compiler where there are sums: any order, fused products. Never those that would hide NaN."""
-ELEMENTS = {"contract"}
+ELEMENTWISE = {"contract"}
 """Freedoms where each element is on its own: the same bits wherever it stands."""
 
 
@@ -26,12 +26,12 @@ def available() -> bool:
     return numba is not None
 
 
-def compiled(freedoms: set[str], *, kept: bool = True) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def compiled(freedoms: set[str], *, cached: bool = True) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Compile a function at its first call for the types it is called with. It takes and fills NumPy arrays, no GIL.
 
     Args:
         freedoms: of the compiler.
-        kept: on disk, as long as the function's own file stays the same; so not where it uses code of other files.
+        cached: on disk, as long as the function's own file stays the same; so not where it uses code of other files.
     """
 
     def compile_lazily(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -39,7 +39,7 @@ def compiled(freedoms: set[str], *, kept: bool = True) -> Callable[[Callable[...
             return function
         options = {"nogil": True, "fastmath": freedoms, "error_model": "numpy"}
         try:
-            made: Callable[..., Any] = numba.njit(cache=kept, **options)(function)
+            made: Callable[..., Any] = numba.njit(cache=cached, **options)(function)
         except RuntimeError:  # there is no place to keep compiled code: a read-only installation without a home
             made = numba.njit(**options)(function)
         return made
@@ -47,5 +47,5 @@ def compiled(freedoms: set[str], *, kept: bool = True) -> Callable[[Callable[...
     return compile_lazily
 
 
-part = partial(compiled, kept=False)
+subroutine = partial(compiled, cached=False)
 """For a function that is called by compiled ones: it is kept with those."""

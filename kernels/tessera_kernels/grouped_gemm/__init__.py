@@ -79,8 +79,8 @@ def _check(
     experts, outputs, inputs = sizes(weight)
     if x_RK.dtype not in FLOATS or x_RK.ndim != 2 or x_RK.shape[1] != inputs:
         raise ValueError(f"inputs must be float [rows, {inputs}], not {x_RK.dtype} {tuple(x_RK.shape)}")
-    if isinstance(weight, QuantizedWeight) and weight.format == "dense" and weight.numbers.dtype != x_RK.dtype:
-        raise ValueError(f"a dense weight must have the inputs' {x_RK.dtype}, not {weight.numbers.dtype}")
+    if isinstance(weight, QuantizedWeight) and weight.format == "dense" and weight.elements.dtype != x_RK.dtype:
+        raise ValueError(f"a dense weight must have the inputs' {x_RK.dtype}, not {weight.elements.dtype}")
     if assignments % max(len(x_RK), 1) or (assignments and not len(x_RK)):
         raise ValueError(f"{assignments} assignments are no multiple of {len(x_RK)} rows")
     if gated and outputs % 2:
@@ -100,7 +100,7 @@ def _run(
 ) -> torch.Tensor:
     tensors = x_RK, *weight.tensors, plan.rows_P, bias_EN
     can = (
-        scaled_can(weight.numbers_NK.dtype, *tensors) if isinstance(weight, ScaledWeight) else triton_support(*tensors)
+        scaled_can(weight.elements_NK.dtype, *tensors) if isinstance(weight, ScaledWeight) else triton_support(*tensors)
     )
     if not can.ok:
         return reference.grouped_gemm(x_RK, weight, plan, assignments, bias_EN, gated, clamped)
@@ -115,8 +115,8 @@ def _flat(
     weight: ExpertsWeight,
 ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None, torch.Tensor | None, str, int, int]:
     if isinstance(weight, ScaledWeight):
-        return weight.numbers_NK, weight.scale, weight.input_scale, None, "scaled", 0, 0
-    parts = weight.numbers, weight.scale_GN, weight.zero_GN, weight.tensor_scale
+        return weight.elements_NK, weight.scale, weight.input_scale, None, "scaled", 0, 0
+    parts = weight.elements, weight.scale_GN, weight.zero_GN, weight.tensor_scale
     return *parts, weight.format, weight.inputs, weight.group
 
 

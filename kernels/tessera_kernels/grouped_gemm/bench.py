@@ -77,7 +77,7 @@ def choices() -> Iterator[TuningChoice]:
     for scheme, quantize in SCHEMES.items():
         sample = quantize(torch.zeros(1, 128, dtype=torch.bfloat16))
         if isinstance(sample, ScaledWeight):
-            dtype = f"scaled {sample.numbers_NK.dtype}{' blocks' if sample.blocked else ''}".replace("torch.", "")
+            dtype = f"scaled {sample.elements_NK.dtype}{' blocks' if sample.blocked else ''}".replace("torch.", "")
             more: tuple[dict[str, int], ...] = ({"B_K": 128},)
         else:
             dtype = f"{sample.format} bfloat16"
@@ -110,7 +110,7 @@ def _case(name: str, scheme: str, sizes: _Sizes, dtype: torch.dtype, *, tiny: bo
     sample = SCHEMES[scheme](torch.zeros(1, 128, dtype=dtype))
     assignments = sizes.tokens * sizes.chosen
     if isinstance(sample, ScaledWeight):
-        each, unit = 1.0 * sizes.outputs * sizes.inputs, "int8" if sample.numbers_NK.dtype == torch.int8 else "fp8"
+        each, unit = 1.0 * sizes.outputs * sizes.inputs, "int8" if sample.elements_NK.dtype == torch.int8 else "fp8"
     else:
         each, unit = bytes_like(sample, sizes.outputs, sizes.inputs), None
     rows = sizes.tokens if sizes.gated else assignments
@@ -151,19 +151,19 @@ def _by_expert(weight: ExpertsWeight, experts: int) -> ExpertsWeight:
     if isinstance(weight, ScaledWeight):
         scale = weight.scale
         if weight.blocked:  # a block may have outputs of two experts: each gets the scales of its own beginning
-            size = weight.numbers_NK.shape[0] // experts
+            size = weight.elements_NK.shape[0] // experts
             first = torch.arange(0, experts * size, size, device=scale.device)[:, None]
             scale = scale[((first + torch.arange(0, size, 128, device=scale.device)) // 128)].contiguous()
         else:
             scale = scale.reshape(experts, -1)
-        numbers = front(weight.numbers_NK, 0)
+        numbers = front(weight.elements_NK, 0)
         assert numbers is not None
         return ScaledWeight(numbers, scale)
-    numbers = front(weight.numbers, weight.numbers.ndim - 2)
+    numbers = front(weight.elements, weight.elements.ndim - 2)
     assert numbers is not None
     whole = None if weight.tensor_scale is None else weight.tensor_scale.expand(experts).contiguous()
     scales, zeros = front(weight.scale_GN, 1), front(weight.zero_GN, 1)
-    return replace(weight, numbers=numbers, scale_GN=scales, zero_GN=zeros, tensor_scale=whole)
+    return replace(weight, elements=numbers, scale_GN=scales, zero_GN=zeros, tensor_scale=whole)
 
 
 def _launched(*arguments: Any) -> torch.Tensor:

@@ -20,11 +20,11 @@ ALPHA, LIMIT = 1.702, 7.0
 def expert_of(weight: ExpertsWeight, expert: int) -> ExpertsWeight:
     """The weight of one expert alone."""
     if isinstance(weight, ScaledWeight):
-        return ScaledWeight(weight.numbers_NK[expert], weight.scale[expert], weight.input_scale)
+        return ScaledWeight(weight.elements_NK[expert], weight.scale[expert], weight.input_scale)
     scale, zero, whole = weight.scale_GN, weight.zero_GN, weight.tensor_scale
     return replace(
         weight,
-        numbers=weight.numbers[expert],
+        elements=weight.elements[expert],
         scale_GN=None if scale is None else scale[expert],
         zero_GN=None if zero is None else zero[expert],
         tensor_scale=None if whole is None else whole[expert : expert + 1],
@@ -49,7 +49,7 @@ def grouped_gemm(
     clamped: bool = False,
 ) -> torch.Tensor:
     """See `tessera_kernels.grouped_gemm.grouped_gemm`; rows without a place are 0."""
-    outputs = (weight.numbers_NK if isinstance(weight, ScaledWeight) else weight.numbers).shape[-2]
+    outputs = (weight.elements_NK if isinstance(weight, ScaledWeight) else weight.elements).shape[-2]
     out = x_RK.new_zeros(assignments, outputs // (2 if gated else 1))
     owners = plan.experts_B.repeat_interleave(plan.tile)
     for expert in sorted(set(plan.experts_B.tolist())):

@@ -28,7 +28,7 @@ def config(
 ) -> dict[str, int]:
     """All of a launch but the plan's tile."""
     if isinstance(weight, ScaledWeight):
-        (outputs, inputs), kind = weight.numbers_NK.shape[-2:], f"scaled {weight.numbers_NK.dtype}"
+        (outputs, inputs), kind = weight.elements_NK.shape[-2:], f"scaled {weight.elements_NK.dtype}"
         kind += " blocks" if weight.blocked else ""
     else:
         outputs, inputs, kind = weight.outputs, weight.inputs, f"{weight.format} {dtype}"
@@ -66,7 +66,7 @@ def grouped_gemm(
     configuration: Mapping[str, int] | None = None,
 ) -> torch.Tensor:
     """See `tessera_kernels.grouped_gemm.grouped_gemm`; inputs of a row are contiguous, so are `bias` and `out`."""
-    numbers = weight.numbers_NK if isinstance(weight, ScaledWeight) else weight.numbers
+    numbers = weight.elements_NK if isinstance(weight, ScaledWeight) else weight.elements
     outputs = numbers.shape[-2] // (2 if gated else 1)
     out = x_RK.new_empty(assignments, outputs) if out is None else out
     if not out.numel():

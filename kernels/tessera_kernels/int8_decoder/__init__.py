@@ -18,25 +18,25 @@ from typing import Literal
 import numpy as np
 import torch
 
-from tessera_kernels.cpu import instructions as machine
+from tessera_kernels.cpu import instructions
 from tessera_kernels.cpu.team import Team
-from tessera_kernels.int8_decoder import cpu, products
-from tessera_kernels.int8_decoder.layout import Arenas, Field, Layer, Linear, Part, fits
+from tessera_kernels.int8_decoder import gemm, step
+from tessera_kernels.int8_decoder.layout import Arenas, DecoderLayer, DecoderLinear, LayerField, LinearField, fits
 from tessera_kernels.paged_attention import Ragged
 from tessera_kernels.storage.paged_kv import PagedKV
 
-__all__ = ["Activation", "Decoder", "Layer", "Linear", "Sizes", "why_not"]
+__all__ = ["Activation", "Decoder", "DecoderConfig", "DecoderLayer", "DecoderLinear", "unsupported_reason"]
 
 ROWS = 6
 """Of a sequence that are attended to at once."""
 PAGE_SINGLES = 1024
 """float32 numbers after which a first-level cache begins again."""
 Activation = Literal["silu", "gelu_tanh"]
-_ACTIVATIONS = {"silu": cpu.SILU, "gelu_tanh": cpu.GELU}
+_ACTIVATIONS = {"silu": step.SILU, "gelu_tanh": step.GELU}
 
 
 @dataclass(frozen=True)
-class Sizes:
+class DecoderConfig:
     """What is the same in all layers.
 
     Attributes:
@@ -55,19 +55,23 @@ class Sizes:
     scaling: float
 
 
-def why_not(sizes: Sizes, layers: Sequence[Layer], head: Linear, caches: Sequence[PagedKV]) -> str:
+def unsupported_reason(
+    sizes: DecoderConfig, layers: Sequence[DecoderLayer], head: DecoderLinear, caches: Sequence[PagedKV]
+) -> str:
     """What keeps a decoder from being run here; empty when nothing does."""
-    if not machine.available():
+    if not instructions.available():
         return "the processor has no AVX-512 VNNI, or Numba is not installed"
-    if sizes.head_dim % machine.LANES:
-        return f"heads of {sizes.head_dim} numbers: not a multiple of {machine.LANES}"
+    if sizes.head_dim % instructions.LANES:
+        return f"heads of {sizes.head_dim} numbers: not a multiple of {instructions.LANES}"
     linears = [one for layer in layers for one in (layer.qkv, layer.out, layer.gate_up, layer.down)]
     if not all(fits(linear) for linear in [*linears, head]):
-        return f"a layer whose sizes are not multiples of {machine.LANES}, or with weights that float16 cannot hold"
+        return (
+            f"a layer whose sizes are not multiples of {instructions.LANES}, or with weights that float16 cannot hold"
+        )
     if len({tensor.shape for cache in caches for tensor in (cache.key_PSHD, cache.value_PSHE)}) != 1:
         return "layers have caches of different shapes"
-    if caches[0].key_PSHD.shape[1] % machine.LANES:
-        return f"pages of {caches[0].key_PSHD.shape[1]} slots: not a multiple of {machine.LANES}"
+    if caches[0].key_PSHD.shape[1] % instructions.LANES:
+        return f"pages of {caches[0].key_PSHD.shape[1]} slots: not a multiple of {instructions.LANES}"
     if caches[0].key_PSHD.dtype not in {torch.float32, torch.float16, torch.int8}:
         return f"keys are stored as {caches[0].key_PSHD.dtype}"
     if not all(_is_behind(before, after) for before, after in itertools.pairwise(caches)):
@@ -86,37 +90,45 @@ class Decoder:
         caches: of the layers, views of one tensor: see `PagedKV.stacked`.
 
     Raises:
-        ValueError: `why_not` says why.
+        ValueError: `unsupported_reason` says why.
     """
 
     def __init__(
         self,
-        sizes: Sizes,
-        layers: Sequence[Layer],
+        sizes: DecoderConfig,
+        layers: Sequence[DecoderLayer],
         final_norm_C: torch.Tensor,
-        head: Linear,
+        head: DecoderLinear,
         caches: Sequence[PagedKV],
     ) -> None:
-        if reason := why_not(sizes, layers, head, caches):
+        if reason := unsupported_reason(sizes, layers, head, caches):
             raise ValueError(reason)
         self.sizes = sizes
         self._arenas = Arenas(layers, final_norm_C, head)
         self._team = Team()
         table = self._arenas.table
-        linears = [table[:-1, part : part + len(Field)] for part in (Part.QKV, Part.OUT, Part.GATE_UP, Part.DOWN)]
-        linears.append(table[-1:, Part.QKV : Part.QKV + len(Field)])
-        self._widest_in = int(max(one[:, Field.INPUTS].max() for one in linears))
-        self._widest_out = int(max(one[:, Field.OUTPUTS].max() for one in linears[:-1]))
-        self._most_groups = int(max((-(-one[:, Field.INPUTS] // one[:, Field.GROUP])).max() for one in linears))
-        gathered = [one[one[:, Field.GROUP] < one[:, Field.INPUTS], Field.OUTPUTS].max(initial=0) for one in linears]
+        linears = [
+            table[:-1, part : part + len(LinearField)]
+            for part in (LayerField.QKV, LayerField.OUT, LayerField.GATE_UP, LayerField.DOWN)
+        ]
+        linears.append(table[-1:, LayerField.QKV : LayerField.QKV + len(LinearField)])
+        self._widest_in = int(max(one[:, LinearField.INPUTS].max() for one in linears))
+        self._widest_out = int(max(one[:, LinearField.OUTPUTS].max() for one in linears[:-1]))
+        self._most_groups = int(
+            max((-(-one[:, LinearField.INPUTS] // one[:, LinearField.GROUP])).max() for one in linears)
+        )
+        gathered = [
+            one[one[:, LinearField.GROUP] < one[:, LinearField.INPUTS], LinearField.OUTPUTS].max(initial=0)
+            for one in linears
+        ]
         # Two blocks of columns at least, of which one is left over.
-        self._widest_gathered = max(int(max(gathered)), products.PAIR * machine.LANES)
-        self._in_float = int(max(one[:, Field.IN_FLOAT].max() for one in linears))
-        self._vocabulary = int(table[-1, Part.QKV + Field.OUTPUTS])
+        self._widest_gathered = max(int(max(gathered)), gemm.PAIR * instructions.LANES)
+        self._in_float = int(max(one[:, LinearField.OUTLIERS].max() for one in linears))
+        self._vocabulary = int(table[-1, LayerField.QKV + LinearField.OUTPUTS])
         stacked = [_stack(tensors) for tensors in zip(*(cache.tensors for cache in caches), strict=True)]
         number, pages, size, heads, dim = stacked[0].shape
         # The same memory in another order: see `attend`.
-        keys = stacked[0].reshape(number, pages, heads, size // machine.LANES, dim, machine.LANES)
+        keys = stacked[0].reshape(number, pages, heads, size // instructions.LANES, dim, instructions.LANES)
         scales = [one.reshape(number, pages, heads, size) for one in stacked[2:]]
         self._stacked = (keys, stacked[1], *(scales or [np.zeros((number, 0, 0, 0), np.float32)] * 2))
 
@@ -160,7 +172,7 @@ class Decoder:
             + [tokens]
         )
         most_seen = int(context_T.max(initial=1))
-        scores = -(-most_seen // machine.LANES) * machine.LANES
+        scores = -(-most_seen // instructions.LANES) * instructions.LANES
         at_once = max(sizes.heads, min(ROWS, tokens) * sizes.heads // sizes.kv_heads)
         logits_RV = torch.empty(len(rows_R), _apart(self._vocabulary))
         height = max(tokens, len(rows_R))
@@ -187,7 +199,7 @@ class Decoder:
                 torch.empty(height, self._widest_in, dtype=torch.uint8).numpy(),
                 torch.empty(self._most_groups, height).numpy(),
                 torch.empty(height, self._in_float).numpy(),
-                torch.empty(threads, min(height, products.MOST_ROWS) * self._widest_gathered).numpy(),
+                torch.empty(threads, min(height, gemm.MOST_ROWS) * self._widest_gathered).numpy(),
                 torch.empty(tokens, _apart(self._widest_out)).numpy(),
                 torch.empty(tokens, _apart(sizes.heads * sizes.head_dim)).numpy(),
                 (
@@ -198,7 +210,7 @@ class Decoder:
             ),
             (rows_R.numpy(), logits_RV.numpy(), place_XR, largest_XR),
         )
-        self._team.run(cpu.advance, threads, *arguments)
+        self._team.run(step.decoder_step, threads, *arguments)
         # Of equal ones the first thread's, whose tokens come first; of what is no number, that.
         best_R, every_R = largest_XR.argmax(axis=0), np.arange(len(rows_R))
         token_R, largest_R = place_XR[best_R, every_R], largest_XR[best_R, every_R]
@@ -207,7 +219,7 @@ class Decoder:
 
 def _apart(width: int) -> int:
     """Numbers from a row to the next, so that rows do not share the few places that a cache has for one column."""
-    return width + machine.LANES * (2 if (width + machine.LANES) % PAGE_SINGLES == 0 else 1)
+    return width + instructions.LANES * (2 if (width + instructions.LANES) % PAGE_SINGLES == 0 else 1)
 
 
 def _is_behind(before: PagedKV, after: PagedKV) -> bool:

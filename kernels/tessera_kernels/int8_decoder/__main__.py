@@ -15,9 +15,9 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from tessera_kernels.cpu import instructions as machine
-from tessera_kernels.int8_decoder import Decoder, Layer, Linear, Sizes, products
-from tessera_kernels.int8_decoder.attend import attend_rows
+from tessera_kernels.cpu import instructions
+from tessera_kernels.int8_decoder import Decoder, DecoderConfig, DecoderLayer, DecoderLinear, gemm
+from tessera_kernels.int8_decoder.attention import attend_rows
 from tessera_kernels.int8_decoder.layout import packed
 from tessera_kernels.int8_linear import quantize_weight
 from tessera_kernels.paged_attention import Ragged
@@ -60,11 +60,11 @@ def linears(outputs: int, inputs: int = INPUTS, group: int | None = None) -> Non
             (x_TK.astype(np.int16) + 128).astype(np.uint8),
             np.ones((groups, tokens), np.float32),
             np.ones((tokens, IN_FLOAT), np.float32),
-            np.empty(products.MOST_ROWS * outputs, np.float32),
+            np.empty(gemm.MOST_ROWS * outputs, np.float32),
         )
         out = np.empty((tokens, outputs), np.float32)
         ours = best(
-            partial(products.multiply, (0, outputs // machine.LANES), (0, tokens), fields, weights, work, out, False)
+            partial(gemm.multiply, (0, outputs // instructions.LANES), (0, tokens), fields, weights, work, out, False)
         )
         rows = torch.from_numpy(x_TK)
         integers = best(partial(torch._int_mm, rows, transposed_KN))
@@ -102,13 +102,15 @@ def attention() -> None:
 def decoder(keys: torch.dtype) -> Decoder:
     """All layers, with room for sixteen sequences."""
     torch.manual_seed(0)
-    ones_C, columns_M = torch.ones(INPUTS), torch.arange(IN_FLOAT)
+    ones_C, outlier_columns_M = torch.ones(INPUTS), torch.arange(IN_FLOAT)
 
-    def linear(outputs: int, inputs: int, group: int | None = None) -> Linear:
-        return Linear(quantize_weight(torch.randn(outputs, inputs) / inputs**0.5, columns_M), None, group)
+    def linear(outputs: int, inputs: int, group: int | None = None) -> DecoderLinear:
+        return DecoderLinear(
+            quantize_weight(torch.randn(outputs, inputs) / inputs**0.5, outlier_columns_M), None, group
+        )
 
     layers = [
-        Layer(
+        DecoderLayer(
             ones_C,
             linear((HEADS + 2 * KV_HEADS) * DIM, INPUTS),
             None,
@@ -126,7 +128,7 @@ def decoder(keys: torch.dtype) -> Decoder:
     for cache in caches:  # memory that was never written is all one page of zeros
         for tensor in cache.tensors:
             tensor.copy_(torch.randn(tensor.shape[1:])) if tensor.is_floating_point() else tensor.random_(-100, 100)
-    sizes = Sizes(INPUTS, HEADS, KV_HEADS, DIM, "silu", 1e-5, DIM**-0.5)
+    sizes = DecoderConfig(INPUTS, HEADS, KV_HEADS, DIM, "silu", 1e-5, DIM**-0.5)
     return Decoder(sizes, layers, ones_C, linear(HEAD, INPUTS), caches)
 
 
@@ -163,7 +165,7 @@ def steps() -> None:
 
 
 if __name__ == "__main__":
-    if not machine.available():
+    if not instructions.available():
         raise SystemExit("this processor has no AVX-512 VNNI, or Numba is not installed")
     torch.set_num_threads(1)
     linears(HEAD)

@@ -23,20 +23,20 @@ from tessera_kernels.int8_linear import Int8Weight
 Ints = npt.NDArray[np.int64]
 
 
-class Field(IntEnum):
+class LinearField(IntEnum):
     """Columns of a linear layer in the table: sizes, and offsets into the arenas."""
 
     WEIGHT = 0
     OUTPUTS = 1
     INPUTS = 2
     GROUP = 3
-    REST = 4
-    COLUMNS = 5
-    IN_FLOAT = 6
-    SHRINK = 7
+    EPILOGUE = 4
+    OUTLIER_COLUMNS = 5
+    OUTLIERS = 6
+    SMOOTHING = 7
 
 
-class Part(IntEnum):
+class LayerField(IntEnum):
     """Columns of a layer in the table: where the fields of its linear layers begin, then offsets of its norms."""
 
     QKV = 0
@@ -55,7 +55,7 @@ NOTHING = -1
 
 
 @dataclass(frozen=True)
-class Linear:
+class DecoderLinear:
     """A layer in 8 bits.
 
     Attributes:
@@ -71,7 +71,7 @@ class Linear:
 
 
 @dataclass(frozen=True)
-class Layer:
+class DecoderLayer:
     """A decoder layer. Norms are float32 [features], ready to be multiplied with; those of heads may be None.
 
     Attributes:
@@ -82,13 +82,13 @@ class Layer:
     """
 
     norm_C: torch.Tensor
-    qkv: Linear
+    qkv: DecoderLinear
     query_norm_D: torch.Tensor | None
     key_norm_D: torch.Tensor | None
-    out: Linear
+    out: DecoderLinear
     mlp_norm_C: torch.Tensor
-    gate_up: Linear
-    down: Linear
+    gate_up: DecoderLinear
+    down: DecoderLinear
     window: int | None
 
 
@@ -98,10 +98,11 @@ class Arenas:
     Attributes:
         bytes_: int8, packed weights.
         floats: float32. ints: int32.
-        table: int64 [layers + 1, WIDTH]; the last row is the final norm (as `Part.NORM`) and the head (as `Part.QKV`).
+        table: int64 [layers + 1, WIDTH]; the last row has the final norm as `LayerField.NORM` and
+            the head as `LayerField.QKV`.
     """
 
-    def __init__(self, layers: Sequence[Layer], final_norm_C: torch.Tensor, head: Linear) -> None:
+    def __init__(self, layers: Sequence[DecoderLayer], final_norm_C: torch.Tensor, head: DecoderLinear) -> None:
         self._bytes: list[npt.NDArray[np.int8]] = []
         self._floats: list[npt.NDArray[np.float32]] = []
         self._ints: list[npt.NDArray[np.int32]] = []
@@ -109,22 +110,22 @@ class Arenas:
         self.table: Ints = np.full((len(layers) + 1, WIDTH), NOTHING, dtype=np.int64)
         for row, layer in zip(self.table, layers, strict=False):
             for part, linear in (
-                (Part.QKV, layer.qkv),
-                (Part.OUT, layer.out),
-                (Part.GATE_UP, layer.gate_up),
-                (Part.DOWN, layer.down),
+                (LayerField.QKV, layer.qkv),
+                (LayerField.OUT, layer.out),
+                (LayerField.GATE_UP, layer.gate_up),
+                (LayerField.DOWN, layer.down),
             ):
-                self._add_linear(row[part : part + len(Field)], linear)
+                self._add_linear(row[part : part + len(LinearField)], linear)
             for part, norm in (
-                (Part.NORM, layer.norm_C),
-                (Part.MLP_NORM, layer.mlp_norm_C),
-                (Part.QUERY_NORM, layer.query_norm_D),
-                (Part.KEY_NORM, layer.key_norm_D),
+                (LayerField.NORM, layer.norm_C),
+                (LayerField.MLP_NORM, layer.mlp_norm_C),
+                (LayerField.QUERY_NORM, layer.query_norm_D),
+                (LayerField.KEY_NORM, layer.key_norm_D),
             ):
                 row[part] = NOTHING if norm is None else self._add_floats(norm)
-            row[Part.WINDOW] = layer.window or 0
-        self._add_linear(self.table[-1, Part.QKV : Part.QKV + len(Field)], head)
-        self.table[-1, Part.NORM] = self._add_floats(final_norm_C)
+            row[LayerField.WINDOW] = layer.window or 0
+        self._add_linear(self.table[-1, LayerField.QKV : LayerField.QKV + len(LinearField)], head)
+        self.table[-1, LayerField.NORM] = self._add_floats(final_norm_C)
         self.bytes_ = _joined(self._bytes, np.int8)
         self.floats = _joined(self._floats, np.float32)
         self.ints = _joined(self._ints, np.int32)
@@ -135,19 +136,22 @@ class Arenas:
         """Bytes of all of it."""
         return int(self.bytes_.nbytes + self.floats.nbytes + self.ints.nbytes + self.table.nbytes)
 
-    def _add_linear(self, row: Ints, linear: Linear) -> None:
+    def _add_linear(self, row: Ints, linear: DecoderLinear) -> None:
         weight = linear.weight
         inputs, outputs = weight.weight_KN.shape
-        columns = weight.columns_M.numpy()
-        row[Field.OUTPUTS], row[Field.INPUTS], row[Field.IN_FLOAT] = outputs, inputs, len(columns)
-        row[Field.GROUP] = group = linear.group or inputs
+        columns = weight.outlier_columns_M.numpy()
+        row[LinearField.OUTPUTS], row[LinearField.INPUTS], row[LinearField.OUTLIERS] = outputs, inputs, len(columns)
+        row[LinearField.GROUP] = group = linear.group or inputs
         bias_N = torch.zeros(outputs) if linear.bias_N is None else linear.bias_N.detach().float()
-        weight_NK, float_MN = weight.weight_KN.t().contiguous().numpy(), weight.float_MN.float().numpy()
-        records, rest = packed(weight_NK, group, weight.scale_N.float().numpy(), bias_N.numpy(), float_MN)
-        row[Field.WEIGHT] = self._put(0, self._bytes, records)
-        row[Field.REST] = row[Field.WEIGHT] + rest
-        row[Field.COLUMNS] = self._put(2, self._ints, columns.astype(np.int32))
-        row[Field.SHRINK] = self._add_floats(weight.shrink_K)
+        weight_NK, outlier_weight_MN = (
+            weight.weight_KN.t().contiguous().numpy(),
+            weight.outlier_weight_MN.float().numpy(),
+        )
+        records, rest = packed(weight_NK, group, weight.scale_N.float().numpy(), bias_N.numpy(), outlier_weight_MN)
+        row[LinearField.WEIGHT] = self._put(0, self._bytes, records)
+        row[LinearField.EPILOGUE] = row[LinearField.WEIGHT] + rest
+        row[LinearField.OUTLIER_COLUMNS] = self._put(2, self._ints, columns.astype(np.int32))
+        row[LinearField.SMOOTHING] = self._add_floats(weight.smoothing_K)
 
     def _add_floats(self, values: torch.Tensor) -> int:
         return self._put(1, self._floats, values.detach().float().contiguous().view(-1).numpy())
@@ -164,7 +168,7 @@ def packed(
     group: int,
     scale_N: npt.NDArray[np.float32],
     bias_N: npt.NDArray[np.float32],
-    float_MN: npt.NDArray[np.float32],
+    outlier_weight_MN: npt.NDArray[np.float32],
 ) -> tuple[npt.NDArray[np.int8], int]:
     """A linear layer as records of sixteen outputs, one behind the other; and where in the first one its rest begins.
 
@@ -176,7 +180,7 @@ def packed(
     """
     outputs, inputs = weight_NK.shape
     blocks = outputs // LANES
-    halves_MN = float_MN.astype(np.float16).reshape(-1, blocks, LANES).swapaxes(0, 1)
+    halves_MN = outlier_weight_MN.astype(np.float16).reshape(-1, blocks, LANES).swapaxes(0, 1)
     rest = np.concatenate([_bytes(one, blocks) for one in (scale_N, bias_N, halves_MN)], axis=1)
     records = []
     for at in range(0, inputs, group):
@@ -193,13 +197,13 @@ def _bytes(values: npt.NDArray[Any], blocks: int) -> npt.NDArray[np.int8]:
     return np.ascontiguousarray(values).reshape(-1).view(np.int8).reshape(blocks, -1)
 
 
-def fits(linear: Linear) -> bool:
+def fits(linear: DecoderLinear) -> bool:
     """Whether a layer's sizes are multiples of what the processor takes at once, and its floats are float16's."""
     inputs, outputs = linear.weight.weight_KN.shape
     whole = all(size % LANES == 0 for size in (inputs, outputs, linear.group or inputs))
-    floats = linear.weight.float_MN
+    floats = linear.weight.outlier_weight_MN
     held = floats.numel() == 0 or bool(floats.abs().max() <= torch.finfo(torch.float16).max)
-    return whole and held and len(linear.weight.columns_M) % 2 == 0
+    return whole and held and len(linear.weight.outlier_columns_M) % 2 == 0
 
 
 def _joined(parts: list[npt.NDArray[Any]], dtype: npt.DTypeLike) -> npt.NDArray[Any]:

@@ -42,8 +42,8 @@ def _made(
     tokens: int, shape: tuple[int, int], dtype: torch.dtype, device: torch.device
 ) -> tuple[torch.Tensor, Int8Weight]:
     x_TK = torch.randn(tokens, shape[1], device=device).to(dtype)
-    columns_M = torch.arange(COLUMNS) * 7
-    made = quantize_weight(torch.randn(shape) / 64, columns_M, torch.rand(shape[1]))
+    outlier_columns_M = torch.arange(COLUMNS) * 7
+    made = quantize_weight(torch.randn(shape) / 64, outlier_columns_M, torch.rand(shape[1]))
     # Moving keeps strides: the numbers are a transposed view.
     return x_TK, Int8Weight(**{field.name: getattr(made, field.name).to(device) for field in fields(made)})
 

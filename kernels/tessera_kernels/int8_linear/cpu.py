@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from tessera_kernels.cpu.compiled import ELEMENTS, available, compiled
-from tessera_kernels.int8_linear.reference import LEVELS, SMALLEST
+from tessera_kernels.cpu.compiled import ELEMENTWISE, available, compiled
+from tessera_kernels.int8_linear.reference import SMALLEST
+from tessera_kernels.int8_linear.weight import LEVELS, Int8Weight
 
 if TYPE_CHECKING:
     import numpy as np
-
-    from tessera_kernels.int8_linear import Int8Weight
 else:
     np = import_module("numpy") if available() else None
 
@@ -29,31 +28,39 @@ def int8_linear(x_TK: torch.Tensor, weight: Int8Weight, bias_N: torch.Tensor | N
     """See `tessera_kernels.int8_linear.int8_linear`."""
     quantized_TK = torch.empty(x_TK.shape, dtype=torch.int8)
     scale_T = np.empty(x_TK.shape[0], np.float32)
-    columns = weight.columns_M.numpy()
+    columns = weight.outlier_columns_M.numpy()
     exact_TM = np.empty((x_TK.shape[0], len(columns)), np.float32)
     limits = np.float32(LEVELS), np.float32(SMALLEST)
-    _quantize(x_TK.numpy(), weight.shrink_K.numpy(), columns, *limits, quantized_TK.numpy(), scale_T, exact_TM)
+    _quantize(x_TK.numpy(), weight.smoothing_K.numpy(), columns, *limits, quantized_TK.numpy(), scale_T, exact_TM)
     sums_TN = torch._int_mm(quantized_TK, weight.weight_KN)
     out_TN = torch.empty(sums_TN.shape, dtype=torch.float32)
     bias = np.zeros(0, np.float32) if bias_N is None else bias_N.numpy()
-    _scale(sums_TN.numpy(), scale_T, weight.scale_N.numpy(), exact_TM, weight.float_MN.numpy(), bias, out_TN.numpy())
+    _scale(
+        sums_TN.numpy(),
+        scale_T,
+        weight.scale_N.numpy(),
+        exact_TM,
+        weight.outlier_weight_MN.numpy(),
+        bias,
+        out_TN.numpy(),
+    )
     return out_TN
 
 
-@compiled(ELEMENTS)
-def _quantize(x_TK, shrink_K, columns_M, levels, smallest, quantized_TK, scale_T, exact_TM):  # type: ignore[no-untyped-def]
+@compiled(ELEMENTWISE)
+def _quantize(x_TK, smoothing_K, outlier_columns_M, levels, smallest, quantized_TK, scale_T, exact_TM):  # type: ignore[no-untyped-def]
     tokens, width = x_TK.shape
     row_K = np.empty(width, np.float32)
     for t in range(tokens):
         for k in range(width):
-            row_K[k] = x_TK[t, k] * shrink_K[k]
+            row_K[k] = x_TK[t, k] * smoothing_K[k]
         bad = 0
-        for m in range(len(columns_M)):
-            value = x_TK[t, columns_M[m]]
+        for m in range(len(outlier_columns_M)):
+            value = x_TK[t, outlier_columns_M[m]]
             exact_TM[t, m] = value
             if not abs(value) <= HUGE:
                 bad += 1
-            row_K[columns_M[m]] = 0
+            row_K[outlier_columns_M[m]] = 0
         largest = smallest
         for k in range(width):
             value = abs(row_K[k])
@@ -66,8 +73,8 @@ def _quantize(x_TK, shrink_K, columns_M, levels, smallest, quantized_TK, scale_T
         scale_T[t] = largest / levels if bad == 0 else np.float32(np.nan)
 
 
-@compiled(ELEMENTS)
-def _scale(sums_TN, scale_T, scale_N, exact_TM, float_MN, bias_N, out_TN):  # type: ignore[no-untyped-def]
+@compiled(ELEMENTWISE)
+def _scale(sums_TN, scale_T, scale_N, exact_TM, outlier_weight_MN, bias_N, out_TN):  # type: ignore[no-untyped-def]
     tokens, width = sums_TN.shape
     for t in range(tokens):
         for n in range(width):
@@ -75,7 +82,7 @@ def _scale(sums_TN, scale_T, scale_N, exact_TM, float_MN, bias_N, out_TN):  # ty
         for m in range(exact_TM.shape[1]):
             value = exact_TM[t, m]
             for n in range(width):
-                out_TN[t, n] += value * float_MN[m, n]
+                out_TN[t, n] += value * outlier_weight_MN[m, n]
         if len(bias_N):
             for n in range(width):
                 out_TN[t, n] += bias_N[n]

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 
-if TYPE_CHECKING:
-    from tessera_kernels.int8_linear import Int8Weight
+from tessera_kernels.int8_linear.weight import LEVELS, Int8Weight
 
-LEVELS = 127
-"""Largest magnitude of an 8-bit integer that is used, so that the scale is symmetric."""
 SMALLEST = torch.finfo(torch.float32).tiny
 
 
 def int8_linear(x_TK: torch.Tensor, weight: Int8Weight, bias_N: torch.Tensor | None) -> torch.Tensor:
     """See `tessera_kernels.int8_linear.int8_linear`."""
     x = x_TK.float()
-    exact_TM = x[:, weight.columns_M]
-    rest = x.index_fill(1, weight.columns_M, 0.0) * weight.shrink_K
+    exact_TM = x[:, weight.outlier_columns_M]
+    rest = x.index_fill(1, weight.outlier_columns_M, 0.0) * weight.smoothing_K
     largest_T1 = rest.abs().amax(dim=1, keepdim=True).clamp_min_(SMALLEST)
     # torch's `LEVELS / largest_T1` would round twice, as a reciprocal and a product.
     factor_T1 = torch.full_like(largest_T1, LEVELS) / largest_T1
@@ -27,7 +22,7 @@ def int8_linear(x_TK: torch.Tensor, weight: Int8Weight, bias_N: torch.Tensor | N
     quantized_TK = quantized_TK.clone(memory_format=torch.contiguous_format)
     out_TN = torch._int_mm(quantized_TK, weight.weight_KN).float().mul_(weight.scale_N).mul_(largest_T1 / LEVELS)
     for column in range(exact_TM.shape[1]):
-        out_TN += exact_TM[:, column, None] * weight.float_MN[column]
+        out_TN += exact_TM[:, column, None] * weight.outlier_weight_MN[column]
     if bias_N is not None:
         out_TN += bias_N
     return out_TN.to(x_TK.dtype)

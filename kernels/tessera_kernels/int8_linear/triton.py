@@ -6,16 +6,13 @@ Columns in float are left out of the rounding by a factor of zero, and added in 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 import torch
 
+from tessera_kernels.int8_linear.weight import Int8Weight
 from tessera_kernels.scaled_linear.quantize import quantize_tokens
 from tessera_kernels.scaled_linear.triton import multiply
 from tessera_kernels.storage.scaled_weight import ScaledWeight
-
-if TYPE_CHECKING:
-    from tessera_kernels.int8_linear import Int8Weight
 
 
 def int8_linear(
@@ -28,11 +25,11 @@ def int8_linear(
 ) -> torch.Tensor:
     """See `tessera_kernels.int8_linear.int8_linear`."""
     x_TK = x_TK if x_TK.stride(1) == 1 else x_TK.contiguous()
-    factor_K = weight.shrink_K.index_fill(0, weight.columns_M, 0.0)
+    factor_K = weight.smoothing_K.index_fill(0, weight.outlier_columns_M, 0.0)
     numbers_TK, scale_T = quantize_tokens(x_TK, torch.int8, factor_K=factor_K)
     out = x_TK.new_empty(len(x_TK), weight.weight_KN.shape[1]) if out is None else out
     multiplied = ScaledWeight(weight.weight_KN.t().contiguous(), weight.scale_N)  # a view of what is stored
-    exact = x_TK, weight.columns_M, weight.float_MN
+    exact = x_TK, weight.outlier_columns_M, weight.outlier_weight_MN
     bias = None if bias_N is None else bias_N.contiguous()
     multiply(numbers_TK, scale_T, multiplied, bias, out, exact=exact, configuration=configuration)
     return out

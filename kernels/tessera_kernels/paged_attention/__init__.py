@@ -7,30 +7,15 @@ Does not know requests, and that pages may be shared.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TypedDict
 
 import torch
 
 from tessera_kernels.paged_attention import cpu, reference, registered
+from tessera_kernels.paged_attention.ragged import Ragged
 from tessera_kernels.storage.paged_kv import PagedKV
 
 __all__ = ["Ragged", "paged_attention"]
-
-
-@dataclass(frozen=True)
-class Ragged:
-    """Which query rows and which pages belong to which sequence. All tensors are on the cache's device.
-
-    Attributes:
-        page_table_BM: int32; entry [b, i] is the page with positions i*S … (i+1)*S-1 of sequence b; unused entries 0.
-        context_B: int64; number of positions of each sequence in the cache, this step's tokens included.
-        query_counts: query rows of each sequence this step; they are its last positions.
-    """
-
-    page_table_BM: torch.Tensor
-    context_B: torch.Tensor
-    query_counts: list[int]
 
 
 class _Options(TypedDict):

@@ -13,15 +13,14 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from tessera_kernels.cpu.compiled import SUMS, available, compiled
+from tessera_kernels.cpu.compiled import REDUCTIONS, available, compiled
 from tessera_kernels.paged_attention import reference
+from tessera_kernels.paged_attention.ragged import Ragged
 from tessera_kernels.storage.paged_kv import PagedKV
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
-
-    from tessera_kernels.paged_attention import Ragged
 else:
     np = import_module("numpy") if available() else None
 
@@ -137,7 +136,7 @@ def attend(
     )
 
 
-@compiled(SUMS)
+@compiled(REDUCTIONS)
 def _attend(  # type: ignore[no-untyped-def]
     query_TQD,
     key_PSHD,

@@ -5,14 +5,10 @@ Softmax in float32, so that it is also the yardstick for low-precision kernels.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 
+from tessera_kernels.paged_attention.ragged import Ragged
 from tessera_kernels.storage.paged_kv import PagedKV, dequantize
-
-if TYPE_CHECKING:
-    from tessera_kernels.paged_attention import Ragged
 
 
 def paged_attention(

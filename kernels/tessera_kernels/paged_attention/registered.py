@@ -5,17 +5,13 @@ Does not check arguments: the public function does.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 
 from tessera_kernels.chips import has_float8
 from tessera_kernels.dispatch import Support, triton_support, unsupported
 from tessera_kernels.paged_attention import reference
+from tessera_kernels.paged_attention.ragged import Ragged
 from tessera_kernels.storage.paged_kv import PagedKV
-
-if TYPE_CHECKING:
-    from tessera_kernels.paged_attention import Ragged
 
 WIDEST = 256
 """The largest head dim whose tiles fit a program."""
@@ -124,8 +120,6 @@ def _paged_attention(
     sinks: torch.Tensor | None,
     tree: torch.Tensor | None,
 ) -> torch.Tensor:
-    from tessera_kernels.paged_attention import Ragged  # noqa: PLC0415 - that module imports this one
-
     return computed(
         query,
         PagedKV(key, value, key_scale, value_scale),

@@ -12,7 +12,7 @@ import triton
 
 from tessera_kernels.chips import Chip, chip_of, multiprocessors_of
 from tessera_kernels.paged_attention.kernel import paged_attention_kernel
-from tessera_kernels.paged_attention.layout import layout
+from tessera_kernels.paged_attention.row_tiles import cut_tiles
 from tessera_kernels.storage.paged_kv import PagedKV
 from tessera_kernels.triton_parts.split_combine import parts_of, split_combine
 from tessera_kernels.tuning import device_here, lookup
@@ -124,7 +124,7 @@ def paged_attention(
     groups, device, stored = heads // kv_heads, query.device, cache.key_PSHD.dtype
     drafts = tree_BNN is not None
     rows = rows_of_tile(max(counts), groups, max(dim, value_dim), query.dtype, tree=drafts)
-    tiles = layout(tuple(counts), rows // groups, device)
+    tiles = cut_tiles(tuple(counts), rows // groups, device)
     how = dict(configuration or config(rows, (dim, value_dim), query.dtype, stored, chip_of(device), tree=drafts))
     longest = page_table_BM.shape[1] * size
     if sliding_window is not None:

@@ -29,9 +29,9 @@ def from_awq(qweight: torch.Tensor, qzeros: torch.Tensor, scales_GN: torch.Tenso
     check_words("qweight", qweight, (inputs, scales_GN.shape[1] // 8))
     check_words("qzeros", qzeros, (groups, words))
     group = -(-inputs // groups) if groups > 1 else -(-inputs // 64) * 64
-    numbers_NK = numbers_of(qweight, ORDER).t()
+    elements_NK = numbers_of(qweight, ORDER).t()
     weight = QuantizedWeight(
-        "int4", inputs, group, pack(numbers_NK, run_of(group)), scales_GN.contiguous(), numbers_of(qzeros, ORDER)
+        "int4", inputs, group, pack(elements_NK, run_of(group)), scales_GN.contiguous(), numbers_of(qzeros, ORDER)
     )
     weight.check()
     return weight

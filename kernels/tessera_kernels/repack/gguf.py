@@ -38,8 +38,8 @@ def from_gguf(data: torch.Tensor, kind: str) -> QuantizedWeight:
         return QuantizedWeight("int8", inputs, BLOCK, blocks[..., 2:].reshape(-1, inputs).view(torch.int8), scale_GN)
     minimum_GN, first = (_float16(blocks[..., 2:4]), 4) if kind == "Q4_1" else (None, 2)
     halves = blocks[..., first:]
-    numbers_NK = torch.cat([halves & 15, halves >> 4], dim=-1).reshape(-1, inputs)
-    return QuantizedWeight("int4", inputs, BLOCK, pack(numbers_NK, run_of(BLOCK)), scale_GN, minimum_GN)
+    elements_NK = torch.cat([halves & 15, halves >> 4], dim=-1).reshape(-1, inputs)
+    return QuantizedWeight("int4", inputs, BLOCK, pack(elements_NK, run_of(BLOCK)), scale_GN, minimum_GN)
 
 
 def _float16(two_bytes: torch.Tensor) -> torch.Tensor:

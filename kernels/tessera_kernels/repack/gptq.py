@@ -45,12 +45,12 @@ def from_gptq(
         raise ValueError(f"there are versions 1 and 2 of GPTQ's format, not {version}")
     if g_idx_K is not None and not torch.equal(g_idx_K.cpu().long(), torch.arange(inputs) // group):
         raise ValueError("the groups of this GPTQ weight are not in order (desc_act): quantize it again without")
-    numbers_NK = numbers_of(qweight.t().contiguous())
+    elements_NK = numbers_of(qweight.t().contiguous())
     zero_GN = numbers_of(qzeros) + (1 if version == 1 else 0)
     if groups == 1:
         group = -(-inputs // 64) * 64
     weight = QuantizedWeight(
-        "int4", inputs, group, pack(numbers_NK, run_of(group)), scales_GN.contiguous(), zero_GN.contiguous()
+        "int4", inputs, group, pack(elements_NK, run_of(group)), scales_GN.contiguous(), zero_GN.contiguous()
     )
     weight.check()
     return weight

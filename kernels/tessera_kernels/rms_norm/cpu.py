@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from tessera_kernels.cpu.compiled import SUMS, available, compiled
+from tessera_kernels.cpu.compiled import REDUCTIONS, available, compiled
 
 np: Any = import_module("numpy") if available() else None
 
@@ -31,7 +31,7 @@ def rms_norm(x_TK: torch.Tensor, weight_K: torch.Tensor, epsilon: float, offset:
     return out
 
 
-@compiled(SUMS)
+@compiled(REDUCTIONS)
 def _rms_norm(x_TK, weight_K, epsilon, offset, out_TK):  # type: ignore[no-untyped-def]
     rows, width = x_TK.shape
     for t in range(rows):

@@ -40,7 +40,7 @@ def scaled_linear(
         ValueError: shapes or dtypes do not fit together.
     """
     weight.check()
-    outputs, inputs = weight.numbers_NK.shape[-2:]
+    outputs, inputs = weight.elements_NK.shape[-2:]
     if weight.experts:
         raise ValueError(f"one weight alone, not those of {weight.experts[0]} experts: see grouped_gemm")
     if x_TK.dtype not in FLOATS or x_TK.ndim != 2 or x_TK.shape[1] != inputs:
@@ -49,7 +49,7 @@ def scaled_linear(
         raise ValueError(f"the bias must be float [{outputs}], not {bias_N.dtype} {tuple(bias_N.shape)}")
     if torch.compiler.is_compiling():
         found: torch.Tensor = torch.ops.tessera.scaled_linear(
-            x_TK, weight.numbers_NK, weight.scale, weight.input_scale, bias_N, batch_invariant
+            x_TK, weight.elements_NK, weight.scale, weight.input_scale, bias_N, batch_invariant
         )
         return found
     return _run(x_TK, weight, bias_N, batch_invariant)
@@ -93,7 +93,7 @@ def scaled_can(dtype: torch.dtype, *tensors: torch.Tensor | None) -> Support:
 
 
 def _run(x_TK: torch.Tensor, weight: ScaledWeight, bias_N: torch.Tensor | None, batch_invariant: bool) -> torch.Tensor:
-    if not scaled_can(weight.numbers_NK.dtype, x_TK, *weight.tensors, bias_N).ok:
+    if not scaled_can(weight.elements_NK.dtype, x_TK, *weight.tensors, bias_N).ok:
         return reference.scaled_linear(x_TK, weight, bias_N)
     from tessera_kernels.scaled_linear import triton  # noqa: PLC0415 - nothing on a CPU imports Triton
 
@@ -105,15 +105,15 @@ def _run(x_TK: torch.Tensor, weight: ScaledWeight, bias_N: torch.Tensor | None, 
 @torch.library.custom_op("tessera::scaled_linear", mutates_args=())
 def _registered(
     x_TK: torch.Tensor,
-    numbers_NK: torch.Tensor,
+    elements_NK: torch.Tensor,
     scale: torch.Tensor,
     input_scale: torch.Tensor | None,
     bias_N: torch.Tensor | None,
     batch_invariant: bool,
 ) -> torch.Tensor:
-    return _run(x_TK, ScaledWeight(numbers_NK, scale, input_scale), bias_N, batch_invariant)
+    return _run(x_TK, ScaledWeight(elements_NK, scale, input_scale), bias_N, batch_invariant)
 
 
 @_registered.register_fake
-def _(x_TK: torch.Tensor, numbers_NK: torch.Tensor, *_: object) -> torch.Tensor:
-    return x_TK.new_empty(x_TK.shape[0], numbers_NK.shape[0])
+def _(x_TK: torch.Tensor, elements_NK: torch.Tensor, *_: object) -> torch.Tensor:
+    return x_TK.new_empty(x_TK.shape[0], elements_NK.shape[0])

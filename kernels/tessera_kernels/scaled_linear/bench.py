@@ -151,4 +151,4 @@ def _torch(x_TK: torch.Tensor, _weight: ScaledWeight, dense_NK: torch.Tensor, _:
 
 def _scaled_mm(x_TK: torch.Tensor, weight: ScaledWeight, _: torch.Tensor, rounded_TK: torch.Tensor) -> torch.Tensor:
     one = torch.ones((), device=x_TK.device)
-    return torch._scaled_mm(rounded_TK, weight.numbers_NK.t(), one, one, out_dtype=x_TK.dtype)
+    return torch._scaled_mm(rounded_TK, weight.elements_NK.t(), one, one, out_dtype=x_TK.dtype)

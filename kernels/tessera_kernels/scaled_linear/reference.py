@@ -31,9 +31,9 @@ def quantize_by(x_TK: torch.Tensor, dtype: torch.dtype, scale: torch.Tensor) -> 
 def scaled_linear(x_TK: torch.Tensor, weight: ScaledWeight, bias_N: torch.Tensor | None) -> torch.Tensor:
     """See `tessera_kernels.scaled_linear.scaled_linear`."""
     if weight.input_scale is None:
-        numbers, scale = quantize_tokens(x_TK, weight.numbers_NK.dtype, blocks=weight.blocked)
+        numbers, scale = quantize_tokens(x_TK, weight.elements_NK.dtype, blocks=weight.blocked)
     else:
-        numbers, scale = quantize_by(x_TK, weight.numbers_NK.dtype, weight.input_scale)
+        numbers, scale = quantize_by(x_TK, weight.elements_NK.dtype, weight.input_scale)
     spread = scale.repeat_interleave(BLOCK, 1)[:, : x_TK.shape[1]] if weight.blocked else scale[:, None]
     out = (numbers.double() * spread.double()) @ dequantize(weight).double().t()
     return (out if bias_N is None else out + bias_N.double()).to(x_TK.dtype)

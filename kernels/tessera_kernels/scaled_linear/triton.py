@@ -173,15 +173,15 @@ def bucket(tokens: int, outputs: int, inputs: int, *, invariant: bool) -> str:
 
 def config(tokens: int, weight: ScaledWeight, device: torch.device, *, invariant: bool) -> Mapping[str, int]:
     """Tiles, parts and warps; with `invariant` the same for any number of tokens."""
-    outputs, inputs = weight.numbers_NK.shape[-2:]
-    kind = str(weight.numbers_NK.dtype).removeprefix("torch.") + (" blocks" if weight.blocked else "")
+    outputs, inputs = weight.elements_NK.shape[-2:]
+    kind = str(weight.elements_NK.dtype).removeprefix("torch.") + (" blocks" if weight.blocked else "")
     tuned = tuning.lookup(
         "scaled_linear", tuning.device_here(), kind, bucket(tokens, outputs, inputs, invariant=invariant)
     )
     if tuned is not None:
         return tuned
     shape, chip, units = (tokens, outputs, inputs), chips.chip_of(device), chips.multiprocessors_of(device)
-    whole = weight.numbers_NK.dtype == torch.int8
+    whole = weight.elements_NK.dtype == torch.int8
     return heuristic(*shape, chip, units, invariant=invariant, whole=whole, blocked=weight.blocked)
 
 
@@ -219,8 +219,8 @@ def scaled_linear(
     configuration: Mapping[str, int] | None = None,
 ) -> torch.Tensor:
     """See `tessera_kernels.scaled_linear.scaled_linear`; inputs of a row are contiguous, so is `out`."""
-    numbers, scales = quantize_tokens(x_TK, weight.numbers_NK.dtype, blocks=weight.blocked, given=weight.input_scale)
-    out = x_TK.new_empty(len(x_TK), weight.numbers_NK.shape[0]) if out is None else out
+    numbers, scales = quantize_tokens(x_TK, weight.elements_NK.dtype, blocks=weight.blocked, given=weight.input_scale)
+    out = x_TK.new_empty(len(x_TK), weight.elements_NK.shape[0]) if out is None else out
     multiply(numbers, scales, weight, bias_N, out, invariant=invariant, configuration=configuration)
     return out
 
@@ -257,7 +257,7 @@ def multiply(
     x_TK, columns_M, weights_MN = exact or (out_TN, out_TN, out_TN)
     tiles = triton.cdiv(tokens, how["B_T"]) * triton.cdiv(outputs, how["B_N"])
     scaled_kernel[(tiles, splits)](
-        numbers_TK, weight.numbers_NK, x_scale, weight.scale, out_TN if bias_N is None else bias_N,
+        numbers_TK, weight.elements_NK, x_scale, weight.scale, out_TN if bias_N is None else bias_N,
         x_TK, columns_M, weights_MN, filled, out_TN, out_TN,
         tokens, tokens, outputs, inputs, 0 if exact is None else len(columns_M), x_TK.stride(0), outputs,
         BLOCKED=weight.blocked, BIAS=bias_N is not None, ALIGNED=True, COLUMNS=exact is not None and len(columns_M) > 0,

@@ -36,7 +36,7 @@ class QuantizedWeight:
         format: dense (16 or 32 bits as they are), int8, fp8 (e4m3), int4 (0 to 15), mxfp4 or nvfp4 (e2m1).
         inputs: K.
         group: inputs that share a scale: 32 (mxfp4), 16 (nvfp4), any multiple of a run else.
-        numbers: four bits: uint8 [B, N, R], see the module; else [N, K]: int8, float8_e4m3fn, or the weight itself.
+        elements: four bits: uint8 [B, N, R], see the module; else [N, K]: int8, float8_e4m3fn, or the weight itself.
         scale_GN: float [G, N]; mxfp4: uint8, the exponent plus 127 (e8m0); nvfp4: float8_e4m3fn; None where dense.
         zero_GN: int4 alone. uint8: the number that stands for zero; float: what is added to number · scale. None: 8.
         tensor_scale: nvfp4 alone: float32 with one element (one an expert), multiplied with every scale.
@@ -45,7 +45,7 @@ class QuantizedWeight:
     format: Format
     inputs: int
     group: int
-    numbers: torch.Tensor
+    elements: torch.Tensor
     scale_GN: torch.Tensor | None = None
     zero_GN: torch.Tensor | None = None
     tensor_scale: torch.Tensor | None = None
@@ -53,7 +53,7 @@ class QuantizedWeight:
     @property
     def outputs(self) -> int:
         """N."""
-        return self.numbers.shape[-2]
+        return self.elements.shape[-2]
 
     @property
     def run(self) -> int:
@@ -63,7 +63,7 @@ class QuantizedWeight:
     @property
     def tensors(self) -> list[torch.Tensor]:
         """All of them."""
-        found = (self.numbers, self.scale_GN, self.zero_GN, self.tensor_scale)
+        found = (self.elements, self.scale_GN, self.zero_GN, self.tensor_scale)
         return [tensor for tensor in found if tensor is not None]
 
     @property
@@ -76,10 +76,10 @@ class QuantizedWeight:
         if self.format not in FORMATS:
             raise ValueError(f"an unknown format {self.format!r}; there are {', '.join(FORMATS)}")
         if self.format == "dense":
-            if self.numbers.dtype not in FLOATS or self.numbers.shape[-1] != self.inputs:
+            if self.elements.dtype not in FLOATS or self.elements.shape[-1] != self.inputs:
                 raise ValueError(
-                    f"a dense weight must be float [..., {self.inputs}], not {self.numbers.dtype} "
-                    f"{tuple(self.numbers.shape)}"
+                    f"a dense weight must be float [..., {self.inputs}], not {self.elements.dtype} "
+                    f"{tuple(self.elements.shape)}"
                 )
             return
         expected = {"mxfp4": 32, "nvfp4": 16}.get(self.format)
@@ -87,21 +87,21 @@ class QuantizedWeight:
             raise ValueError(f"groups must be of 16, 32, or a multiple of 64 inputs, not {self.group}")
         if expected is not None and self.group != expected:
             raise ValueError(f"{self.format} has groups of {expected}, not of {self.group}")
-        self._check_numbers()
+        self._check_elements()
         self._check_scales()
         if not all(tensor.is_contiguous() for tensor in self.tensors):
             raise ValueError("a quantized weight must be contiguous")
 
-    def _check_numbers(self) -> None:
+    def _check_elements(self) -> None:
         dtype = {"int8": torch.int8, "fp8": torch.float8_e4m3fn}.get(self.format, torch.uint8)
-        shape = tuple(self.numbers.shape)
+        shape = tuple(self.elements.shape)
         if self.format in NIBBLES:
             fits = len(shape) >= 3 and shape[-1] == self.run and shape[-3] == -(-self.inputs // (2 * self.run))
             wanted = f"[..., {-(-self.inputs // (2 * self.run))}, outputs, {self.run}]"
         else:
             fits, wanted = len(shape) >= 2 and shape[-1] == self.inputs, f"[..., outputs, {self.inputs}]"
-        if not fits or self.numbers.dtype != dtype:
-            raise ValueError(f"{self.format} numbers must be {dtype} {wanted}, not {self.numbers.dtype} {shape}")
+        if not fits or self.elements.dtype != dtype:
+            raise ValueError(f"{self.format} elements must be {dtype} {wanted}, not {self.elements.dtype} {shape}")
 
     def _check_scales(self) -> None:
         dtypes = {"mxfp4": (torch.uint8,), "nvfp4": (torch.float8_e4m3fn,)}.get(self.format, FLOATS)
@@ -127,7 +127,7 @@ class QuantizedWeight:
     @property
     def experts(self) -> tuple[int, ...]:
         """[E], or nothing where there is one weight alone."""
-        return tuple(self.numbers.shape[: -3 if self.format in NIBBLES else -2])
+        return tuple(self.elements.shape[: -3 if self.format in NIBBLES else -2])
 
 
 def run_of(group: int) -> int:
@@ -135,11 +135,11 @@ def run_of(group: int) -> int:
     return min(group, LONGEST_RUN)
 
 
-def pack(numbers_NK: torch.Tensor, run: int) -> torch.Tensor:
+def pack(elements_NK: torch.Tensor, run: int) -> torch.Tensor:
     """Numbers [..., N, K] below 16 as bytes [..., B, N, R]; inputs that a block has too many are 0."""
-    *front, outputs, inputs = numbers_NK.shape
+    *front, outputs, inputs = elements_NK.shape
     blocks = -(-inputs // (2 * run))
-    padded = torch.nn.functional.pad(numbers_NK.to(torch.uint8), (0, blocks * 2 * run - inputs))
+    padded = torch.nn.functional.pad(elements_NK.to(torch.uint8), (0, blocks * 2 * run - inputs))
     low, high = padded.reshape(*front, outputs, blocks, 2, run).unbind(-2)
     return (low | (high << 4)).transpose(-3, -2).contiguous()
 
@@ -153,15 +153,15 @@ def unpack(bytes_BNR: torch.Tensor, inputs: int) -> torch.Tensor:
 def dequantize(weight: QuantizedWeight) -> torch.Tensor:
     """What a weight stands for: float32 [..., N, K]."""
     if weight.format == "dense":
-        return weight.numbers.float()
+        return weight.elements.float()
     assert weight.scale_GN is not None
 
     def spread(values_GN: torch.Tensor) -> torch.Tensor:
         return values_GN.float().transpose(-2, -1).repeat_interleave(weight.group, dim=-1)[..., : weight.inputs]
 
     if weight.format not in NIBBLES:
-        return weight.numbers.float() * spread(weight.scale_GN)
-    numbers = unpack(weight.numbers, weight.inputs)
+        return weight.elements.float() * spread(weight.scale_GN)
+    numbers = unpack(weight.elements, weight.inputs)
     if weight.format == "int4":
         zero = weight.zero_GN
         if zero is not None and zero.dtype.is_floating_point:

@@ -23,31 +23,31 @@ class ScaledWeight:
     """A weight [N, K]; every tensor is contiguous.
 
     Attributes:
-        numbers_NK: int8 or float8_e4m3fn.
+        elements_NK: int8 or float8_e4m3fn.
         scale: float32. [N]: one for each output (all the same where there is one for the tensor), and inputs are
             rounded with a scale for each token. [I, J]: one for each block, and inputs with one for 128 of a token.
         input_scale: float32 [1], what inputs are divided by before they are rounded, where it was measured offline;
             None: found for each token. Not with blocks.
     """
 
-    numbers_NK: torch.Tensor
+    elements_NK: torch.Tensor
     scale: torch.Tensor
     input_scale: torch.Tensor | None = None
 
     @property
     def blocked(self) -> bool:
         """Whether scales are for blocks."""
-        return self.scale.ndim == self.numbers_NK.ndim
+        return self.scale.ndim == self.elements_NK.ndim
 
     @property
     def experts(self) -> tuple[int, ...]:
         """[E], or nothing where there is one weight alone."""
-        return tuple(self.numbers_NK.shape[:-2])
+        return tuple(self.elements_NK.shape[:-2])
 
     @property
     def tensors(self) -> list[torch.Tensor]:
         """All of them."""
-        return [one for one in (self.numbers_NK, self.scale, self.input_scale) if one is not None]
+        return [one for one in (self.elements_NK, self.scale, self.input_scale) if one is not None]
 
     @property
     def nbytes(self) -> int:
@@ -56,10 +56,10 @@ class ScaledWeight:
 
     def check(self) -> None:
         """Raise ValueError where the parts do not fit together, with what was expected."""
-        numbers, scale = self.numbers_NK, self.scale
+        numbers, scale = self.elements_NK, self.scale
         if numbers.dtype not in LARGEST or numbers.ndim < 2:
             raise ValueError(
-                f"numbers must be {' or '.join(map(str, LARGEST))} [..., outputs, inputs], not {numbers.dtype} "
+                f"elements must be {' or '.join(map(str, LARGEST))} [..., outputs, inputs], not {numbers.dtype} "
                 f"{tuple(numbers.shape)}"
             )
         outputs, inputs = numbers.shape[-2:]
@@ -75,7 +75,7 @@ class ScaledWeight:
 
 def dequantize(weight: ScaledWeight) -> torch.Tensor:
     """What a weight stands for: float32 [..., N, K]."""
-    numbers, scale = weight.numbers_NK.float(), weight.scale
+    numbers, scale = weight.elements_NK.float(), weight.scale
     if not weight.blocked:
         return numbers * scale[..., None]
     outputs, inputs = numbers.shape[-2:]

@@ -42,7 +42,7 @@ def weight_only_linear(
     """
     _check(x_TK, weight, bias_N)
     if torch.compiler.is_compiling():
-        parts = weight.numbers, weight.scale_GN, weight.zero_GN, weight.tensor_scale
+        parts = weight.elements, weight.scale_GN, weight.zero_GN, weight.tensor_scale
         found: torch.Tensor = torch.ops.tessera.weight_only_linear(
             x_TK, *parts, bias_N, weight.format, weight.inputs, weight.group, batch_invariant
         )
@@ -56,8 +56,8 @@ def _check(x_TK: torch.Tensor, weight: QuantizedWeight, bias_N: torch.Tensor | N
         raise ValueError(f"one weight alone, not those of {weight.experts[0]} experts: see grouped_gemm")
     if x_TK.dtype not in FLOATS or x_TK.ndim != 2 or x_TK.shape[1] != weight.inputs:
         raise ValueError(f"inputs must be float [tokens, {weight.inputs}], not {x_TK.dtype} {tuple(x_TK.shape)}")
-    if weight.format == "dense" and weight.numbers.dtype != x_TK.dtype:
-        raise ValueError(f"a dense weight must have the inputs' {x_TK.dtype}, not {weight.numbers.dtype}")
+    if weight.format == "dense" and weight.elements.dtype != x_TK.dtype:
+        raise ValueError(f"a dense weight must have the inputs' {x_TK.dtype}, not {weight.elements.dtype}")
     if bias_N is not None and (tuple(bias_N.shape) != (weight.outputs,) or bias_N.dtype not in FLOATS):
         raise ValueError(f"the bias must be float [{weight.outputs}], not {bias_N.dtype} {tuple(bias_N.shape)}")
 

@@ -19,7 +19,7 @@ def cost(tokens: int, outputs: int, inputs: int, weight_bytes: float, dtype: tor
 
 def bytes_like(sample: QuantizedWeight, outputs: int, inputs: int) -> float:
     """Bytes of a weight of that size in the sample's scheme."""
-    numbers = outputs * inputs * (0.5 if sample.format in NIBBLES else sample.numbers.dtype.itemsize)
+    numbers = outputs * inputs * (0.5 if sample.format in NIBBLES else sample.elements.dtype.itemsize)
     groups = -(-inputs // sample.group) * outputs
     by_group = [tensor for tensor in (sample.scale_GN, sample.zero_GN) if tensor is not None]
     return numbers + groups * sum(tensor.dtype.itemsize for tensor in by_group)

@@ -25,13 +25,13 @@ class PackedInt4:
     """A weight [N, K] in torch's order.
 
     Attributes:
-        numbers: uint8 [N, K / 2]; which number is where is torch's affair, and depends on the processor.
+        elements: uint8 [N, K / 2]; which number is where is torch's affair, and depends on the processor.
         scales_GN2: bfloat16: what numbers are multiplied with, and what is added to 8 · less than that.
         inputs: K.
         group: inputs that share a scale.
     """
 
-    numbers: torch.Tensor
+    elements: torch.Tensor
     scales_GN2: torch.Tensor
     inputs: int
     group: int
@@ -44,14 +44,14 @@ class PackedInt4:
     @property
     def nbytes(self) -> int:
         """Bytes of all of it."""
-        return self.numbers.nbytes + self.scales_GN2.nbytes
+        return self.elements.nbytes + self.scales_GN2.nbytes
 
 
 def packs(weight: QuantizedWeight) -> bool:
     """Whether torch's product takes such a weight."""
     return (
         weight.format == "int4"
-        and weight.numbers.device.type == "cpu"
+        and weight.elements.device.type == "cpu"
         and not weight.experts
         and weight.group in GROUPS
         and weight.inputs % weight.group == 0
@@ -69,7 +69,7 @@ def pack(weight: QuantizedWeight) -> PackedInt4:
         raise ValueError(
             f"torch's product of four bits takes int4 on a CPU, groups of {', '.join(map(str, GROUPS))} inputs and a "
             f"multiple of {OUTPUTS} outputs, not {weight.format} [{weight.outputs}, {weight.inputs}] on "
-            f"{weight.numbers.device.type} in groups of {weight.group}"
+            f"{weight.elements.device.type} in groups of {weight.group}"
         )
     weight.check()
     assert weight.scale_GN is not None
@@ -81,7 +81,7 @@ def pack(weight: QuantizedWeight) -> PackedInt4:
         offset_GN = zero.float() + MIDDLE * scale_GN
     else:
         offset_GN = (MIDDLE - zero.float()) * scale_GN
-    numbers = unpack(weight.numbers, weight.inputs).to(torch.int32).contiguous()
+    numbers = unpack(weight.elements, weight.inputs).to(torch.int32).contiguous()
     packed = torch.ops.aten._convert_weight_to_int4pack_for_cpu(numbers, 1)
     scales_GN2 = torch.stack([scale_GN, offset_GN], -1).to(torch.bfloat16).contiguous()
     return PackedInt4(packed, scales_GN2, weight.inputs, weight.group)
@@ -106,7 +106,7 @@ def packed_int4_linear(x_TK: torch.Tensor, weight: PackedInt4, bias_N: torch.Ten
     if bias_N is not None and (tuple(bias_N.shape) != (weight.outputs,) or bias_N.dtype not in FLOATS):
         raise ValueError(f"the bias must be float [{weight.outputs}], not {bias_N.dtype} {tuple(bias_N.shape)}")
     found = torch.ops.aten._weight_int4pack_mm_for_cpu(
-        x_TK.to(torch.bfloat16).contiguous(), weight.numbers, weight.group, weight.scales_GN2
+        x_TK.to(torch.bfloat16).contiguous(), weight.elements, weight.group, weight.scales_GN2
     ).float()
     if bias_N is not None:
         found += bias_N

@@ -200,7 +200,7 @@ def finished(
 
 def arguments(weight: QuantizedWeight, bias_N: torch.Tensor | None, dtype: torch.dtype) -> dict[str, Any]:
     """What kernels are told of a weight: pointers, sizes, constants. What it must not follow points to the numbers."""
-    numbers, scale, zero, nibble = weight.numbers, weight.scale_GN, weight.zero_GN, weight.format in NIBBLES
+    numbers, scale, zero, nibble = weight.elements, weight.scale_GN, weight.zero_GN, weight.format in NIBBLES
     run = weight.run if weight.format != "dense" else 64 if dtype.itemsize == 2 else 32
     block = run * (2 if nibble else 1)
     groups = 1 if scale is None else scale.shape[-2]

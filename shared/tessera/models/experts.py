@@ -112,14 +112,16 @@ def _weight(weight_ENK: torch.Tensor, scheme: Literal["stored"] | Scheme) -> Exp
     ]
     if isinstance(made[0], ScaledWeight):
         scaled = [one for one in made if isinstance(one, ScaledWeight)]
-        return ScaledWeight(torch.stack([one.numbers_NK for one in scaled]), torch.stack([one.scale for one in scaled]))
+        return ScaledWeight(
+            torch.stack([one.elements_NK for one in scaled]), torch.stack([one.scale for one in scaled])
+        )
     few = [one for one in made if isinstance(one, QuantizedWeight)]
 
     def stacked(name: str) -> torch.Tensor | None:
         parts = [getattr(one, name) for one in few]
         return None if parts[0] is None else torch.stack(parts)
 
-    numbers = stacked("numbers")
+    numbers = stacked("elements")
     assert numbers is not None
     tensor_scale = stacked("tensor_scale")
     return QuantizedWeight(

@@ -77,8 +77,8 @@ def test_the_columns_that_are_large_when_it_is_calibrated_are_multiplied_in_floa
     wanted = model(x)
     unreached = nn.ModuleDict({"used": model, "never": layer(256, 256, bias=False)})
     quantize_int8(unreached, calibrate(unreached, [], lambda: model(x)).inputs)
-    assert {3, 77} <= set(model[0].weight.columns_M.tolist())
-    assert len(unreached["never"].weight.columns_M) == 0
+    assert {3, 77} <= set(model[0].weight.outlier_columns_M.tolist())
+    assert len(unreached["never"].weight.outlier_columns_M) == 0
     error = (model(x) - wanted).square().mean().sqrt() / wanted.square().mean().sqrt()
     assert error < 0.01
 
@@ -118,5 +118,5 @@ def test_a_layer_that_cannot_be_cut_into_groups_stays():
 def test_a_weight_is_quantized_where_it_is():
     """Torch refuses to mix `meta` with a CPU as it refuses to mix a GPU with it."""
     weight = quantize_weight(torch.empty(32, 64, device="meta"))
-    parts = (weight.weight_KN, weight.scale_N, weight.columns_M, weight.float_MN, weight.shrink_K)
+    parts = (weight.weight_KN, weight.scale_N, weight.outlier_columns_M, weight.outlier_weight_MN, weight.smoothing_K)
     assert {part.device.type for part in parts} == {"meta"}

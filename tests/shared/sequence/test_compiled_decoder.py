@@ -15,10 +15,10 @@ from tessera.sequence.runner.compiled import decoder as compiled_decoder
 from tessera.sequence.runner.compiled.rotary_order import half_order
 from tessera.sequence.runner.sequence_runner import SequenceRunner
 from tessera.wire.engine import Sampling
-from tessera_kernels.cpu import instructions as machine
-from tessera_kernels.int8_decoder import cpu
+from tessera_kernels.cpu import instructions
+from tessera_kernels.int8_decoder import step
 
-pytestmark = pytest.mark.skipif(not machine.available(), reason="the processor has no AVX-512 VNNI")
+pytestmark = pytest.mark.skipif(not instructions.available(), reason="the processor has no AVX-512 VNNI")
 
 PAGE = 16
 SMALL = {
@@ -136,7 +136,7 @@ def test_many_rows_are_the_same_bits_whether_threads_share_rows_or_weights(lengt
         for index, tokens in enumerate(drawn)
     ]
     # Two threads have rows enough for each of them, of three each takes a part of the weights.
-    assert 2 * cpu.ROWS_APART <= sum(lengths) < 3 * cpu.ROWS_APART
+    assert 2 * step.ROW_PARALLEL_MIN_ROWS <= sum(lengths) < 3 * step.ROW_PARALLEL_MIN_ROWS
     for threads in (1, 2, 3):
         monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
         found.append(logits(made, whole(some))[0])
@@ -274,7 +274,7 @@ def test_weights_are_rounded_unasked_only_where_steps_are_compiled(changes, comp
 
 def test_the_models_own_weights_are_freed(directory):
     made = runner(directory("llama"))
-    kept = [module for module in made.model.get_decoder().layers.modules() if hasattr(module, "shrink_K")]
+    kept = [module for module in made.model.get_decoder().layers.modules() if hasattr(module, "smoothing_K")]
     assert not kept
     assert not any(
         hasattr(module, "weight") for module in made.model.modules() if type(module).__name__ == "Int8Linear"

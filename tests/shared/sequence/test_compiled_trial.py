@@ -17,9 +17,9 @@ from tessera.models.fusion import fuse
 from tessera.sequence.runner.compiled import decoder as compiled_decoder
 from tessera.sequence.runner.compiled.decoder import Examination, examine
 from tessera.sequence.runner.compiled.rotary_order import half_order, neighbour_order
-from tessera_kernels.cpu import instructions as machine
+from tessera_kernels.cpu import instructions
 
-pytestmark = pytest.mark.skipif(not machine.available(), reason="the processor has no AVX-512 VNNI")
+pytestmark = pytest.mark.skipif(not instructions.available(), reason="the processor has no AVX-512 VNNI")
 
 DIM = 16
 SMALL = {

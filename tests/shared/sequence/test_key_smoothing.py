@@ -6,26 +6,28 @@ import pytest
 import torch
 
 from tessera.sequence.runner.compiled.key_smoothing import smooth_keys
-from tessera_kernels.int8_decoder import Layer, Linear, Sizes
+from tessera_kernels.int8_decoder import DecoderConfig, DecoderLayer, DecoderLinear
 from tessera_kernels.int8_linear import int8_linear, quantize_weight
 
 HEADS, KV_HEADS, DIM, FEATURES, TOKENS = 4, 2, 16, 64, 24
-SIZES = Sizes(FEATURES, HEADS, KV_HEADS, DIM, "silu", 1e-5, 0.25)
+SIZES = DecoderConfig(FEATURES, HEADS, KV_HEADS, DIM, "silu", 1e-5, 0.25)
 
 
-def layer(*, norms: bool, bias: bool) -> Layer:
+def layer(*, norms: bool, bias: bool) -> DecoderLayer:
     torch.manual_seed(3)
     weight_CF = torch.randn((HEADS + 2 * KV_HEADS) * DIM, FEATURES)
     keys_C1 = weight_CF[HEADS * DIM : (HEADS + KV_HEADS) * DIM].view(KV_HEADS, DIM, FEATURES)
     keys_C1[:, 3] *= 20.0
-    qkv = Linear(quantize_weight(weight_CF, torch.tensor([5, 9])), torch.randn(len(weight_CF)) if bias else None)
-    small = Linear(quantize_weight(torch.randn(16, 16)), None)
+    qkv = DecoderLinear(quantize_weight(weight_CF, torch.tensor([5, 9])), torch.randn(len(weight_CF)) if bias else None)
+    small = DecoderLinear(quantize_weight(torch.randn(16, 16)), None)
     weights = (torch.rand(DIM) + 0.5, torch.rand(DIM) + 0.5)
     query_norm, key_norm = weights if norms else (None, None)
-    return Layer(torch.ones(FEATURES), qkv, query_norm, key_norm, small, torch.ones(FEATURES), small, small, None)
+    return DecoderLayer(
+        torch.ones(FEATURES), qkv, query_norm, key_norm, small, torch.ones(FEATURES), small, small, None
+    )
 
 
-def heads_of(made: Layer, x_TF: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def heads_of(made: DecoderLayer, x_TF: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Queries and keys, rotated, and values: [T, heads, D]."""
     qkv = int8_linear(x_TF, made.qkv.weight, made.qkv.bias_N)
     q, k, v = (

@@ -22,7 +22,14 @@ from tessera.sequence.batch import TopLogit
 from tessera.sequence.runner.compiled.key_smoothing import smooth_keys
 from tessera.sequence.runner.compiled.rotary_order import reorder, rotations
 from tessera.sequence.runner.compiled.trial import try_layers
-from tessera_kernels.int8_decoder import Activation, Decoder, Layer, Linear, Sizes, why_not
+from tessera_kernels.int8_decoder import (
+    Activation,
+    Decoder,
+    DecoderConfig,
+    DecoderLayer,
+    DecoderLinear,
+    unsupported_reason,
+)
 from tessera_kernels.int8_linear import Int8Weight
 from tessera_kernels.paged_attention import Ragged
 from tessera_kernels.storage.paged_kv import PagedKV
@@ -149,7 +156,7 @@ def examine(model: PreTrainedModel, layers: Probe, caches: Sequence[PagedKV]) ->
         sizes, parts, norm, head = _describe(model, layers)
     except _DifferentError as error:
         return Examination(str(error))
-    if reason := why_not(sizes, parts, head, caches):
+    if reason := unsupported_reason(sizes, parts, head, caches):
         return Examination(reason)
     tried = try_layers(model, sizes, parts, _weight_of(norm), head)
     return Examination(tried) if isinstance(tried, str) else Examination("", tried)
@@ -175,7 +182,7 @@ def compile_decoder(
         sizes, parts, norm, head = _describe(model, layers)
     except _DifferentError as error:
         return None, str(error)
-    if reason := why_not(sizes, parts, head, caches):
+    if reason := unsupported_reason(sizes, parts, head, caches):
         return None, reason
     linears = [linear for part in parts for linear in (part.qkv, part.out, part.gate_up, part.down)]
     if any(linear.weight.weight_KN.dtype != torch.int8 for linear in [*linears, head]):
@@ -196,7 +203,9 @@ def compile_decoder(
     return made, ""
 
 
-def _describe(model: PreTrainedModel, layers: Probe) -> tuple[Sizes, list[Layer], RMSNorm, Linear]:
+def _describe(
+    model: PreTrainedModel, layers: Probe
+) -> tuple[DecoderConfig, list[DecoderLayer], RMSNorm, DecoderLinear]:
     decoder = model.get_decoder()
     output = model.get_output_embeddings()
     blocks, norm = getattr(decoder, "layers", None), getattr(decoder, "norm", None)
@@ -211,7 +220,9 @@ def _describe(model: PreTrainedModel, layers: Probe) -> tuple[Sizes, list[Layer]
     return made[0][0], [layer for _, layer in made], norm, _linear(output)
 
 
-def _layer(block: nn.Module, attending: dict[nn.Module, tuple[list[int], AttentionOptions]]) -> tuple[Sizes, Layer]:
+def _layer(
+    block: nn.Module, attending: dict[nn.Module, tuple[list[int], AttentionOptions]]
+) -> tuple[DecoderConfig, DecoderLayer]:
     children = dict(block.named_children())
     if set(children) != _LAYER:
         raise _DifferentError(f"a layer of {', '.join(sorted(children))}")
@@ -233,8 +244,8 @@ def _layer(block: nn.Module, attending: dict[nn.Module, tuple[list[int], Attenti
     if first.epsilon != second.epsilon:
         raise _DifferentError("norms of different epsilons")
     heads = qkv.weight.weight_KN.shape[1] // dim - 2 * kv_heads
-    sizes = Sizes(len(first.weight), heads, kv_heads, dim, activation, first.epsilon, options.scaling)
-    return sizes, Layer(
+    sizes = DecoderConfig(len(first.weight), heads, kv_heads, dim, activation, first.epsilon, options.scaling)
+    return sizes, DecoderLayer(
         _weight_of(first),
         qkv,
         _head_norm(attention, "q_norm", sizes),
@@ -247,7 +258,7 @@ def _layer(block: nn.Module, attending: dict[nn.Module, tuple[list[int], Attenti
     )
 
 
-def _head_norm(attention: nn.Module, name: str, sizes: Sizes) -> torch.Tensor | None:
+def _head_norm(attention: nn.Module, name: str, sizes: DecoderConfig) -> torch.Tensor | None:
     norm = getattr(attention, name, None)
     if norm is None:
         return None
@@ -256,7 +267,7 @@ def _head_norm(attention: nn.Module, name: str, sizes: Sizes) -> torch.Tensor | 
     return _weight_of(norm)
 
 
-def _fused(owner: nn.Module, names: Sequence[str]) -> Linear:
+def _fused(owner: nn.Module, names: Sequence[str]) -> DecoderLinear:
     parts = [getattr(owner, name, None) for name in names]
     first = parts[0]
     if not all(isinstance(part, FusedSlice) and part.index == index for index, part in enumerate(parts)):
@@ -267,14 +278,14 @@ def _fused(owner: nn.Module, names: Sequence[str]) -> Linear:
     return _linear(first.projections.linear)
 
 
-def _linear(module: Any) -> Linear:
+def _linear(module: Any) -> DecoderLinear:
     if isinstance(module, Int8Linear):
-        return Linear(module.weight, module.bias)
+        return DecoderLinear(module.weight, module.bias)
     if type(module) is not nn.Linear:
         raise _DifferentError(f"{type(module).__name__} where a linear layer is expected")
     # Not in 8 bits yet; its shape is what is asked for.
     nothing = torch.zeros(0)
-    return Linear(Int8Weight(module.weight.t(), nothing, nothing.long(), nothing, nothing), module.bias)
+    return DecoderLinear(Int8Weight(module.weight.t(), nothing, nothing.long(), nothing, nothing), module.bias)
 
 
 def _weight_of(norm: RMSNorm) -> torch.Tensor:

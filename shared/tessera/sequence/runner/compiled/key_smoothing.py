@@ -14,7 +14,7 @@ from dataclasses import replace
 
 import torch
 
-from tessera_kernels.int8_decoder import Layer, Linear, Sizes
+from tessera_kernels.int8_decoder import DecoderConfig, DecoderLayer, DecoderLinear
 
 EXPONENT = 0.5
 """Of the sizes, as SmoothQuant has it. Over 20,000 tokens the perplexity of SmolLM2-135M in 8 bits is 1.0108 times that
@@ -22,7 +22,7 @@ of float32 without this, 1.0083 with it (1.0116 with 0.9)."""
 MIN_MAGNITUDE = 1e-3
 
 
-def smooth_keys(layer: Layer, sizes: Sizes, largest_HD: torch.Tensor) -> Layer:
+def smooth_keys(layer: DecoderLayer, sizes: DecoderConfig, largest_HD: torch.Tensor) -> DecoderLayer:
     """The layer with keys that lose less when they are rounded.
 
     Args:
@@ -51,9 +51,11 @@ def _factors(largest_HD: torch.Tensor) -> torch.Tensor:
     return pair_H1D.expand(-1, 2, -1).reshape(heads, dim)
 
 
-def _scaled(linear: Linear, factor_C: torch.Tensor) -> Linear:
+def _scaled(linear: DecoderLinear, factor_C: torch.Tensor) -> DecoderLinear:
     """The layer with its outputs multiplied; exact, as each output has a step of its own."""
     weight = replace(
-        linear.weight, scale_N=linear.weight.scale_N * factor_C, float_MN=linear.weight.float_MN * factor_C
+        linear.weight,
+        scale_N=linear.weight.scale_N * factor_C,
+        outlier_weight_MN=linear.weight.outlier_weight_MN * factor_C,
     )
     return replace(linear, weight=weight, bias_N=None if linear.bias_N is None else linear.bias_N * factor_C)

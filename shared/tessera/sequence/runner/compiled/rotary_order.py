@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from tessera_kernels.int8_decoder import Layer, Linear, Sizes
+from tessera_kernels.int8_decoder import DecoderConfig, DecoderLayer, DecoderLinear
 
 
 def half_order(dim: int) -> torch.Tensor:
@@ -42,7 +42,7 @@ def rotate(x: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor) -> torch.T
     return x * cosine + torch.cat([-second, first], dim=-1) * sine
 
 
-def reorder(layer: Layer, sizes: Sizes, order_D: torch.Tensor) -> Layer:
+def reorder(layer: DecoderLayer, sizes: DecoderConfig, order_D: torch.Tensor) -> DecoderLayer:
     """The layer with the numbers of its queries and keys in an order."""
     count, dim = sizes.heads + sizes.kv_heads, sizes.head_dim
     order_C = (torch.arange(count)[:, None] * dim + order_D).reshape(-1)
@@ -55,10 +55,10 @@ def reorder(layer: Layer, sizes: Sizes, order_D: torch.Tensor) -> Layer:
     )
 
 
-def _taken(linear: Linear, order_C: torch.Tensor) -> Linear:
+def _taken(linear: DecoderLinear, order_C: torch.Tensor) -> DecoderLinear:
     weight = linear.weight
     changes: dict[str, Any] = {"weight_KN": weight.weight_KN.t()[order_C].t()}
-    changes |= {"scale_N": weight.scale_N[order_C], "float_MN": weight.float_MN[:, order_C]}
+    changes |= {"scale_N": weight.scale_N[order_C], "outlier_weight_MN": weight.outlier_weight_MN[:, order_C]}
     return replace(linear, weight=replace(weight, **changes), bias_N=_maybe(linear.bias_N, order_C))
 
 

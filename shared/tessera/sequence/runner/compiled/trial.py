@@ -20,7 +20,7 @@ from transformers import PreTrainedModel
 
 from tessera.models.attention import Probe
 from tessera.sequence.runner.compiled.rotary_order import ORDERS, rotate, rotations
-from tessera_kernels.int8_decoder import Layer, Linear, Sizes
+from tessera_kernels.int8_decoder import DecoderConfig, DecoderLayer, DecoderLinear
 
 TRIAL_TOKENS = 8
 """Tokens."""
@@ -63,7 +63,11 @@ class _RecordingProbe(Probe):
 
 @torch.inference_mode()
 def try_layers(
-    model: PreTrainedModel, sizes: Sizes, layers: Sequence[Layer], norm_C: torch.Tensor, head: Linear
+    model: PreTrainedModel,
+    sizes: DecoderConfig,
+    layers: Sequence[DecoderLayer],
+    norm_C: torch.Tensor,
+    head: DecoderLinear,
 ) -> torch.Tensor | str:
     """Try a model on a CPU, whose weights are not rounded yet.
 
@@ -139,7 +143,7 @@ def try_layers(
     return orders[0]
 
 
-def _heads(x_TC: torch.Tensor, layer: Layer, sizes: Sizes) -> tuple[torch.Tensor, torch.Tensor]:
+def _heads(x_TC: torch.Tensor, layer: DecoderLayer, sizes: DecoderConfig) -> tuple[torch.Tensor, torch.Tensor]:
     """Queries and keys before they are rotated [T, H, D]; values."""
     heads_THD = _product(_norm(x_TC, layer.norm_C, sizes), layer.qkv).view(len(x_TC), -1, sizes.head_dim)
     query_THD, key_THD, value_THD = torch.split(heads_THD, [sizes.heads, sizes.kv_heads, sizes.kv_heads], dim=1)
@@ -150,17 +154,19 @@ def _heads(x_TC: torch.Tensor, layer: Layer, sizes: Sizes) -> tuple[torch.Tensor
     return torch.cat([query_THD, key_THD], dim=1), value_THD
 
 
-def _behind_attention(x_TC: torch.Tensor, attended_TN: torch.Tensor, layer: Layer, sizes: Sizes) -> torch.Tensor:
+def _behind_attention(
+    x_TC: torch.Tensor, attended_TN: torch.Tensor, layer: DecoderLayer, sizes: DecoderConfig
+) -> torch.Tensor:
     x_TC = x_TC + _product(attended_TN, layer.out)
     gate_TN, up_TN = _product(_norm(x_TC, layer.mlp_norm_C, sizes), layer.gate_up).chunk(2, dim=-1)
     gate_TN = silu(gate_TN) if sizes.activation == "silu" else gelu(gate_TN, approximate="tanh")
     return x_TC + _product(gate_TN * up_TN, layer.down)
 
 
-def _norm(x: torch.Tensor, weight: torch.Tensor, sizes: Sizes) -> torch.Tensor:
+def _norm(x: torch.Tensor, weight: torch.Tensor, sizes: DecoderConfig) -> torch.Tensor:
     return x * (x.square().mean(-1, keepdim=True) + sizes.epsilon).rsqrt() * weight
 
 
-def _product(x: torch.Tensor, linear: Linear) -> torch.Tensor:
+def _product(x: torch.Tensor, linear: DecoderLinear) -> torch.Tensor:
     bias = 0 if linear.bias_N is None else linear.bias_N.float()
     return x @ linear.weight.weight_KN.float() + bias

@@ -9,29 +9,31 @@ from __future__ import annotations
 
 import numpy as np
 
-from tessera_kernels.cpu import lanes
-from tessera_kernels.cpu.compiled import ELEMENTS, SUMS, part
+from tessera_kernels.cpu import vector_loops
+from tessera_kernels.cpu.compiled import ELEMENTWISE, REDUCTIONS, subroutine
 from tessera_kernels.cpu.instructions import LANES, float_of_bits
-from tessera_kernels.int8_decoder.blocks import HALF, SINGLE
-from tessera_kernels.int8_linear.reference import LEVELS
+from tessera_kernels.int8_decoder.attention_blocks import HALF, SINGLE
+from tessera_kernels.int8_linear.weight import LEVELS
 
 _LEVELS, _SMALLEST = np.float32(LEVELS), np.float32(1e-30)
 """Of magnitudes; the step of a row that has no larger one is so small that its numbers become zero."""
-_round_group, _rotate_heads = lanes.round_group(LEVELS, float(_SMALLEST)), lanes.rotate_heads()
-_store_halves, _store_halves_apart = lanes.store_halves(apart=False), lanes.store_halves(apart=True)
+_round_group, _rotate_heads = vector_loops.round_group(LEVELS, float(_SMALLEST)), vector_loops.rotate_heads()
+_store_halves, _store_halves_apart = vector_loops.store_halves(apart=False), vector_loops.store_halves(apart=True)
 _MAGNITUDE = np.int32(0x7FFFFFFF)
 _INFINITY, _LEAST_WORD, _NONE = np.int32(0x7F800000), np.int32(-0x80000000), np.float32(np.nan)
 _LEAST_NUMBER = np.float32(-np.inf)
 PART = 1024
 """Numbers of which the largest is looked for at once."""
-_LOG2_E, _LN2_HIGH, _LN2_LOW = (np.float32(number) for number in (lanes.LOG2_E, lanes.LN2_HIGH, lanes.LN2_LOW))
-_P0, _P1, _P2, _P3, _P4, _P5 = (np.float32(number) for number in lanes.POLYNOMIAL)
-_LEAST, _MOST = np.float32(lanes.LEAST), np.float32(lanes.MOST)
+_LOG2_E, _LN2_HIGH, _LN2_LOW = (
+    np.float32(number) for number in (vector_loops.LOG2_E, vector_loops.LN2_HIGH, vector_loops.LN2_LOW)
+)
+_P0, _P1, _P2, _P3, _P4, _P5 = (np.float32(number) for number in vector_loops.POLYNOMIAL)
+_LEAST, _MOST = np.float32(vector_loops.LEAST), np.float32(vector_loops.MOST)
 _ONE, _TWO = np.float32(1), np.float32(2)
 _GELU_SCALE, _GELU_CUBE = np.float32(0.7978845608028654), np.float32(0.044715)
 
 
-@part(ELEMENTS)
+@subroutine(ELEMENTWISE)
 def exp(x):
     """e^x within two units in the last place, for numbers from -87 to 88 and clamped outside; NaN stays."""
     if x < _LEAST:  # noqa: PLR1730 (a NaN must stay)
@@ -51,7 +53,7 @@ def exp(x):
     return value * float_of_bits((np.int32(whole) + np.int32(127)) << np.int32(23))
 
 
-@part(SUMS)
+@subroutine(REDUCTIONS)
 def norm(row_C, weight_C, epsilon, out_C):
     """Root-mean-square norm; `out` may be `row`."""
     total = np.float32(0)
@@ -62,13 +64,13 @@ def norm(row_C, weight_C, epsilon, out_C):
         out_C[c] = row_C[c] * scale * weight_C[c]
 
 
-@part(ELEMENTS)
-def quantize(row_K, shrink_K, columns_M, group, work_K, out_K, exact_M, step_G):
-    """A row as unsigned bytes around 128, those of `columns_M` in float.
+@subroutine(ELEMENTWISE)
+def quantize(row_K, smoothing_K, outlier_columns_M, group, work_K, out_K, exact_M, step_G):
+    """A row as unsigned bytes around 128, those of `outlier_columns_M` in float.
 
     Args:
-        row_K: float32. shrink_K: what it is multiplied with.
-        columns_M: int32, which values are kept as they are, in `exact_M`.
+        row_K: float32. smoothing_K: what it is multiplied with.
+        outlier_columns_M: int32, which values are kept as they are, in `exact_M`.
         group: values that share a step.
         work_K: float32, overwritten.
         out_K: uint8.
@@ -77,13 +79,13 @@ def quantize(row_K, shrink_K, columns_M, group, work_K, out_K, exact_M, step_G):
     """
     width = len(row_K)
     for k in range(width):
-        work_K[k] = row_K[k] * shrink_K[k]
+        work_K[k] = row_K[k] * smoothing_K[k]
     bad = False
-    for m in range(len(columns_M)):
-        value = row_K[columns_M[m]]
+    for m in range(len(outlier_columns_M)):
+        value = row_K[outlier_columns_M[m]]
         exact_M[m] = value
         bad |= not np.isfinite(value)
-        work_K[columns_M[m]] = 0
+        work_K[outlier_columns_M[m]] = 0
     # In whole vectors, of which inputs and groups are made (`layout.fits`).
     work, out = work_K.ctypes.data, out_K.ctypes.data
     for g in range(len(step_G)):
@@ -92,7 +94,7 @@ def quantize(row_K, shrink_K, columns_M, group, work_K, out_K, exact_M, step_G):
         _round_group(work + begin * SINGLE, (end - begin) // LANES, out + begin, step, np.int64(bad))
 
 
-@part(ELEMENTS)
+@subroutine(ELEMENTWISE)
 def rotate(heads_W, dim, cosine_D, sine_D):
     """Rotary embedding in place of heads side by side, the second half of a head being the first one's other coordinate
     (GPT-NeoX's way)."""
@@ -108,7 +110,7 @@ def rotate(heads_W, dim, cosine_D, sine_D):
             heads_W[half + d] = high * cosine_D[of_high] + low * sine_D[of_high]
 
 
-@part(ELEMENTS)
+@subroutine(ELEMENTWISE)
 def gate_silu(both_2F, out_F):
     """silu(gate) · up of a row with the gate's values first."""
     width = len(out_F)
@@ -117,7 +119,7 @@ def gate_silu(both_2F, out_F):
         out_F[f] = gate / (_ONE + exp(-gate)) * both_2F[width + f]
 
 
-@part(ELEMENTS)
+@subroutine(ELEMENTWISE)
 def gate_gelu(both_2F, out_F):
     """gelu(gate) · up with gelu by tanh (Hendrycks & Gimpel 2016)."""
     width = len(out_F)
@@ -128,7 +130,7 @@ def gate_gelu(both_2F, out_F):
         out_F[f] = gate * (_ONE - _ONE / (_ONE + exp(_TWO * inner))) * both_2F[width + f]
 
 
-@part(ELEMENTS)
+@subroutine(ELEMENTWISE)
 def store(heads_W, stored_HD):
     """Write heads of keys or values, which lie side by side, to the cache: as they are, or as float16 (int16)."""
     heads, dim = stored_HD.shape
@@ -144,7 +146,7 @@ def store(heads_W, stored_HD):
         _store_halves_apart(begin, heads, vectors, stored, stored_HD.strides[0], stored_HD.strides[1])
 
 
-@part(ELEMENTS)
+@subroutine(ELEMENTWISE)
 def store_rounded(heads_W, stored_HD, scale_H):
     """Write heads of keys or values to the cache in 8 bits, each with a step of its own. `heads_W` is overwritten."""
     heads, dim = stored_HD.shape
@@ -164,7 +166,7 @@ def store_rounded(heads_W, stored_HD, scale_H):
             stored_HD[head, d] = np.int8(np.int32(head_D[d]))
 
 
-@part(ELEMENTS)
+@subroutine(ELEMENTWISE)
 def likeliest(row_V, begin, end):
     """Place of the largest number of `row_V[begin:end]`, the first of equal ones; and that, NaN where any is none.
 

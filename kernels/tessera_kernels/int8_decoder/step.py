@@ -1,7 +1,8 @@
 """A step of a whole decoder in one compiled call, by several threads that meet at barriers.
 
 What Python and torch take to start some thousand small operations is most of a decode step on a CPU; here nothing is
-started. Every thread runs `advance` with the same arguments and takes its share of rows, of output columns or of heads.
+started. Every thread runs `decoder_step` with the same arguments on its own range of rows, of output columns or of
+heads.
 """
 # Compiled functions have no types that Python could check.
 # mypy: disable-error-code="no-untyped-def,no-untyped-call"
@@ -14,17 +15,17 @@ from typing import Any
 
 import numpy as np
 
-from tessera_kernels.cpu.compiled import ELEMENTS, compiled, numba, part
+from tessera_kernels.cpu.compiled import ELEMENTWISE, compiled, numba, subroutine
 from tessera_kernels.cpu.instructions import LANES, fetch_add, load_shared, relax
-from tessera_kernels.cpu.lanes import copy_vectors
-from tessera_kernels.int8_decoder import rows
-from tessera_kernels.int8_decoder.attend import attend_rows
-from tessera_kernels.int8_decoder.layout import Field, Part
-from tessera_kernels.int8_decoder.products import columns_of, multiply
+from tessera_kernels.cpu.vector_loops import copy_vectors
+from tessera_kernels.int8_decoder import row_ops
+from tessera_kernels.int8_decoder.attention import attend_rows
+from tessera_kernels.int8_decoder.gemm import columns_of, multiply
+from tessera_kernels.int8_decoder.layout import LayerField, LinearField
 
 SPINS = 2_000
 """Looks at the barrier before the processor is given to somebody else."""
-ROWS_APART = 128
+ROW_PARALLEL_MIN_ROWS = 128
 """Of a thread, from which on it computes its rows with all weights, which it can read in the meantime."""
 SILU, GELU = 0, 1
 
@@ -32,14 +33,22 @@ _copy = copy_vectors()
 _yield: Any = numba.types.ExternalFunction("sched_yield", numba.types.int32()) if numba else None
 
 # Plain numbers: compiled code knows no enumerations of fields.
-_OUTPUTS, _INPUTS, _COLUMNS, _IN_FLOAT, _SHRINK, _GROUP = (
-    int(field) for field in (Field.OUTPUTS, Field.INPUTS, Field.COLUMNS, Field.IN_FLOAT, Field.SHRINK, Field.GROUP)
+_OUTPUTS, _INPUTS, _OUTLIER_COLUMNS, _OUTLIERS, _SMOOTHING, _GROUP = (
+    int(field)
+    for field in (
+        LinearField.OUTPUTS,
+        LinearField.INPUTS,
+        LinearField.OUTLIER_COLUMNS,
+        LinearField.OUTLIERS,
+        LinearField.SMOOTHING,
+        LinearField.GROUP,
+    )
 )
-_QKV, _OUT, _GATE_UP, _DOWN = (int(part) for part in list(Part)[:4])
-_NORM, _MLP_NORM, _QUERY_NORM, _KEY_NORM, _WINDOW = (int(part) for part in list(Part)[4:])
+_QKV, _OUT, _GATE_UP, _DOWN = (int(part) for part in list(LayerField)[:4])
+_NORM, _MLP_NORM, _QUERY_NORM, _KEY_NORM, _WINDOW = (int(part) for part in list(LayerField)[4:])
 
 
-@part(ELEMENTS)
+@subroutine(ELEMENTWISE)
 def _meet(shared, threads):
     """Wait until all threads are here."""
     if threads == 1:
@@ -58,19 +67,21 @@ def _meet(shared, threads):
             _yield()
 
 
-@part(ELEMENTS)
+@subroutine(ELEMENTWISE)
 def _round_row(t, row_K, linear, arenas, work, spare):
     """Row `t` of what is multiplied next."""
     _, floats, ints = arenas
     quantized_TW, step_GT, exact_TM, _ = work
     width = linear[_INPUTS]
-    shrink_K = floats[linear[_SHRINK] : linear[_SHRINK] + width]
-    columns_M = ints[linear[_COLUMNS] : linear[_COLUMNS] + linear[_IN_FLOAT]]
+    smoothing_K = floats[linear[_SMOOTHING] : linear[_SMOOTHING] + width]
+    outlier_columns_M = ints[linear[_OUTLIER_COLUMNS] : linear[_OUTLIER_COLUMNS] + linear[_OUTLIERS]]
     quantized_K, step_G = quantized_TW[t, :width], step_GT[: -(-width // linear[_GROUP]), t]
-    rows.quantize(row_K, shrink_K, columns_M, linear[_GROUP], spare[:width], quantized_K, exact_TM[t], step_G)
+    row_ops.quantize(
+        row_K, smoothing_K, outlier_columns_M, linear[_GROUP], spare[:width], quantized_K, exact_TM[t], step_G
+    )
 
 
-@part(ELEMENTS)
+@subroutine(ELEMENTWISE)
 def _place_heads(t, layer, row, arenas, model, heads_TW, cosine_TD, sine_TD, slots_T, caches):
     """Norm and rotate a row's heads; keys and values go to their slot."""
     _, floats, _ = arenas
@@ -82,21 +93,21 @@ def _place_heads(t, layer, row, arenas, model, heads_TW, cosine_TD, sine_TD, slo
             head_D = heads_TW[t, head * dim : (head + 1) * dim]
             weight = row[_QUERY_NORM] if head < heads else row[_KEY_NORM]
             if weight >= 0:
-                rows.norm(head_D, floats[weight : weight + dim], epsilon, head_D)
-    rows.rotate(heads_TW[t, :both], dim, cosine_TD[t], sine_TD[t])
+                row_ops.norm(head_D, floats[weight : weight + dim], epsilon, head_D)
+    row_ops.rotate(heads_TW[t, :both], dim, cosine_TD[t], sine_TD[t])
     size = values_LPSHD.shape[2]
     page, slot = slots_T[t] // size, slots_T[t] % size
     key_HD, value_HD = keys_LPHND[layer, page, :, slot // LANES, :, slot % LANES], values_LPSHD[layer, page, slot]
     key_W, value_W = heads_TW[t, heads * dim : both], heads_TW[t, both:behind]
     if key_scale_LPHS.size > 0:
-        rows.store_rounded(key_W, key_HD, key_scale_LPHS[layer, page, :, slot])
-        rows.store_rounded(value_W, value_HD, value_scale_LPHS[layer, page, :, slot])
+        row_ops.store_rounded(key_W, key_HD, key_scale_LPHS[layer, page, :, slot])
+        row_ops.store_rounded(value_W, value_HD, value_scale_LPHS[layer, page, :, slot])
     else:
-        rows.store(key_W, key_HD)
-        rows.store(value_W, value_HD)
+        row_ops.store(key_W, key_HD)
+        row_ops.store(value_W, value_HD)
 
 
-@part(ELEMENTS)
+@subroutine(ELEMENTWISE)
 def _attend(me, threads, layer, row, model, heads_TW, caches, seen, scratch, attended_TA):
     """This thread's share of the blocks of rows and of their heads."""
     kv_heads, block_U = model[2], seen[3]
@@ -113,7 +124,7 @@ def _attend(me, threads, layer, row, model, heads_TW, caches, seen, scratch, att
                 _attend_block(t, count, between, layer, row, model, heads_TW, caches, seen, scratch, attended_TA)
 
 
-@part(ELEMENTS)
+@subroutine(ELEMENTWISE)
 def _attend_block(t, count, between, layer, row, model, heads_TW, caches, seen, scratch, attended_TA):
     """Rows `t` … `t + count - 1` of one sequence, with those of their heads that are between two of keys and values."""
     _, heads, kv_heads, dim, _, _, scaling = model
@@ -157,9 +168,9 @@ def _attend_block(t, count, between, layer, row, model, heads_TW, caches, seen, 
 
 
 def _program(version: str) -> Any:
-    """`advance`, compiled. What is kept on disk is known by `version`, as Numba looks at one source file alone."""
+    """`decoder_step`, compiled. What is kept on disk is known by `version`, as Numba looks at one source file alone."""
 
-    def advance(me, threads, shared, arenas, table, model, x_TC, rotary, slots_T, caches, seen, buffers, logits):
+    def decoder_step(me, threads, shared, arenas, table, model, x_TC, rotary, slots_T, caches, seen, buffers, logits):
         """All layers and the head.
 
         `model` is (features, heads, kv heads, head dim, activation, epsilon, scaling); for the others see `Decoder`.
@@ -185,14 +196,14 @@ def _program(version: str) -> Any:
         first, end = tokens * me // threads, tokens * (me + 1) // threads
         # Of many rows each thread computes its own with all weights, and meets the others at attention alone: what one
         # has written is far from the other. Of few rows each computes all with its share of the weights.
-        apart = tokens >= ROWS_APART * threads
+        apart = tokens >= ROW_PARALLEL_MIN_ROWS * threads
         mine, share, among = ((first, end), 0, 1) if apart else ((0, tokens), me, threads)
         # One row of each sequence, and enough of them for all threads.
         alone = threads <= tokens == len(seen[3]) - 1
         for layer in range(layers):
             row = table[layer]
             for t in range(first, end):
-                rows.norm(x_TC[t], floats[row[_NORM] : row[_NORM] + features], epsilon, normed)
+                row_ops.norm(x_TC[t], floats[row[_NORM] : row[_NORM] + features], epsilon, normed)
                 _round_row(t, normed, row[_QKV:_OUT], arenas, work, spare)
             _meet(shared, among)
             columns = columns_of(row[_QKV + _OUTPUTS], share, among)
@@ -218,7 +229,7 @@ def _program(version: str) -> Any:
             multiply(columns, mine, row[_OUT:_GATE_UP], arenas[0], work, x_TC, True)
             _meet(shared, among)
             for t in range(first, end):
-                rows.norm(x_TC[t], floats[row[_MLP_NORM] : row[_MLP_NORM] + features], epsilon, normed)
+                row_ops.norm(x_TC[t], floats[row[_MLP_NORM] : row[_MLP_NORM] + features], epsilon, normed)
                 _round_row(t, normed, row[_GATE_UP:_DOWN], arenas, work, spare)
             _meet(shared, among)
             columns = columns_of(row[_GATE_UP + _OUTPUTS], share, among)
@@ -227,9 +238,9 @@ def _program(version: str) -> Any:
             inner = row[_DOWN + _INPUTS]
             for t in range(first, end):
                 if activation == SILU:
-                    rows.gate_silu(wide_TW[t, : 2 * inner], gated[:inner])
+                    row_ops.gate_silu(wide_TW[t, : 2 * inner], gated[:inner])
                 else:
-                    rows.gate_gelu(wide_TW[t, : 2 * inner], gated[:inner])
+                    row_ops.gate_gelu(wide_TW[t, : 2 * inner], gated[:inner])
                 _round_row(t, gated[:inner], row[_DOWN:_NORM], arenas, work, spare)
             _meet(shared, among)
             columns = columns_of(row[_DOWN + _OUTPUTS], share, among)
@@ -239,25 +250,25 @@ def _program(version: str) -> Any:
             _meet(shared, threads)
         row = table[layers]
         for r in range(len(rows_R) * me // threads, len(rows_R) * (me + 1) // threads):
-            rows.norm(x_TC[rows_R[r]], floats[row[_NORM] : row[_NORM] + features], epsilon, normed)
+            row_ops.norm(x_TC[rows_R[r]], floats[row[_NORM] : row[_NORM] + features], epsilon, normed)
             _round_row(r, normed, row[_QKV:_OUT], arenas, work, spare)
         _meet(shared, threads)
         columns = columns_of(row[_QKV + _OUTPUTS], me, threads)
         multiply(columns, (0, len(rows_R)), row[_QKV:_OUT], arenas[0], work, logits_RV, False)
         begin, end = columns
         for r in range(len(rows_R)):
-            place_XR[me, r], largest_XR[me, r] = rows.likeliest(logits_RV[r], begin * LANES, end * LANES)
+            place_XR[me, r], largest_XR[me, r] = row_ops.likeliest(logits_RV[r], begin * LANES, end * LANES)
 
-    return compiled(ELEMENTS)(advance)
+    return compiled(ELEMENTWISE)(decoder_step)
 
 
 def _version() -> str:
     here = Path(__file__).parent
-    # `cpu` is what this package is compiled from besides itself; the reference of `int8_linear` gives a constant.
+    # `cpu` is what this package is compiled from besides itself; `int8_linear.weight` gives a constant.
     folders = [here, here.parent / "cpu"]
     sources = [source for folder in folders for source in sorted(folder.glob("*.py"))]
-    sources.append(here.parent / "int8_linear" / "reference.py")
+    sources.append(here.parent / "int8_linear" / "weight.py")
     return hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()
 
 
-advance = _program(_version())
+decoder_step = _program(_version())

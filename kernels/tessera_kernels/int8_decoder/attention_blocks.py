@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import Any
 
 from tessera_kernels.cpu.instructions import LANES
-from tessera_kernels.cpu.lanes import exponential
 from tessera_kernels.cpu.llvm_ir import BYTES, Code, Value, function
+from tessera_kernels.cpu.vector_loops import exponential
 
 SINGLE, HALF, OCTET = 4, 2, 1
 """Bytes of a float32, of a float16, and of a quantized number."""

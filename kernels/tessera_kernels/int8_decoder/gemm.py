@@ -9,9 +9,9 @@ from __future__ import annotations
 import numpy as np
 
 from tessera_kernels.cpu import dot_products as vectors
-from tessera_kernels.cpu.compiled import ELEMENTS, part
+from tessera_kernels.cpu.compiled import ELEMENTWISE, subroutine
 from tessera_kernels.cpu.instructions import LANES
-from tessera_kernels.int8_decoder.layout import Field
+from tessera_kernels.int8_decoder.layout import LinearField
 
 MOST_ROWS, HALF, PAIR = 16, 8, 2
 """Rows that are multiplied at once, one register for the sums of each; or half as many by so many blocks of columns, so
@@ -32,17 +32,17 @@ _settle_4_pair, _settle_4 = vectors.settle_rows(4, PAIR), vectors.settle_rows(4,
 _settle_1_pair, _settle_1 = vectors.settle_rows(1, PAIR), vectors.settle_rows(1, 1)
 
 # Plain numbers: compiled code knows no enumerations of fields.
-_WEIGHT, _OUTPUTS, _INPUTS, _GROUP, _REST = (int(field) for field in list(Field)[:5])
-_IN_FLOAT = int(Field.IN_FLOAT)
+_WEIGHT, _OUTPUTS, _INPUTS, _GROUP, _EPILOGUE = (int(field) for field in list(LinearField)[:5])
+_OUTLIERS = int(LinearField.OUTLIERS)
 
 
-@part(ELEMENTS)
+@subroutine(ELEMENTWISE)
 def multiply(columns, rows, linear, weights, work, target_TW, add):
     """Some blocks of columns of some rounded rows · weight + bias, written to `target` or added to it.
 
     Args:
         columns, rows: the first and the last + 1.
-        linear: the layer's fields, `layout.Field`.
+        linear: the layer's fields, `layout.LinearField`.
         weights: the arena of bytes.
         work: rounded rows, their steps, their inputs in float, and room for sums.
         target_TW: float32.
@@ -66,20 +66,20 @@ def multiply(columns, rows, linear, weights, work, target_TW, add):
                     _multiply_gathered(pair, PAIR, linear, weights, work, some, target_TW, add)
 
 
-@part(ELEMENTS)
+@subroutine(ELEMENTWISE)
 def columns_of(outputs, me, threads):
     """The first and the last + 1 of the blocks of sixteen columns that a thread computes."""
     blocks = outputs // LANES
     return blocks * me // threads, blocks * (me + 1) // threads
 
 
-@part(ELEMENTS)
+@subroutine(ELEMENTWISE)
 def rows_at_once(width):
     """Rows of so many bytes that are multiplied with all weights before the next ones are."""
     return max(MOST_ROWS, NEAR // width // MOST_ROWS * MOST_ROWS)
 
 
-@part(ELEMENTS)
+@subroutine(ELEMENTWISE)
 def _together(left, blocks):
     """Rows of `left` that are multiplied at once with so many blocks."""
     if left >= MOST_ROWS and blocks == 1:
@@ -87,13 +87,13 @@ def _together(left, blocks):
     return HALF if left >= HALF else 4 if left >= 4 else 2 if left >= 2 else 1
 
 
-@part(ELEMENTS)
+@subroutine(ELEMENTWISE)
 def _of_rest(linear):
     """Bytes of the rest of a record: see `layout.packed`."""
-    return LANES * (2 * SINGLE + linear[_IN_FLOAT] * SHORT)
+    return LANES * (2 * SINGLE + linear[_OUTLIERS] * SHORT)
 
 
-@part(ELEMENTS)
+@subroutine(ELEMENTWISE)
 def _put(linear, rest, apart, work, t, b, target_TW, add):
     """The last arguments of `vectors.tile_rows` and of `settle_rows`, for row `t` and block `b` with its rest."""
     exact_TM = work[2]
@@ -103,14 +103,14 @@ def _put(linear, rest, apart, work, t, b, target_TW, add):
         apart,
         exact_TM.ctypes.data + t * exact_TM.shape[1] * SINGLE,
         exact_TM.shape[1] * SINGLE,
-        linear[_IN_FLOAT],
+        linear[_OUTLIERS],
         target_TW.ctypes.data + t * stride + b * LANES * SINGLE,
         stride,
         np.int64(add),
     )
 
 
-@part(ELEMENTS)
+@subroutine(ELEMENTWISE)
 def _multiply_rows(columns, linear, weights, work, between, target_TW, add):
     """`multiply` of some blocks of columns and rows with one step for all inputs."""
     quantized_TW, step_GT, _, sums = work
@@ -140,13 +140,13 @@ def _multiply_rows(columns, linear, weights, work, between, target_TW, add):
         block += pair
 
 
-@part(ELEMENTS)
+@subroutine(ELEMENTWISE)
 def _finish(given, rest):
     """Outputs of four rows; arguments of `vectors.finish_rows`."""
     _finish_4(*given, *rest)
 
 
-@part(ELEMENTS)
+@subroutine(ELEMENTWISE)
 def _multiply_gathered(columns, pair, linear, weights, work, between, target_TW, add):
     """`multiply` of some blocks of columns, `pair` of them at once, and of up to sixteen rows, with steps by group."""
     quantized_TW, step_GT, _, sums = work
@@ -183,7 +183,7 @@ def _multiply_gathered(columns, pair, linear, weights, work, between, target_TW,
                     )
                 row += count
         of_group += linear[_OUTPUTS] // LANES * apart
-    rest, apart = weights.ctypes.data + linear[_REST], _of_rest(linear)
+    rest, apart = weights.ctypes.data + linear[_EPILOGUE], _of_rest(linear)
     row, end = between
     while row < end:
         count = 4 if end - row >= 4 else 1
@@ -194,7 +194,7 @@ def _multiply_gathered(columns, pair, linear, weights, work, between, target_TW,
         row += count
 
 
-@part(ELEMENTS)
+@subroutine(ELEMENTWISE)
 def _tile(count, pair, given, rest):
     """Outputs of so many rows; arguments of `vectors.tile_rows`."""
     if count == 8 and pair == PAIR:
@@ -209,7 +209,7 @@ def _tile(count, pair, given, rest):
         _tile_1(*given, *rest)
 
 
-@part(ELEMENTS)
+@subroutine(ELEMENTWISE)
 def _gather(count, pair, given):
     """Sums of so many rows with their steps; arguments of `vectors.gather_rows`."""
     if count == 8 and pair == PAIR:
@@ -226,7 +226,7 @@ def _gather(count, pair, given):
         _gather_1(*given)
 
 
-@part(ELEMENTS)
+@subroutine(ELEMENTWISE)
 def _settle(count, pair, given, rest):
     """Outputs of so many rows; arguments of `vectors.settle_rows`."""
     if count == 4 and pair == PAIR:

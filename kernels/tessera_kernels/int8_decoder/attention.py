@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from tessera_kernels.cpu.compiled import ELEMENTS, part
+from tessera_kernels.cpu.compiled import ELEMENTWISE, subroutine
 from tessera_kernels.cpu.instructions import LANES
-from tessera_kernels.int8_decoder.blocks import (
+from tessera_kernels.int8_decoder.attention_blocks import (
     HALF,
     OCTET,
     SINGLE,
@@ -33,7 +33,7 @@ _mix_1, _mix_1_halves, _mix_1_octets = (mix_rows(1, 1, item) for item in (SINGLE
 _weigh, _share_out, _divide_rows = weigh_block(), share_out(), divide_rows()
 
 
-@part(ELEMENTS)
+@subroutine(ELEMENTWISE)
 def _score(query, wide, queries, keys, pairs, steps, item, scores, scores_stride):
     """Products of some queries and a block's keys."""
     done = 0
@@ -66,7 +66,7 @@ def _score(query, wide, queries, keys, pairs, steps, item, scores, scores_stride
             done += 1
 
 
-@part(ELEMENTS)
+@subroutine(ELEMENTWISE)
 def _mix(of_page, begin, end, to):
     """Add the values of those of a page's slots that lie between two positions to some queries' results."""
     at, size, values, stride, vectors, item = of_page
@@ -105,7 +105,7 @@ def _mix(of_page, begin, end, to):
             done += 1
 
 
-@part(ELEMENTS)
+@subroutine(ELEMENTWISE)
 def _mix_singly(of_page, begin, end, context, window, rows, to):
     """`_mix` for each row by itself, of the positions that it sees."""
     shares, shares_stride, queries, out, wide = to
@@ -117,7 +117,7 @@ def _mix_singly(of_page, begin, end, context, window, rows, to):
         _mix(of_page, max(begin, least), min(end, sees), of_row)
 
 
-@part(ELEMENTS)
+@subroutine(ELEMENTWISE)
 def attend_rows(
     query_QD,
     keys_PHND,

@@ -16,7 +16,7 @@ COLUMNS = 5
 
 
 @dataclass(frozen=True)
-class Layout:
+class RowTiles:
     """Tiles of a batch.
 
     Attributes:
@@ -33,7 +33,7 @@ class Layout:
 
 
 @lru_cache(maxsize=16)
-def layout(counts: tuple[int, ...], tokens: int, device: torch.device) -> Layout:
+def cut_tiles(counts: tuple[int, ...], tokens: int, device: torch.device) -> RowTiles:
     """Cut sequences into tiles of at most `tokens` rows. Kept, because every layer of a step asks for the same.
 
     Args:
@@ -42,7 +42,7 @@ def layout(counts: tuple[int, ...], tokens: int, device: torch.device) -> Layout
         device: where the tables are needed.
     """
     if min(counts) == max(counts) <= tokens:
-        return Layout(len(counts), None, None, sum(counts))
+        return RowTiles(len(counts), None, None, sum(counts))
     tiles: list[tuple[int, int, int, int, int]] = []
     split_rows: list[int] = []
     row = 0
@@ -54,7 +54,9 @@ def layout(counts: tuple[int, ...], tokens: int, device: torch.device) -> Layout
             # The last tile sees the most: it begins first.
             tiles += [(sequence, row + i, i, count, -1) for i in reversed(range(0, count, tokens))]
         row += count
-    return Layout(len(tiles), _sent(tiles, device), _sent(split_rows, device) if split_rows else None, len(split_rows))
+    return RowTiles(
+        len(tiles), _sent(tiles, device), _sent(split_rows, device) if split_rows else None, len(split_rows)
+    )
 
 
 def _sent(numbers: list[tuple[int, int, int, int, int]] | list[int], device: torch.device) -> torch.Tensor:
