@@ -16,6 +16,7 @@ from tessera.engine.host import EngineHost
 from tessera.errors import UnavailableError
 from tessera.settings.tree import Settings
 from tessera.web.app import build_app
+from tessera.web.dependencies import provide
 from tessera.web.metrics import SECONDS
 from tessera.web.models import find_model
 from tessera.wire.models import Card, ModelList
@@ -75,9 +76,9 @@ def create_app(settings: Settings) -> Litestar:
         registry=registry,
         description="Speech synthesis and transcription with OpenAI's shapes.",
         lifespan=[host.lifespan, thinking, *heard.lifespan, maintain_jobs(settings)],
+        dependencies={"models": provide(host.models)},
         state={
             "host": host,
-            "models": host.models,
             "live_seats": LiveSessionLimit(settings.speech.max_live_sessions),
             "max_body_bytes": waited_for,
             **heard.state,

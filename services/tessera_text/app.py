@@ -10,6 +10,7 @@ from tessera.language.metrics import GenerationMetrics
 from tessera.language.pinning import pin
 from tessera.settings.tree import Settings
 from tessera.web.app import build_app
+from tessera.web.dependencies import provide
 from tessera_text.pipeline import TextTools, build_tools
 from tessera_text.routes import ROUTES
 
@@ -33,6 +34,7 @@ def create_app(settings: Settings) -> Litestar:
         registry=registry,
         description="Language models: chat completions, completions and embeddings with OpenAI's shapes.",
         lifespan=[host.lifespan],
-        state={"host": host, "models": host.models},
+        dependencies={"models": provide(host.models)},
+        state={"host": host},
         max_body_bytes=settings.gateway.max_json_bytes,
     )

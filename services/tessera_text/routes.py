@@ -15,7 +15,7 @@ from tessera.web.disconnect import unless_client_leaves
 from tessera.web.docs import documented
 from tessera.web.models import MODEL_ROUTES
 from tessera.web.sse import stream_response
-from tessera.wire.chat import CompletionRequest, EmbeddingRequest
+from tessera.wire.chat import Completion, CompletionRequest, EmbeddingList, EmbeddingRequest
 from tessera.wire.decoding import decode_json
 from tessera_text.pipeline import TextTools
 
@@ -28,9 +28,9 @@ TextRequest = Request[Any, Any, State]
     summary="Continue a text.",
     tags=["text"],
     status_code=200,
-    operation_class=documented(CompletionRequest),
+    operation_class=documented(CompletionRequest, returns=Completion, events=Completion),
 )
-async def completions(request: TextRequest, state: State) -> Response[bytes] | Stream:
+async def completions(request: TextRequest, state: State) -> Response[Completion] | Stream:
     """Streams server-sent events when `stream` is true."""
     body = decode_json(await request.body(), CompletionRequest)
     host: Host = state.host
@@ -47,7 +47,7 @@ async def completions(request: TextRequest, state: State) -> Response[bytes] | S
     status_code=200,
     operation_class=documented(EmbeddingRequest),
 )
-async def embeddings(request: TextRequest, state: State) -> Response[bytes]:
+async def embeddings(request: TextRequest, state: State) -> Response[EmbeddingList]:
     """The mean of the last hidden states, of length one."""
     body = decode_json(await request.body(), EmbeddingRequest)
     host: Host = state.host

@@ -18,6 +18,7 @@ from tessera.jobs.records import Counts
 from tessera.jobs.store import AsyncJobStore
 from tessera.settings.tree import Settings
 from tessera.web.app import build_app
+from tessera.web.dependencies import provide
 from tessera.web.metrics import ReportedMetrics
 from tessera.wire.models import Card
 from tessera_video.catalog import Catalog
@@ -72,5 +73,6 @@ def create_app(settings: Settings) -> Litestar:
         registry=registry,
         description=DESCRIPTION,
         lifespan=[*videos.lifespan, maintain_jobs(settings, on_counts=on_counts), looking_ends, catalog.lifespan],
-        state={**videos.state, "models": catalog.models},
+        dependencies={"models": provide(catalog.models)},
+        state=videos.state,
     )

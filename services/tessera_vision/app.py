@@ -14,6 +14,7 @@ from tessera.engine.host import EngineHost
 from tessera.language.metrics import GenerationMetrics
 from tessera.settings.tree import Settings
 from tessera.web.app import build_app
+from tessera.web.dependencies import provide
 from tessera_vision.pipeline import VisionTools, build_tools
 from tessera_vision.routes import ROUTES
 
@@ -42,6 +43,7 @@ def create_app(settings: Settings) -> Litestar:
         registry=registry,
         description="Vision-language models: chat completions with images by data URL, with OpenAI's shapes.",
         lifespan=[preprocessing, host.lifespan],
-        state={"host": host, "models": host.models},
+        dependencies={"models": provide(host.models)},
+        state={"host": host},
         max_body_bytes=settings.gateway.max_body_bytes,
     )

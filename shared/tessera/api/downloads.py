@@ -8,18 +8,19 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from litestar import HttpMethod, Request, Response
+from litestar import HttpMethod, Response
 from litestar.response import Stream
 
 from tessera.errors import RangeNotSatisfiableError
 from tessera.jobs.artifacts.store import ArtifactStore
+from tessera.web.dependencies import HTTPRequest
 from tessera.web.errors import envelope
 from tessera.web.ranges import ByteRange, chunks, parse_range
 from tessera.wire.jobs import Artifact
 
 
 async def artifact_response(
-    request: Request[Any, Any, Any], artifacts: ArtifactStore, artifact: Artifact, *, filename: str
+    request: HTTPRequest, artifacts: ArtifactStore, artifact: Artifact, *, filename: str
 ) -> Response[Any]:
     """200 with the file, 206 with a part of it, 304 when the client has it, or 416.
 

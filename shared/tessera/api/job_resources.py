@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from litestar import Litestar, Request
+from litestar import Litestar
 from litestar.types import ControllerRouterHandler
 
 from tessera.errors import InvalidRequestError, TesseraError, UnavailableError
@@ -23,6 +23,7 @@ from tessera.jobs.bell import Bell, make_bell
 from tessera.jobs.store import AsyncJobStore, Idempotency
 from tessera.settings.tree import Settings
 from tessera.web.app import Lifespan, ReadyCheck
+from tessera.web.dependencies import HTTPRequest
 from tessera.wire.jobs import Job
 from tessera.wire.models import Card
 
@@ -81,7 +82,7 @@ def mount_routes(name: str, route_handlers: list[ControllerRouterHandler], setti
     return Mounted(route_handlers, [lifespan], {name: jobs}, ready)
 
 
-def owner_of(request: Request[Any, Any, Any]) -> str:
+def owner_of(request: HTTPRequest) -> str:
     """Whose jobs a request may see."""
     return str(request.scope.get("tessera.owner", "anonymous"))
 
@@ -107,7 +108,7 @@ def poll_headers(job: Job) -> dict[str, str]:
     return {"openai-poll-after-ms": str(POLL_AFTER_MS)} if job.status in ("queued", "in_progress") else {}
 
 
-def idempotency_of(request: Request[Any, Any, Any], asked: str) -> Idempotency | None:
+def idempotency_of(request: HTTPRequest, asked: str) -> Idempotency | None:
     """The request's `Idempotency-Key` with a hash of what it asks for.
 
     Raises:
@@ -121,7 +122,7 @@ def idempotency_of(request: Request[Any, Any, Any], asked: str) -> Idempotency |
     return Idempotency(key, asked)
 
 
-def event_before(request: Request[Any, Any, Any]) -> str:
+def event_before(request: HTTPRequest) -> str:
     """The id of the event behind which a stream goes on; empty for its beginning.
 
     Raises:

@@ -15,9 +15,9 @@ from tessera.web.app import json_response
 from tessera.web.disconnect import unless_client_leaves
 from tessera.web.docs import documented
 from tessera.web.sse import stream_response
-from tessera.wire.chat import ChatCompletionRequest, TokenizeRequest
+from tessera.wire.chat import ChatCompletion, ChatCompletionChunk, ChatCompletionRequest, TokenizeRequest
 from tessera.wire.decoding import decode_json
-from tessera.wire.tools import DetokenizeRequest
+from tessera.wire.tools import Detokenized, DetokenizeRequest, Tokenized
 
 
 class ChatTools(Protocol):
@@ -39,9 +39,9 @@ class ChatTools(Protocol):
     summary="Answer a conversation.",
     tags=["chat"],
     status_code=200,
-    operation_class=documented(ChatCompletionRequest),
+    operation_class=documented(ChatCompletionRequest, returns=ChatCompletion, events=ChatCompletionChunk),
 )
-async def chat_completions(request: Request[Any, Any, State], state: State) -> Response[bytes] | Stream:
+async def chat_completions(request: Request[Any, Any, State], state: State) -> Response[ChatCompletion] | Stream:
     """Images come as data URLs, for models that see. Streams server-sent events when `stream` is true."""
     body = decode_json(await request.body(), ChatCompletionRequest)
     host: EngineHost[ChatTools] = state.host
@@ -58,7 +58,7 @@ async def chat_completions(request: Request[Any, Any, State], state: State) -> R
     status_code=200,
     operation_class=documented(TokenizeRequest),
 )
-async def tokenize(request: Request[Any, Any, State], state: State) -> Response[bytes]:
+async def tokenize(request: Request[Any, Any, State], state: State) -> Response[Tokenized]:
     """Of a text, or of a conversation as the model's template writes it. The shapes are vLLM's."""
     body = decode_json(await request.body(), TokenizeRequest)
     host: EngineHost[ChatTools] = state.host
@@ -73,7 +73,7 @@ async def tokenize(request: Request[Any, Any, State], state: State) -> Response[
     status_code=200,
     operation_class=documented(DetokenizeRequest),
 )
-async def detokenize(request: Request[Any, Any, State], state: State) -> Response[bytes]:
+async def detokenize(request: Request[Any, Any, State], state: State) -> Response[Detokenized]:
     """Control tokens included. The shapes are vLLM's."""
     body = decode_json(await request.body(), DetokenizeRequest)
     host: EngineHost[ChatTools] = state.host

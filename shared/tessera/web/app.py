@@ -1,6 +1,7 @@
 """`build_app`: the same error envelope, request ids, metrics, health, readiness and API description for every service.
 
-Does not know routes: a service passes its own.
+A service passes its own routes, and its collaborators as `dependencies`. `tessera.web.dependencies` says how handlers
+get them, `tessera.web.docs` how their answers are described. Knows no route.
 """
 
 from __future__ import annotations
@@ -8,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
-import msgspec
-from litestar import Litestar, Response, get
+from litestar import Litestar, MediaType, Response, get
 from litestar.datastructures import State
+from litestar.di import Provide
 from litestar.openapi.config import OpenAPIConfig
 from litestar.openapi.spec import Components, SecurityScheme
 from litestar.types import ControllerRouterHandler
@@ -23,6 +24,8 @@ from tessera.web.errors import handle
 from tessera.web.metrics import HTTPMetrics
 from tessera.web.middleware import ObservedApp
 from tessera.wire.models import Health
+
+T = TypeVar("T")
 
 Lifespan = Callable[[Litestar], AbstractAsyncContextManager[None]]
 ReadyCheck = Callable[[], Awaitable[Mapping[str, str]]]
@@ -45,6 +48,7 @@ def build_app(
     registry: CollectorRegistry,
     description: str,
     lifespan: Sequence[Lifespan] = (),
+    dependencies: Mapping[str, Provide] | None = None,
     state: Mapping[str, Any] | None = None,
     max_body_bytes: int = 64 * 1024 * 1024,
     security_schemes: Mapping[str, SecurityScheme] | None = None,
@@ -58,6 +62,7 @@ def build_app(
         registry: where its metrics are registered.
         description: what the API description says about it, in Markdown.
         lifespan: context managers around serving.
+        dependencies: the collaborators that handlers take as typed parameters, by name.
         state: objects that handlers take from `state`.
         max_body_bytes: default body limit; routes may set their own.
         security_schemes: what the API description offers to authorize with; routes say which they need.
@@ -77,7 +82,13 @@ def build_app(
         answer = Health(status=status, service=service, version=release, parts=parts)
         return Response(answer, status_code=200 if fine else 503)
 
-    @get("/metrics", summary="Prometheus metrics.", tags=["operations"], sync_to_thread=False)
+    @get(
+        "/metrics",
+        summary="Prometheus metrics.",
+        tags=["operations"],
+        sync_to_thread=False,
+        operation_class=docs.documented(files=["text/plain"]),
+    )
     def metrics() -> Response[bytes]:
         return Response(generate_latest(registry), headers={"content-type": CONTENT_TYPE_LATEST})
 
@@ -85,6 +96,7 @@ def build_app(
     app = Litestar(
         [health, readiness, metrics, docs.swagger_asset, *route_handlers],
         lifespan=list(lifespan),
+        dependencies=dict(dependencies or {}),
         state=State(dict(state or {})),
         exception_handlers={Exception: handle},
         request_max_body_size=max_body_bytes,
@@ -99,17 +111,15 @@ def build_app(
         ),
         logging_config=None,
     )
-    # Litestar replaces configured schemas by those it derives, so the bodies' own are added to its result.
+    # Litestar replaces configured schemas by those it derives, so those of declared types are added to its result.
     components = app.openapi_schema.components
-    components.schemas = {**(components.schemas or {}), **docs.component_schemas()}
+    components.schemas = {**(components.schemas or {}), **docs.component_schemas(app.openapi_schema)}
     docs.describe_errors(app.openapi_schema)
     # Around the router, not inside it, so that unmatched paths have a request id and are counted too.
     app.asgi_handler = ObservedApp(app.asgi_handler, http_metrics)
     return app
 
 
-def json_response(value: Any, *, status: int = 200, headers: Mapping[str, str] | None = None) -> Response[bytes]:
-    """A wire type as a JSON response."""
-    return Response(
-        msgspec.json.encode(value), status_code=status, headers=dict(headers or {}), media_type="application/json"
-    )
+def json_response(value: T, *, status: int = 200, headers: Mapping[str, str] | None = None) -> Response[T]:
+    """A wire type as a JSON response whose type the API description shows."""
+    return Response(value, status_code=status, headers=dict(headers or {}), media_type=MediaType.JSON)

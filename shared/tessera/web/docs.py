@@ -1,14 +1,23 @@
 """The API description: OpenAPI with Swagger UI served from an installed package, so it works offline.
 
-Handlers of the `/v1` routes take the raw request (bytes are passed through or decoded with our own errors), so their
-body types are declared here with `documented`.
+Where the description of a route comes from:
+
+- A handler that answers one JSON body returns `Response[Video]` or the Struct itself; Litestar derives the schema.
+- Handlers of `/v1` decode their bodies with the suite's own errors, so Litestar cannot see the type of a body.
+  `operation_class=documented(VideoCreateRequest, …)` declares it.
+- A handler whose answer has several forms (JSON or server-sent events), is a file, or is passed through from an
+  upstream declares its success there, too: `documented(SpeechRequest, files=["audio/mpeg"])`, or
+  `documented(ChatCompletionRequest, returns=ChatCompletion, events=ChatCompletionChunk)`.
+
+Schemas of declared types are collected from the operations: no list names them. Knows no route.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar, cast
 
 import msgspec
 import swagger_ui_bundle
@@ -19,7 +28,6 @@ from litestar.openapi.spec import (
     OpenAPIMediaType,
     OpenAPIResponse,
     Operation,
-    Reference,
     RequestBody,
     Schema,
 )
@@ -27,33 +35,14 @@ from litestar.params import Parameter
 
 from tessera.errors import NotFoundError
 from tessera.web.errors import ErrorEnvelope
-from tessera.wire.audio import SpeechRequest, TranscriptionRequest, TranslationRequest
-from tessera.wire.chat import ChatCompletionRequest, CompletionRequest, EmbeddingRequest, TokenizeRequest
-from tessera.wire.images import ImageGenerationRequest
-from tessera.wire.tools import DetokenizeRequest
-from tessera.wire.videos import VideoCreateRequest, VideoEditRequest, VideoExtendRequest, VideoRemixRequest
 
 _ASSETS = {
     "swagger-ui-bundle.js": "text/javascript",
     "swagger-ui-standalone-preset.js": "text/javascript",
     "swagger-ui.css": "text/css",
 }
-_BODIES = (
-    ErrorEnvelope,
-    ChatCompletionRequest,
-    CompletionRequest,
-    EmbeddingRequest,
-    TokenizeRequest,
-    DetokenizeRequest,
-    SpeechRequest,
-    TranscriptionRequest,
-    TranslationRequest,
-    ImageGenerationRequest,
-    VideoCreateRequest,
-    VideoRemixRequest,
-    VideoExtendRequest,
-    VideoEditRequest,
-)
+BYTES = {"type": "string", "format": "binary"}
+"""Schema of a file's bytes."""
 
 
 @get(
@@ -81,10 +70,29 @@ def render_plugin() -> SwaggerRenderPlugin:
     )
 
 
-def component_schemas() -> dict[str, Any]:
-    """JSON schemas of all body types, for the `components` section."""
-    _, components = msgspec.json.schema_components(_BODIES, ref_template="#/components/schemas/{name}")
+class DocumentedOperation(Operation):
+    """An operation whose body or success is declared by `documented`."""
+
+    wire_types: ClassVar[tuple[Any, ...]] = ()
+    """The types that its schemas refer to."""
+
+
+def component_schemas(document: OpenAPI) -> dict[str, Any]:
+    """JSON schemas of the error envelope and of all types that documented operations declare, by name."""
+    declared: dict[Any, None] = {ErrorEnvelope: None}
+    for operation in operations(document):
+        if isinstance(operation, DocumentedOperation):
+            declared |= dict.fromkeys(operation.wire_types)
+    _, components = msgspec.json.schema_components(list(declared), ref_template=_REFERENCE)
     return {name: RawSchema(raw=schema) for name, schema in components.items()}
+
+
+def operations(document: OpenAPI, prefix: str = "/") -> Iterator[Operation]:
+    """The operations of all paths that begin with `prefix`."""
+    for path, item in (document.paths or {}).items():
+        if path.startswith(prefix):
+            found = (item.get, item.put, item.post, item.delete, item.head)
+            yield from (operation for operation in found if operation is not None)
 
 
 @dataclass
@@ -99,45 +107,76 @@ class RawSchema(Schema):
 
 
 def describe_errors(document: OpenAPI) -> None:
-    """Say that every `/v1` route answers errors in the envelope. Litestar describes its own shape, which we never send.
+    """Say that every `/v1` route answers errors in the envelope. Litestar describes its own shape, which is never sent.
 
     Args:
         document: is changed.
     """
-    content = {"application/json": OpenAPIMediaType(schema=Reference(ref="#/components/schemas/ErrorEnvelope"))}
-    for path, item in (document.paths or {}).items():
-        operations = (item.get, item.put, item.post, item.delete, item.head) if path.startswith("/v1/") else ()
-        for operation in operations:
-            if operation is not None:
-                kept = {key: value for key, value in (operation.responses or {}).items() if key < "400"}
-                error = OpenAPIResponse(description="What is wrong, and what to do.", content=content)
-                operation.responses = {**kept, "4XX": error, "5XX": error}
+    content = {"application/json": OpenAPIMediaType(schema=_schema_of(ErrorEnvelope))}
+    for operation in operations(document, "/v1/"):
+        successes = {key: value for key, value in (operation.responses or {}).items() if key < "400"}
+        error = OpenAPIResponse(description="What is wrong, and what to do.", content=content)
+        operation.responses = {**successes, "4XX": error, "5XX": error}
 
 
-def documented(body: type[msgspec.Struct], *media_types: str, file: str | None = None) -> type[Operation]:
-    """An `operation_class` for a handler that reads the raw request.
+def documented(
+    body: type[msgspec.Struct] | None = None,
+    *media_types: str,
+    file: str | None = None,
+    returns: Any = None,
+    events: Any = None,
+    files: Sequence[str] = (),
+) -> type[Operation]:
+    """An `operation_class` that declares what a handler's signature does not show.
 
     Args:
-        body: the wire type of its body.
-        media_types: content types it takes; JSON when none is given.
+        body: the wire type of the request's body; None where there is none.
+        media_types: content types of the body; JSON when none is given.
         file: name of a form field that is an uploaded file beside the fields of `body`.
+        returns: the wire type of a success as JSON, or a union of them.
+        events: the type of the `data` of server-sent events, or a union of them, where a success may be a stream.
+        files: content types of a success that is a file or a text.
+
+    With `returns`, `events` or `files`, they replace what Litestar derives for the handler's status code.
     """
-    reference = Reference(ref=f"#/components/schemas/{body.__name__}")
-
-    def schema_for(media_type: str) -> Any:
-        if file is None or media_type != "multipart/form-data":
-            return reference
-        upload = {"type": "object", "properties": {file: {"type": "string", "format": "binary"}}}
-        return RawSchema(raw={"allOf": [{"$ref": reference.ref}, upload]})
-
-    content = {
-        media_type: OpenAPIMediaType(schema=schema_for(media_type))
-        for media_type in (media_types or ("application/json",))
-    }
+    request_body: RequestBody | None = None
+    if body is not None:
+        form = {"allOf": [_schema_of(body).to_schema(), {"type": "object", "properties": {file: BYTES}}]}
+        content = {
+            media_type: OpenAPIMediaType(
+                schema=RawSchema(raw=form) if file and media_type == "multipart/form-data" else _schema_of(body)
+            )
+            for media_type in (media_types or ("application/json",))
+        }
+        request_body = RequestBody(content=content, required=True)
+    success: dict[str, OpenAPIMediaType] = {}
+    if returns is not None:
+        success["application/json"] = OpenAPIMediaType(schema=_schema_of(returns))
+    if events is not None:
+        success["text/event-stream"] = OpenAPIMediaType(schema=_schema_of(events))
+    for media_type in files:
+        text = media_type.startswith("text/")
+        success[media_type] = OpenAPIMediaType(schema=RawSchema(raw={"type": "string"} if text else BYTES))
 
     @dataclass
-    class DocumentedOperation(Operation):
-        def __post_init__(self) -> None:
-            self.request_body = RequestBody(content=content, required=True)
+    class DeclaredOperation(DocumentedOperation):
+        wire_types: ClassVar[tuple[Any, ...]] = tuple(each for each in (body, returns, events) if each is not None)
 
-    return DocumentedOperation
+        def __post_init__(self) -> None:
+            if request_body is not None:
+                self.request_body = request_body
+            first = next((key for key in self.responses or {} if key < "300"), None)
+            if success and self.responses and first is not None:
+                described = cast("OpenAPIResponse", self.responses[first]).description
+                self.responses[first] = OpenAPIResponse(description=described, content=success)
+
+    return DeclaredOperation
+
+
+_REFERENCE = "#/components/schemas/{name}"
+
+
+def _schema_of(wire_type: Any) -> RawSchema:
+    """The schema of a type: a reference to its component, or a union of references."""
+    (schema,), _ = msgspec.json.schema_components([wire_type], ref_template=_REFERENCE)
+    return RawSchema(raw=schema)

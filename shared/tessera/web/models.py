@@ -1,29 +1,28 @@
-"""`/v1/models` for every service, which puts a function `models` into its app's state."""
+"""`/v1/models` for every service, whose app provides the function `models` (see `tessera.web.dependencies`)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 from litestar import get
-from litestar.datastructures import State
 
 from tessera.errors import ModelNotFoundError
+from tessera.web.dependencies import Injected
 from tessera.wire.models import Card, Model, ModelList
 
 Models = Callable[[], ModelList]
+"""Lists the models that a service has now."""
 
 
 @get("/v1/models", summary="Models that are served here.", tags=["models"])
-async def list_models(state: State) -> ModelList:
+async def list_models(models: Injected[Models]) -> ModelList:
     """Empty until a model has loaded."""
-    models: Models = state.models
     return models()
 
 
 @get("/v1/models/{model_id:path}", summary="One model.", tags=["models"])
-async def get_model(state: State, model_id: str) -> Model:
+async def get_model(models: Injected[Models], model_id: str) -> Model:
     """Its card says what is known about it."""
-    models: Models = state.models
     return find_model(models(), model_id.lstrip("/"))
 
 

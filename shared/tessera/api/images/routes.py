@@ -13,9 +13,8 @@ import logging
 import time
 import uuid
 from collections.abc import Mapping
-from typing import Any
 
-from litestar import Request, Response, post
+from litestar import Response, post
 from litestar.datastructures import State
 
 from tessera.api.images.request import cost_of_images, make_image_input, quality_of
@@ -35,6 +34,7 @@ from tessera.errors import (
 from tessera.jobs.queues import queue_of
 from tessera.telemetry import request_id_var
 from tessera.web.app import json_response
+from tessera.web.dependencies import HTTPRequest
 from tessera.web.disconnect import unless_client_leaves
 from tessera.web.docs import documented
 from tessera.wire.decoding import decode_json
@@ -62,7 +62,7 @@ _OF_JOBS: Mapping[str | None, type[TesseraError]] = {
     tags=["images"],
     operation_class=documented(ImageGenerationRequest),
 )
-async def generate_images(request: Request[Any, Any, Any], state: State) -> Response[bytes]:
+async def generate_images(request: HTTPRequest, state: State) -> Response[ImagesResponse]:
     """Waits for the images: single frames of the video model. A client that leaves stops the work at its next step."""
     jobs: JobResources = state.videos
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()

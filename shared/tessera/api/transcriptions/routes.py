@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Annotated, Any, Literal
 
 import msgspec
-from litestar import Controller, HttpMethod, Request, Response, delete, get, post, route
+from litestar import Controller, HttpMethod, Response, delete, get, post, route
 from litestar.datastructures import State
 from litestar.params import Parameter
 from litestar.response import Stream
@@ -33,9 +33,10 @@ from tessera.errors import ConflictError, InvalidRequestError, NotFoundError
 from tessera.jobs.records import JobEvent
 from tessera.settings.tree import Settings
 from tessera.web.app import json_response
+from tessera.web.dependencies import HTTPRequest
 from tessera.web.sse import PING, event, stream_response
 from tessera.wire.jobs import Job, TranscriptionInput
-from tessera.wire.transcription_jobs import TranscriptionJobDeleted, TranscriptionJobList
+from tessera.wire.transcription_jobs import TranscriptionJob, TranscriptionJobDeleted, TranscriptionJobList
 
 JobId = Annotated[str, Parameter(description="Id of a transcription job.")]
 MAX_LIST = 100
@@ -61,12 +62,12 @@ class TranscriptionsController(Controller):
     @get("/", summary="List transcription jobs.")
     async def list_jobs(
         self,
-        request: Request[Any, Any, Any],
+        request: HTTPRequest,
         state: State,
         after: Annotated[str | None, Parameter(description="Id of the last job of the page before.")] = None,
         limit: Annotated[int, Parameter(ge=1, le=MAX_LIST)] = 20,
         order: Annotated[Literal["asc", "desc"], Parameter(description="By time of creation.")] = "desc",
-    ) -> Response[bytes]:
+    ) -> Response[TranscriptionJobList]:
         """By time of creation, the newest first unless `order` says otherwise."""
         jobs: JobResources = state.transcriptions
         page = await jobs.store.list(
@@ -77,13 +78,13 @@ class TranscriptionsController(Controller):
         return json_response(TranscriptionJobList(data=shown, first_id=first, last_id=last, has_more=page.has_more))
 
     @get("/{job_id:str}", summary="Look at a transcription job.")
-    async def retrieve(self, request: Request[Any, Any, Any], state: State, job_id: JobId) -> Response[bytes]:
+    async def retrieve(self, request: HTTPRequest, state: State, job_id: JobId) -> Response[TranscriptionJob]:
         """Status and seconds heard of all seconds; `openai-poll-after-ms` says when to ask again."""
         job = await _job(request, state, job_id)
         return json_response(transcription_job_of(job), headers=poll_headers(job))
 
     @get("/{job_id:str}/events", summary="Watch a transcription job.")
-    async def events(self, request: Request[Any, Any, Any], state: State, job_id: JobId) -> Stream:
+    async def events(self, request: HTTPRequest, state: State, job_id: JobId) -> Stream:
         """Server-sent events from the job's beginning to its end, each with the job as it was then.
 
         `transcription.queued` (again after a lost worker), `transcription.in_progress`, `transcription.progress`, and
@@ -97,7 +98,7 @@ class TranscriptionsController(Controller):
         return await stream_response(_shown(found), done=False)
 
     @delete("/{job_id:str}", status_code=200, summary="Delete a transcription job, its recording and its text.")
-    async def delete_job(self, request: Request[Any, Any, Any], state: State, job_id: JobId) -> Response[bytes]:
+    async def delete_job(self, request: HTTPRequest, state: State, job_id: JobId) -> Response[TranscriptionJobDeleted]:
         """A job that runs is stopped at once."""
         jobs: JobResources = state.transcriptions
         await jobs.store.delete(_checked(job_id), kind="transcription", owner=owner_of(request))
@@ -105,7 +106,7 @@ class TranscriptionsController(Controller):
         return json_response(TranscriptionJobDeleted(id=job_id))
 
     @post("/{job_id:str}/cancel", status_code=200, summary="Stop a transcription job but keep its record.")
-    async def cancel(self, request: Request[Any, Any, Any], state: State, job_id: JobId) -> Response[bytes]:
+    async def cancel(self, request: HTTPRequest, state: State, job_id: JobId) -> Response[TranscriptionJob]:
         """As OpenAI's background responses are cancelled: the job becomes `cancelled`, at once or when it stops."""
         jobs: JobResources = state.transcriptions
         job = await jobs.store.cancel(_checked(job_id), kind="transcription", owner=owner_of(request))
@@ -118,7 +119,7 @@ class TranscriptionsController(Controller):
     )
     async def content(
         self,
-        request: Request[Any, Any, Any],
+        request: HTTPRequest,
         state: State,
         job_id: JobId,
         response_format: Annotated[
@@ -159,7 +160,7 @@ async def _shown(events: AsyncGenerator[tuple[JobEvent, Job]]) -> AsyncIterator[
             yield event(transcription_job_of(then), f"transcription.{happened.name}", identity=happened.id)
 
 
-async def _job(request: Request[Any, Any, Any], state: State, job_id: str) -> Job:
+async def _job(request: HTTPRequest, state: State, job_id: str) -> Job:
     jobs: JobResources = state.transcriptions
     return await jobs.store.get(_checked(job_id), kind="transcription", owner=owner_of(request))
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from litestar import Request, Response
+from litestar import Response
 
 from tessera.api.job_resources import JobResources, idempotency_of, owner_of, poll_headers, remove_files, ring
 from tessera.api.transcriptions.request import cost_of_recording, hash_of, input_of, is_background, read_transcription
@@ -27,9 +27,11 @@ from tessera.jobs.records import Created
 from tessera.jobs.webhooks import checked_webhook
 from tessera.telemetry import request_id_var
 from tessera.web.app import json_response
+from tessera.web.dependencies import HTTPRequest
 from tessera.web.forms import Form
 from tessera.web.uploads import Uploaded, read_to_disk
 from tessera.wire.audio import TranscriptionRequest
+from tessera.wire.transcription_jobs import TranscriptionJob
 
 FORM_BYTES = 16 * 1024 * 1024
 """What a form may have beside its file: four speakers' references, for the most part."""
@@ -37,12 +39,12 @@ FILE = "file"
 _CONTENT_TYPE = "application/octet-stream"
 
 
-def announced_bytes(request: Request[Any, Any, Any]) -> int:
+def announced_bytes(request: HTTPRequest) -> int:
     """How large a request says that its body is; 0 when it does not say."""
     return request.content_length or 0
 
 
-async def accept_form(request: Request[Any, Any, Any], jobs: JobResources, form: Form) -> Response[bytes]:
+async def accept_form(request: HTTPRequest, jobs: JobResources, form: Form) -> Response[TranscriptionJob]:
     """Accept a recording that is in memory. Raises as `accept_stream` does."""
     unknown = next((name for name in form.files if name != FILE), None)
     if unknown is not None:
@@ -63,7 +65,7 @@ async def accept_form(request: Request[Any, Any, Any], jobs: JobResources, form:
     return await _submit(request, jobs, job_id, body, uploaded)
 
 
-async def accept_stream(request: Request[Any, Any, Any], jobs: JobResources) -> Response[bytes]:
+async def accept_stream(request: HTTPRequest, jobs: JobResources) -> Response[TranscriptionJob]:
     """Accept a recording that goes to the artifact store as it comes. `background=true` has to come before the file.
 
     Raises:
@@ -128,8 +130,8 @@ def _check_size(jobs: JobResources, size: int) -> None:
 
 
 async def _submit(
-    request: Request[Any, Any, Any], jobs: JobResources, job_id: str, body: TranscriptionRequest, uploaded: Uploaded
-) -> Response[bytes]:
+    request: HTTPRequest, jobs: JobResources, job_id: str, body: TranscriptionRequest, uploaded: Uploaded
+) -> Response[TranscriptionJob]:
     """The rest once the file is stored: 202 with the job, or with the one that an idempotency key stands for."""
     try:
         if not uploaded.bytes:
@@ -149,7 +151,7 @@ async def _submit(
 
 
 async def _create(
-    request: Request[Any, Any, Any], jobs: JobResources, job_id: str, body: TranscriptionRequest, uploaded: Uploaded
+    request: HTTPRequest, jobs: JobResources, job_id: str, body: TranscriptionRequest, uploaded: Uploaded
 ) -> Created:
     speakers = None
     if body.known_speaker_references:

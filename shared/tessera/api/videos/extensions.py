@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from typing import Any
 
 import msgspec
-from litestar import Request, Response, post
+from litestar import Response, post
 from litestar.datastructures import State
 
 from tessera.api.generation_parameters import seed_of
@@ -24,12 +23,13 @@ from tessera.errors import ConflictError, InvalidRequestError
 from tessera.jobs.artifacts.store import ArtifactStore
 from tessera.settings.video import VideoSettings
 from tessera.telemetry import request_id_var
+from tessera.web.dependencies import HTTPRequest
 from tessera.web.docs import documented
 from tessera.web.forms import Form, read_form
 from tessera.wire.decoding import convert_form, decode_json
 from tessera.wire.jobs import Job, VideoInput
 from tessera.wire.models import Card
-from tessera.wire.videos import VideoEditRequest, VideoExtendRequest
+from tessera.wire.videos import Video, VideoEditRequest, VideoExtendRequest
 
 
 @post(
@@ -39,7 +39,7 @@ from tessera.wire.videos import VideoEditRequest, VideoExtendRequest
     tags=["videos"],
     operation_class=documented(VideoExtendRequest, "multipart/form-data", "application/json"),
 )
-async def extend_video(request: Request[Any, Any, Any], state: State) -> Response[bytes]:
+async def extend_video(request: HTTPRequest, state: State) -> Response[Video]:
     """A new job whose clip begins with the old one and goes on from its last frame, by the same model, at the same size
     and rate. For models that start from a given frame."""
     jobs: JobResources = state.videos
@@ -69,7 +69,7 @@ async def extend_video(request: Request[Any, Any, Any], state: State) -> Respons
     tags=["videos"],
     operation_class=documented(VideoEditRequest, "multipart/form-data", "application/json"),
 )
-async def edit_video(request: Request[Any, Any, Any]) -> Response[bytes]:
+async def edit_video(request: HTTPRequest) -> Response[Video]:
     """Always an error that names what there is instead."""
     await read_form(request)
     raise InvalidRequestError(

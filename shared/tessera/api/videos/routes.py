@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Annotated, Any, Literal
 
 import msgspec
-from litestar import Controller, HttpMethod, Request, Response, Router, delete, get, post, route
+from litestar import Controller, HttpMethod, Response, Router, delete, get, post, route
 from litestar.datastructures import State
 from litestar.params import Parameter
 from litestar.response import Stream
@@ -51,11 +51,13 @@ from tessera.jobs.records import JobEvent
 from tessera.settings.tree import Settings
 from tessera.telemetry import request_id_var
 from tessera.web.app import json_response
+from tessera.web.dependencies import HTTPRequest
 from tessera.web.docs import documented
 from tessera.web.forms import read_form
 from tessera.web.sse import PING, event, stream_response
 from tessera.wire.jobs import Job, VideoInput
 from tessera.wire.videos import (
+    Video,
     VideoCreateRequest,
     VideoDeleted,
     VideoList,
@@ -97,7 +99,7 @@ class VideosController(Controller):
             VideoCreateRequest, "multipart/form-data", "application/json", file="input_reference"
         ),
     )
-    async def create(self, request: Request[Any, Any, Any], state: State) -> Response[bytes]:
+    async def create(self, request: HTTPRequest, state: State) -> Response[Video]:
         """Answers at once with a job to poll. An `Idempotency-Key` header makes repeating the request safe."""
         jobs: JobResources = state.videos
         form, is_form = await read_form(request)
@@ -117,7 +119,7 @@ class VideosController(Controller):
         summary="Make a variation of a video.",
         operation_class=documented(VideoRemixRequest, "application/json", "multipart/form-data"),
     )
-    async def remix(self, request: Request[Any, Any, Any], state: State, video_id: VideoId) -> Response[bytes]:
+    async def remix(self, request: HTTPRequest, state: State, video_id: VideoId) -> Response[Video]:
         """A new job with another prompt and all else as it was: model, seed, first frame, size, length, steps, format.
 
         The noise that it begins with is the same, so what the prompts have in common tends to stay where it was.
@@ -149,12 +151,12 @@ class VideosController(Controller):
     @get("/", summary="List videos.")
     async def list_videos(
         self,
-        request: Request[Any, Any, Any],
+        request: HTTPRequest,
         state: State,
         after: Annotated[str | None, Parameter(description="Id of the last video of the page before.")] = None,
         limit: Annotated[int, Parameter(ge=1, le=MAX_LIST)] = 20,
         order: Annotated[Literal["asc", "desc"], Parameter(description="By time of creation.")] = "desc",
-    ) -> Response[bytes]:
+    ) -> Response[VideoList]:
         """By time of creation, the newest first unless `order` says otherwise."""
         jobs: JobResources = state.videos
         page = await jobs.store.list(kind="video", owner=owner_of(request), after=after, limit=limit, order=order)
@@ -163,13 +165,13 @@ class VideosController(Controller):
         return json_response(VideoList(data=videos, first_id=first, last_id=last, has_more=page.has_more))
 
     @get("/{video_id:str}", summary="Look at a video job.")
-    async def retrieve(self, request: Request[Any, Any, Any], state: State, video_id: VideoId) -> Response[bytes]:
+    async def retrieve(self, request: HTTPRequest, state: State, video_id: VideoId) -> Response[Video]:
         """Status and progress; `openai-poll-after-ms` says when to ask again."""
         job = await _job(request, state, video_id)
         return json_response(video_of(job), headers=poll_headers(job))
 
     @get("/{video_id:str}/events", summary="Watch a video job.")
-    async def events(self, request: Request[Any, Any, Any], state: State, video_id: VideoId) -> Stream:
+    async def events(self, request: HTTPRequest, state: State, video_id: VideoId) -> Stream:
         """Beyond OpenAI. Server-sent events from the job's beginning to its end, each with the video as it was then.
 
         `video.queued` (again after a lost worker), `video.in_progress`, `video.progress`, `video.preview` (a small
@@ -183,7 +185,7 @@ class VideosController(Controller):
         return await stream_response(_shown(found), done=False)
 
     @delete("/{video_id:str}", status_code=200, summary="Delete a video and its files.")
-    async def delete_video(self, request: Request[Any, Any, Any], state: State, video_id: VideoId) -> Response[bytes]:
+    async def delete_video(self, request: HTTPRequest, state: State, video_id: VideoId) -> Response[VideoDeleted]:
         """A job that runs is stopped at its next step."""
         jobs: JobResources = state.videos
         await jobs.store.delete(checked_id(video_id), kind="video", owner=owner_of(request))
@@ -191,7 +193,7 @@ class VideosController(Controller):
         return json_response(VideoDeleted(id=video_id))
 
     @post("/{video_id:str}/cancel", status_code=200, summary="Stop a video job but keep its record.")
-    async def cancel(self, request: Request[Any, Any, Any], state: State, video_id: VideoId) -> Response[bytes]:
+    async def cancel(self, request: HTTPRequest, state: State, video_id: VideoId) -> Response[Video]:
         """Beyond OpenAI. A job that runs stops at its next step and becomes `failed` with the code `cancelled`."""
         jobs: JobResources = state.videos
         job = await jobs.store.cancel(checked_id(video_id), kind="video", owner=owner_of(request))
@@ -204,7 +206,7 @@ class VideosController(Controller):
     )
     async def content(
         self,
-        request: Request[Any, Any, Any],
+        request: HTTPRequest,
         state: State,
         video_id: VideoId,
         variant: Annotated[
@@ -237,6 +239,6 @@ async def _shown(events: AsyncGenerator[tuple[JobEvent, Job]]) -> AsyncIterator[
             yield event(video_of(then), f"video.{name}", identity=happened.id)
 
 
-async def _job(request: Request[Any, Any, Any], state: State, video_id: str) -> Job:
+async def _job(request: HTTPRequest, state: State, video_id: str) -> Job:
     jobs: JobResources = state.videos
     return await jobs.store.get(checked_id(video_id), kind="video", owner=owner_of(request))

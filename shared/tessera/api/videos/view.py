@@ -40,7 +40,7 @@ def video_of(job: Job) -> Video:
     )
 
 
-def accepted(created: Created) -> Response[bytes]:
+def accepted(created: Created) -> Response[Video]:
     """The answer to who made a job, or asked for it again."""
     replayed = {"idempotent-replayed": "true"} if created.replayed else {}
     return json_response(video_of(created.job), headers={**poll_headers(created.job), **replayed})
