@@ -177,7 +177,8 @@ def limit_s(config: dict[str, Any], given: argparse.Namespace, peaks: dict[str, 
     context = given.input + given.output / 2
     step_bytes += given.streams * context * kv_bytes(config, 2 * wide)
     reading = given.output * step_bytes / peaks["bytes_s"]
-    return max(reading + 2 * active * given.streams * given.input / peaks["flops_s"], flops / peaks["flops_s"])
+    prompts = 2 * active * given.streams * given.input / peaks["flops_s"]
+    return float(max(reading + prompts, flops / peaks["flops_s"]))
 
 
 def weights_of(config: dict[str, Any], tokens: int) -> tuple[float, float]:
@@ -205,7 +206,7 @@ def write_model(directory: Path, config: dict[str, Any]) -> None:
     (directory / "config.json").write_text(json.dumps(config))
     letters = [chr(byte) if 33 <= byte <= 126 else chr(256 + byte) for byte in range(256)]
     vocabulary = {"<pad>": 0, "<s>": 1, "</s>": 2, **{letter: 3 + index for index, letter in enumerate(letters)}}
-    tokenizer = {
+    tokenizer: dict[str, Any] = {
         "version": "1.0",
         "added_tokens": [],
         "pre_tokenizer": None,

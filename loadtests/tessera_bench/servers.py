@@ -57,7 +57,7 @@ def llama_cpp(work: Work) -> Speeds:
     count = len(work.first)
     # One slot for each stream, and room for the long prompt in any of them.
     options = ["-np", str(count), "-c", str(2048 * count), "-t", str(os.cpu_count()), "--no-webui", "--jinja"]
-    command = [server.absolute(), "-m", work.gguf, "--host", "127.0.0.1", *options]
+    command: list[str | Path] = [server.absolute(), "-m", work.gguf, "--host", "127.0.0.1", *options]
     return _measured(Server(command, "default", {"ignore_eos": True, "cache_prompt": True}), work)
 
 
@@ -85,7 +85,14 @@ def vllm(work: Work) -> Speeds:
     if len(preloaded) < 2:
         raise SystemExit("vLLM on a CPU wants tcmalloc: install the system's package libtcmalloc-minimal4")
     options = ["--host", "127.0.0.1", "--max-model-len", "2048", "--max-num-seqs", str(len(work.first))]
-    command = [python, "-m", "vllm.entrypoints.openai.api_server", "--model", work.directory, *options]
+    command: list[str | Path] = [
+        python,
+        "-m",
+        "vllm.entrypoints.openai.api_server",
+        "--model",
+        work.directory,
+        *options,
+    ]
     variables = {"LD_PRELOAD": ":".join(map(str, preloaded)), "VLLM_CPU_KVCACHE_SPACE": "2"}
     return _measured(Server(command, str(work.directory), {"ignore_eos": True}, variables=variables), work)
 
@@ -96,7 +103,7 @@ def transformers_serve(work: Work) -> Speeds:
     options = ["--continuous-batching", "--host", "127.0.0.1", "--device", "cpu", "--dtype", "float32"]
     # Nothing ends a text but its length.
     never = {"generation_config": '{"eos_token_id": -1, "do_sample": false}'}
-    command = [python.parent / "transformers", "serve", work.directory, *options]
+    command: list[str | Path] = [python.parent / "transformers", "serve", work.directory, *options]
     return _measured(Server(command, str(work.directory), never), work)
 
 

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import TypedDict
 
 import aiohttp
 
@@ -105,7 +106,7 @@ def _resampled(data: bytes, path: Path) -> None:
     import av  # noqa: PLC0415 - of this function alone
     import soundfile  # noqa: PLC0415
 
-    with av.open(io.BytesIO(data)) as container:
+    with av.open(io.BytesIO(data), "r") as container:
         resampler = av.AudioResampler(format="s16", layout="mono", rate=16_000)
         frames = [made for frame in container.decode(audio=0) for made in resampler.resample(frame)]
         frames += resampler.resample(None)
@@ -129,11 +130,18 @@ async def _transcript(session: aiohttp.ClientSession, suite: Suite, model: str, 
         return str((await response.json())["text"])
 
 
-def _transformers(suite: Suite, model: str, files: list[Path], rounds: int) -> dict[str, float | list[str]]:
+class _PeerResult(TypedDict):
+    """What the script `PEER` prints: seconds of its fastest round, and the transcripts."""
+
+    seconds: float
+    texts: list[str]
+
+
+def _transformers(suite: Suite, model: str, files: list[Path], rounds: int) -> _PeerResult:
     """Transformers on the same directory in a process of its own, while the suite is idle."""
     command = [sys.executable, "-c", PEER, str(suite.models / model), str(rounds), *map(str, files)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise SystemExit(f"Transformers failed:\n{done.stderr[-2000:]}")
-    measured: dict[str, float | list[str]] = json.loads(done.stdout.strip().splitlines()[-1])
+    measured: _PeerResult = json.loads(done.stdout.strip().splitlines()[-1])
     return measured

@@ -148,6 +148,18 @@ def test_a_wheel_installs_our_packages_and_nothing_else(wheel: zipfile.ZipFile) 
     assert files - inside == set()
 
 
+def test_every_package_of_a_wheel_says_that_it_is_typed(wheel: zipfile.ZipFile) -> None:
+    names = set(wheel.namelist())
+    assert {package for package in PACKAGES if f"{package}/py.typed" not in names} == set()
+
+
+def test_mypy_checks_every_package_strictly() -> None:
+    mypy = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["mypy"]
+    assert mypy["strict"] is True
+    assert set(mypy["mypy_path"]) == set(IMPORT_ROOTS)
+    assert set(mypy["packages"]) >= PACKAGES - {"tessera_gateway", "tessera_video", "tessera_speech"}
+
+
 def test_every_entry_point_of_a_wheel_leads_to_something_in_it(wheel: zipfile.ZipFile) -> None:
     (file,) = [name for name in wheel.namelist() if name.endswith("entry_points.txt")]
     points = configparser.ConfigParser()

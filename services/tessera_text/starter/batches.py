@@ -52,7 +52,9 @@ def draw_batch(random: np.random.Generator, tokenizer: Tokenizer, shares: dict[s
         if room < 0:
             break
         chosen.append(ids)
-    return pack(chosen, tokenizer.token_to_id(ASSISTANT))
+    assistant = tokenizer.token_to_id(ASSISTANT)
+    assert assistant is not None
+    return pack(chosen, assistant)
 
 
 def pack(sequences: list[np.ndarray], assistant: int) -> PackedBatch:

@@ -198,7 +198,7 @@ def _of_big(random: Random, pair: Pair) -> Decimal:
     if not pair.metric:
         return Decimal(max(2, integer(random, 2)))
     decimals = int(random.choice([0, 0, 0, 1, 1, 2])) if pair.factor > 10 else int(random.choice([0, 0, 1]))
-    return Decimal(max(1, integer(random))) / 10**decimals
+    return Decimal(max(1, integer(random))) / Decimal(10) ** decimals
 
 
 def _to_small(value: Decimal, pair: Pair) -> tuple[str, str]:

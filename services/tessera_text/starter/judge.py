@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import re
 import statistics
+from collections.abc import Callable
 from fractions import Fraction
 
 _UNITS = {
@@ -62,10 +63,11 @@ def _is_right(kind: str, words: list[str], answer: str) -> bool:
         return answer.split(", ") == sorted(words, key=int, reverse=kind == "descending")
     if kind in ("largest", "smallest", "median"):
         found = re.fullmatch(r"Sorted: (.*)\. (.*): (.*)\.", answer)
-        right = {"largest": max, "smallest": min, "median": statistics.median}[kind](map(int, words))
-        return bool(found and found[1].split(", ") == sorted(words, key=int) and found[2].lower() == kind) and found[
-            3
-        ] == str(right)
+        if found is None:
+            return False
+        pick: dict[str, Callable[[list[int]], float]] = {"largest": max, "smallest": min, "median": statistics.median}
+        right = str(pick[kind]([int(word) for word in words]))
+        return found[1].split(", ") == sorted(words, key=int) and found[2].lower() == kind and found[3] == right
     if kind == "convert":
         first, last, _ = _chain(answer)
         return first == f"{words[0]} {words[1]}" and last.endswith(f" {words[2]}") and _is_plain(last)

@@ -67,7 +67,7 @@ class Muon(torch.optim.Optimizer):
         rows, columns = parameters[0].shape[-2:]
         scale: float = max(1.0, rows / columns) ** 0.5
         counts = [len(step) for step in steps]
-        for parameter, step in zip(parameters, orthogonal(torch.cat(steps)).split(counts), strict=True):
+        for parameter, step in zip(parameters, torch.split(orthogonal(torch.cat(steps)), counts), strict=True):
             parameter.mul_(1 - group["lr"] * group["weight_decay"])
             parameter.add_(step.view_as(parameter).to(parameter.dtype), alpha=-group["lr"] * scale)
 
@@ -77,7 +77,7 @@ def orthogonal(matrices_NRC: torch.Tensor) -> torch.Tensor:
     bfloat16."""
     a, b, c = _COEFFICIENTS
     flat = matrices_NRC.shape[-2] > matrices_NRC.shape[-1]
-    x = (matrices_NRC.mT if flat else matrices_NRC).to(torch.bfloat16)
+    x: torch.Tensor = (matrices_NRC.mT if flat else matrices_NRC).to(torch.bfloat16)
     x = x / (x.norm(dim=(-2, -1), keepdim=True) + 1e-7)
     for _ in range(_ITERATIONS):
         products = x @ x.mT

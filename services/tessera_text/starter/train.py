@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from tokenizers import Tokenizer
@@ -64,8 +65,16 @@ TOKENIZER_QUESTIONS = 2000
 EXPERTS = "tessera_starter_training"
 
 
+class _StackedExperts(Protocol):
+    """What `sorted_experts` reads of Transformers' module: weights of all experts, stacked in the first dimension."""
+
+    num_experts: int
+    gate_up_proj: torch.Tensor
+    down_proj: torch.Tensor
+
+
 def sorted_experts(
-    experts: nn.Module, hidden_TD: torch.Tensor, index_TK: torch.Tensor, weight_TK: torch.Tensor
+    experts: _StackedExperts, hidden_TD: torch.Tensor, index_TK: torch.Tensor, weight_TK: torch.Tensor
 ) -> torch.Tensor:
     """All experts, each on the tokens that chose it; under autocast in bfloat16, which Transformers' own are not."""
     tokens, chosen = index_TK.shape
@@ -75,7 +84,7 @@ def sorted_experts(
     places_N = torch.empty_like(order_N).scatter_(0, order_N, torch.arange(order_N.numel(), device=order_N.device))
     outputs = []
     for part, gate_up, down in zip(
-        hidden_TD.index_select(0, order_N // chosen).split(counts),
+        torch.split(hidden_TD.index_select(0, order_N // chosen), counts),
         experts.gate_up_proj.unbind(0),
         experts.down_proj.unbind(0),
         strict=True,

@@ -146,9 +146,11 @@ class ShardPool:
     def _load(self, number: int) -> dict[str, npt.NDArray[Any]]:
         path = self._folder / f"shard-{number:03}.safetensors"
         try:
-            return load_file(path)
+            stored: dict[str, npt.NDArray[Any]] = load_file(path)
         except (FileNotFoundError, SafetensorError):
             shard = self._make(number)
+        else:
+            return stored
         new = path.with_suffix(".new")
         save_file(shard, new)
         new.replace(path)
@@ -165,7 +167,9 @@ class ShardPool:
 
     def _make(self, number: int) -> dict[str, npt.NDArray[Any]]:
         random = np.random.default_rng((self._seed, number))
-        features, phonemes, tokens = [], [], []
+        features: list[npt.NDArray[np.float16]] = []
+        phonemes: list[npt.NDArray[Any]] = []
+        tokens: list[npt.NDArray[np.int16]] = []
         while len(features) < UTTERANCES:
             easy = number < EASY_SHARDS
             said = [trained_sentence(random, easy=easy)]

@@ -68,7 +68,7 @@ class NeuralTeacher:
         for text in said:
             samples, rate = self._spoken(text, settings)
             if throat is not None:
-                other = revoiced(samples.astype(np.float32) / 32_768, period=period, stretch=throat)
+                other = revoiced(samples.astype(np.float32) / np.float32(32_768), period=period, stretch=throat)
                 samples = (np.clip(other, -1, 1) * 32_767).astype(np.int16)
             made.append(Sound(resample(samples, round(rate / stretch)), []))
         return made

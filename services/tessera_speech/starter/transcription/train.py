@@ -92,7 +92,7 @@ class CTCStage:
         if before is not None:
             before.average.copy_to(self.network)
             self._phonemes.load_state_dict(before._phonemes.state_dict())
-        self.average = optimize.Average(self.network, AVERAGE)
+        self.average: optimize.Average = optimize.Average(self.network, AVERAGE)
         parts = (self.network, self._phonemes)
         self._optimizer = optimize.adamw(parts, course.peak, weight_decay=WEIGHT_DECAY)
         self._pool = ShardPool(run.work / "shards", run.seed, models.extractor(), models.tokenizer())
@@ -113,7 +113,8 @@ class CTCStage:
         optimize.set_learning_rate(self._optimizer, optimize.cosine(index, course.steps, course.peak, warmup=WARMUP))
         ctc, phonemes, right = self._losses(batch)
         self._optimizer.zero_grad()
-        (ctc + course.phonemes * (1 - index / course.steps) * phonemes).backward()
+        loss = ctc + course.phonemes * (1 - index / course.steps) * phonemes
+        loss.backward()  # type: ignore[no-untyped-call]
         parameters = [parameter for group in self._optimizer.param_groups for parameter in group["params"]]
         norm = nn.utils.clip_grad_norm_(parameters, CLIP)
         self._optimizer.step()

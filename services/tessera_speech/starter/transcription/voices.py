@@ -216,5 +216,6 @@ def _noise(length: int, random: np.random.Generator) -> npt.NDArray[Any]:
     size = 1 << (length - 1).bit_length()
     spectrum = np.fft.rfft(random.standard_normal(size))
     spectrum /= np.maximum(1.0, np.arange(len(spectrum))) ** random.uniform(0, 1)
-    noise = np.fft.irfft(spectrum, size)[:length]
-    return noise / (np.sqrt(np.mean(noise**2)) + 1e-9)
+    noise: npt.NDArray[Any] = np.fft.irfft(spectrum, size)[:length]
+    noise /= np.sqrt(np.mean(noise**2)) + 1e-9
+    return noise
