@@ -55,7 +55,7 @@ def test_only_the_gateway_is_published_and_only_to_this_machine(services: dict[s
 
 def test_images_set_for_libraries_what_the_suite_sets_for_its_own_processes() -> None:
     environment = (COMPOSE / "Dockerfile").read_text().partition("\nENV PATH")[2].partition("\nWORKDIR")[0].split()
-    for name, value in settings.OF_OUR_PROCESSES.items():
+    for name, value in settings.CHILD_ENVIRONMENT.items():
         assert f"{name}={value}" in environment
 
 

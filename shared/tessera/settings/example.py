@@ -1,10 +1,11 @@
-"""The documented example of `tessera.toml`, made from the types, defaults and descriptions in `tessera.settings.load`.
+"""Makes the documented example of `tessera.toml` from the sections' types, defaults and descriptions.
 
-Does not read settings.
+Reads no settings.
 """
 
 from __future__ import annotations
 
+import textwrap
 from typing import get_type_hints
 
 import msgspec
@@ -12,9 +13,12 @@ import msgspec
 from tessera.settings.section import Section
 from tessera.settings.tree import Settings
 
+WIDTH = 120
+"""Most characters of a line of description."""
+
 
 def example() -> str:
-    """The documented example: every section and key, its description, type and default, as TOML."""
+    """Every section and key with its description and its default, as TOML."""
     lines = [
         "# tessera.toml: every key with its default. Copy what you change; leave out the rest.",
         "# Any key can also be set by environment: TESSERA_GATEWAY__PORT=9000 is [gateway] port = 9000.",
@@ -35,5 +39,6 @@ def _section_lines(name: str, kind: type[Section], default: Section) -> list[str
             nested += _section_lines(f"{name}.{field.name}", type(value), value)
             continue
         meta = [part.description for part in getattr(hints[field.name], "__metadata__", ()) if part.description]
-        lines += [f"# {meta[-1]}", f"{field.name} = {msgspec.json.encode(value).decode()}"]
+        lines += textwrap.wrap(meta[-1], WIDTH, initial_indent="# ", subsequent_indent="# ")
+        lines.append(f"{field.name} = {msgspec.json.encode(value).decode()}")
     return lines + nested

@@ -7,42 +7,59 @@ import binascii
 import re
 from typing import Annotated
 
-from tessera.settings.section import NonNegativeFloat, Positive, PositiveFloat, Section, says
+from tessera.settings.section import NonNegativeFloat, Positive, PositiveFloat, Section, described
 
 _BUCKET = re.compile(r"^s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[A-Za-z0-9_][A-Za-z0-9_.-]*)*/?$")
 
 
 class JobSettings(Section, frozen=True, kw_only=True):
-    """The durable queue."""
+    """The durable job queue."""
 
-    lease_s: Annotated[PositiveFloat, says("Seconds a worker may be silent before its job goes to another.")] = 15.0
-    reap_every_s: Annotated[PositiveFloat, says("Seconds between two looks for lost jobs.")] = 3.0
-    max_attempts: Annotated[Positive, says("Starts of one job before it is failed for good.")] = 3
+    lease_s: Annotated[
+        PositiveFloat, described("Seconds that a worker may send no heartbeat before its job goes to another worker.")
+    ] = 15.0
+    reap_every_s: Annotated[PositiveFloat, described("Seconds between two searches for expired leases.")] = 3.0
+    max_attempts: Annotated[Positive, described("Most times that one job is started before it fails for good.")] = 3
     backoff_s: Annotated[
-        NonNegativeFloat, says("Seconds between an error and the second attempt; twice as many before each further.")
+        NonNegativeFloat,
+        described("Seconds between an error and the second attempt. Each further attempt waits twice as long."),
     ] = 5.0
-    max_queued_per_key: Annotated[Positive, says("Unfinished jobs of one API key; more are answered 429.")] = 64
+    max_queued_per_key: Annotated[
+        Positive, described("Most unfinished jobs of one API key. Further ones are answered 429.")
+    ] = 64
     short_s: Annotated[
-        PositiveFloat, says("Jobs expected to take less have half of each queue's time and a slot in each worker.")
+        PositiveFloat,
+        described(
+            "Jobs that are expected to take fewer seconds than this count as short: half of each queue's time and a "
+            "slot in each worker are reserved for them."
+        ),
     ] = 30.0
-    keep_s: Annotated[Positive, says("Seconds that an ended job and its artifacts are kept.")] = 7 * 24 * 3600
+    keep_s: Annotated[Positive, described("Seconds that an ended job and its artifacts are kept.")] = 7 * 24 * 3600
 
 
 class ArtifactSettings(Section, frozen=True, kw_only=True):
-    """Where the files of jobs are kept."""
+    """The place where the files of jobs are kept."""
 
     url: Annotated[
         str,
-        says("`s3://bucket/prefix`, which needs the extra `s3`. Empty: the directory `artifacts` in `suite.data`."),
+        described(
+            "Bucket for artifacts, as `s3://bucket/prefix`; needs the extra `s3`. Empty: the directory `artifacts` in "
+            "`suite.data`."
+        ),
     ] = ""
-    endpoint_url: Annotated[str, says("Of an S3-compatible server (MinIO, Ceph, R2). Empty: Amazon's.")] = ""
-    region: Annotated[str, says("Of the bucket. Empty: as Amazon's own tools find it.")] = ""
-    access_key: Annotated[str, says("Empty: as Amazon's own tools find it (environment, profile, role).")] = ""
-    secret_key: Annotated[str, says("Of the access key.")] = ""
-    timeout_s: Annotated[PositiveFloat, says("Seconds that a bucket may be silent.")] = 30.0
+    endpoint_url: Annotated[
+        str, described("Address of an S3-compatible server (MinIO, Ceph, R2). Empty: Amazon's own.")
+    ] = ""
+    region: Annotated[str, described("Region of the bucket. Empty: the one that Amazon's own tools find.")] = ""
+    access_key: Annotated[
+        str,
+        described("Access key of the bucket. Empty: what Amazon's own tools find (environment, profile, role)."),
+    ] = ""
+    secret_key: Annotated[str, described("Secret that belongs to `access_key`; set both or none.")] = ""
+    timeout_s: Annotated[PositiveFloat, described("Seconds that the bucket's server may send nothing.")] = 30.0
 
     def __post_init__(self) -> None:
-        """Refuse addresses that are none. Raises ValueError."""
+        """Refuse an address that names no bucket, and half a pair of keys. Raises ValueError."""
         if self.url and not _BUCKET.match(self.url):
             raise ValueError("`artifacts.url` must be empty or s3://bucket or s3://bucket/prefix")
         if bool(self.access_key) != bool(self.secret_key):
@@ -50,26 +67,34 @@ class ArtifactSettings(Section, frozen=True, kw_only=True):
 
 
 class WebhookSettings(Section, frozen=True, kw_only=True):
-    """Ended jobs that are told to an address of the client's choice (`webhook_url`)."""
+    """Notices about ended jobs to the address that a client names as `webhook_url`."""
 
     secret: Annotated[
         str,
-        says("Signs what is sent, as OpenAI's SDK checks it: whsec_ and base64. Empty: `webhook_url` is refused."),
+        described(
+            "Secret that signs each delivery so that OpenAI's SDK can verify it: `whsec_` and base64. Empty: requests "
+            "with `webhook_url` are refused."
+        ),
     ] = ""
     allow_hosts: Annotated[
-        list[str], says("Hosts that may be private, and plain http. Others are public and https, or refused.")
+        list[str],
+        described(
+            "Hosts that may have private addresses and plain http. All other hosts must be public and use https."
+        ),
     ] = []  # noqa: RUF012 - msgspec copies it for each
-    attempts: Annotated[Positive, says("Deliveries tried before one is given up; each waits four times longer.")] = 8
-    timeout_s: Annotated[PositiveFloat, says("Seconds that one delivery may take.")] = 10.0
+    attempts: Annotated[
+        Positive, described("Most deliveries that are tried. Each waits four times as long as the one before.")
+    ] = 8
+    timeout_s: Annotated[PositiveFloat, described("Seconds that one delivery may take.")] = 10.0
 
     def __post_init__(self) -> None:
-        """Refuse a secret that receivers could not check. Raises ValueError, which does not show it."""
+        """Refuse a secret that receivers could not verify. Raises ValueError without showing the secret."""
         if self.secret and not self.key:
             raise ValueError("`webhooks.secret` must be `whsec_` and base64, as `openssl rand -base64 32` makes it")
 
     @property
     def key(self) -> bytes:
-        """What the secret stands for; empty when there is none, or it is not one."""
+        """The decoded signing key; empty when `secret` is empty or malformed."""
         prefix, _, encoded = self.secret.partition("_")
         if prefix != "whsec":
             return b""

@@ -4,7 +4,7 @@
 variables (and `REDIS_URL`), command-line overrides. The documented example `compose/tessera.toml` is made from the
 descriptions of the sections (`tessera.settings.example`), and a test keeps the two equal.
 
-Does not know: what a value means to the part that reads it, beyond its type and range.
+Knows the type and the range of a value, and nothing about what the value means to the part that reads it.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ def load(
 
     Args:
         path: the TOML file; None takes `$TESSERA_CONFIG`, else `tessera.toml` in the working directory if it exists.
-        environment: instead of the process's own.
-        overrides: nested values that win over everything, e.g. `{"gateway": {"port": 9000}}`.
+        environment: variables to read; None takes the process's own.
+        overrides: nested values that win over everything else, e.g. `{"gateway": {"port": 9000}}`.
 
     Raises:
-        SettingsError: a file that is not there or not TOML, an unknown key, a wrong value. Names the key.
+        SettingsError: the file is missing or is not TOML, a key is unknown, or a value is wrong. Names the key.
     """
     environment = os.environ if environment is None else environment
     chosen = config_path(path, environment=environment)
@@ -53,33 +53,35 @@ def load(
 
 
 def config_path(path: Path | None, *, environment: Mapping[str, str] | None = None) -> Path | None:
-    """Which file `load` reads for the same arguments; None when there is none to read."""
+    """Path of the file that `load` reads for the same arguments; None when there is no file to read."""
     named = (os.environ if environment is None else environment).get("TESSERA_CONFIG")
     if path is None and named:
         return Path(named)
     return path or (Path("tessera.toml") if Path("tessera.toml").is_file() else None)
 
 
-OF_OUR_PROCESSES = {"GOMP_SPINCOUNT": "5000", "LRU_CACHE_CAPACITY": "256", "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "256"}
-"""What libraries read before `main` runs, so that only who starts a process can say it; what is set already stays.
+CHILD_ENVIRONMENT = {"GOMP_SPINCOUNT": "5000", "LRU_CACHE_CAPACITY": "256", "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "256"}
+"""Variables that libraries read before `main` runs, so that only the parent of a process can set them.
 
-`GOMP_SPINCOUNT`: how often an OpenMP thread (libgomp, PyTorch's) looks for more work before it sleeps. Its own 300,000
-are some milliseconds on a core that somebody else computes on: a decode step of sixteen took 17 ms instead of 10. So
-many are enough from one operation to the next.
+A variable that is set already keeps its value.
 
-The others: for how many shapes oneDNN, and PyTorch on top of it, keep compiled convolutions and products. With their
-own 1,024 of each a speech engine, where every sentence has a length of its own, had 620 MB after 2,000 requests and
-still grew; with 256 it has 470 MB from some 600 requests on, and is no slower.
+`GOMP_SPINCOUNT`: how many times an OpenMP thread (libgomp, PyTorch's) looks for more work before it sleeps. The default
+of 300,000 keeps a core busy for some milliseconds that another thread could use: a decode step of 16 sequences took
+17 ms instead of 10. 5,000 are enough from one operation to the next.
+
+`LRU_CACHE_CAPACITY`, `ONEDNN_PRIMITIVE_CACHE_CAPACITY`: the number of shapes for which PyTorch and oneDNN keep compiled
+convolutions and products. With the default of 1,024 each, a speech engine, where every sentence has another length,
+took 620 MB after 2,000 requests and still grew; with 256 it takes 470 MB from some 600 requests on, at the same speed.
 """
 
 
 def environment() -> dict[str, str]:
-    """The environment of this process, to be handed on whole to processes of ours."""
-    return {**OF_OUR_PROCESSES, **os.environ}
+    """The environment of this process together with `CHILD_ENVIRONMENT`, for child processes of ours."""
+    return {**CHILD_ENVIRONMENT, **os.environ}
 
 
 def stay_on_this_machine() -> None:
-    """Let PyTorch's processes that compute together meet over loopback alone; before they do."""
+    """Restrict PyTorch's process groups to the loopback interface. Call this before a group is made."""
     for library in ("GLOO", "NCCL"):
         os.environ[f"{library}_SOCKET_IFNAME"] = "lo"
 

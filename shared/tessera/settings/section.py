@@ -1,4 +1,4 @@
-"""What every section of the settings is made of: its base class, its numeric types, its descriptions."""
+"""What every section of the settings is made of: its base class, its types of numbers, its descriptions."""
 
 from __future__ import annotations
 
@@ -16,9 +16,21 @@ NonNegativeFloat = Annotated[float, Meta(ge=0)]
 
 
 class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Base of every section."""
+    """Base of every section: immutable, and a key that it does not have is refused."""
 
 
-def says(description: str) -> Meta:
-    """The sentence that the documented example shows above a key."""
+def described(description: str) -> Meta:
+    """Attach the description of a key, which the documented example shows above it.
+
+    Args:
+        description: whole sentences that name the unit, the range and what an empty or zero value means.
+    """
     return Meta(description=description)
+
+
+HOST = described("Address to listen on.")
+PORT = described("TCP port to listen on, 1 to 65535.")
+URL = described("Address where the gateway reaches this service. Empty: `http://host:port` of this section.")
+MODEL = described("Model to serve: the name of a starter, the path of a model directory, or `hf:owner/name` of a hub.")
+DEVICE = described("Device that computes. `auto` takes CUDA where there is a GPU, else the CPU.")
+THREADS = described("CPU threads that compute, at least 0. 0 takes all cores of the machine.")

@@ -4,91 +4,120 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from tessera.settings.section import NonNegative, Positive, PositiveFloat, Section, says
+from tessera.settings.section import DEVICE, THREADS, NonNegative, Positive, PositiveFloat, Section, described
 
 ToolParser = Literal["auto", "hermes", "llama", "mistral", "mistral_list", "deepseek", "deepseek_fenced", "harmony"]
 ReasoningParser = Literal["auto", "none", "think", "mistral"]
+TOOL_PARSER = described("Format in which the model writes tool calls. `auto` takes it from the chat template.")
+REASONING_PARSER = described("Format in which the model writes its reasoning. `auto` takes it from the chat template.")
 
 
 class SequenceEngineSettings(Section, frozen=True, kw_only=True):
-    """How a sequence engine (text, vision) fills its steps and its memory."""
+    """The sequence engine (text, vision): its device, its weights, its steps and its memory."""
 
-    device: Annotated[Literal["auto", "cpu", "cuda"], says("`auto` takes CUDA when there is any.")] = "auto"
+    device: Annotated[Literal["auto", "cpu", "cuda"], DEVICE] = "auto"
     dtype: Annotated[
-        Literal["auto", "float32", "bfloat16", "float16"], says("`auto`: bfloat16 on CUDA, float32 on a CPU.")
+        Literal["auto", "float32", "bfloat16", "float16"],
+        described("Type of the arithmetic. `auto`: bfloat16 on CUDA, float32 on a CPU."),
     ] = "auto"
     load: Annotated[
         Literal["weights", "dummy"],
-        says("`dummy` takes random values of the model's shapes, and needs no weight file: for measuring speed."),
+        described(
+            "Source of the weights. `weights`: the files of the model. `dummy`: random values of the model's shapes, "
+            "which need no file, for measuring speed."
+        ),
     ] = "weights"
     weights: Annotated[
         Literal["auto", "stored", "int8", "fp8", "int4", "mxfp4", "nvfp4"],
-        says(
-            "How linear layers are multiplied. `stored`: as they are. `int8`, `fp8`: weights and inputs in 8 bits. "
-            "`int4`, `mxfp4`, `nvfp4`: weights in 4 bits; on a CPU `int4` keeps the numbers of a GGUF file's "
-            "blocks. All but `int8` and `int4` are made for GPUs; a CPU computes them right and slowly. `auto`: `int8` "
-            "where a CPU computes whole steps in it (AVX-512 VNNI, a decoder of Llama's kind) and the model is large, "
-            "else `stored`."
+        described(
+            "Scheme by which linear layers are multiplied. `stored`: as the files have it. `int8`, `fp8`: weights and "
+            "inputs in 8 bits. `int4`, `mxfp4`, `nvfp4`: weights in 4 bits; on a CPU `int4` keeps the blocks of a GGUF "
+            "file as they are. All but `int8` and `int4` are made for GPUs; a CPU computes them correctly and slowly. "
+            "`auto`: `int8` where a CPU computes whole steps in it (AVX-512 VNNI, a decoder of Llama's kind) and the "
+            "model is large, else `stored`."
         ),
     ] = "auto"
     kernels: Annotated[
         Literal["auto", "reference"],
-        says("`auto`: Triton's on a GPU. `reference`: plain torch everywhere, to compare or to go round a fault."),
+        described(
+            "Kernels that compute. `auto`: Triton's on a GPU. `reference`: plain torch everywhere, to compare results "
+            "or to work around a fault."
+        ),
     ] = "auto"
-    threads: Annotated[NonNegative, says("CPU threads of the engine. 0: all cores of the machine.")] = 0
+    threads: Annotated[NonNegative, THREADS] = 0
     page_size: Annotated[
         Positive,
-        says("Token slots in one page of KV cache; for whole steps on a CPU (see `weights`) a multiple of 16."),
+        described(
+            "Token slots in one page of KV cache. A CPU that computes whole steps (see `weights`) needs a multiple of "
+            "16."
+        ),
     ] = 16
-    kv_cache_bytes: Annotated[Positive, says("Memory for KV pages.")] = 512 * 1024 * 1024
+    kv_cache_bytes: Annotated[Positive, described("Memory for KV pages on the device, in bytes.")] = 512 * 1024 * 1024
     kv_cache_dtype: Annotated[
         Literal["auto", "computed", "int8", "fp8"],
-        says(
-            "What keys and values are kept as. `computed`: in the type of the arithmetic. `int8` and `fp8` hold two to "
-            "four times as many, and round more. `auto`: float16 where a CPU computes whole steps (see `weights`), "
-            "which is a quarter faster with many streams, else `computed`."
+        described(
+            "Type in which keys and values are kept. `computed`: the type of the arithmetic. `int8`, `fp8`: two to "
+            "four times as many fit, with a larger quantization error. `auto`: float16 where a CPU computes whole "
+            "steps (see `weights`), which is a quarter faster with many streams, else `computed`."
         ),
     ] = "auto"
     host_cache_bytes: Annotated[
-        NonNegative, says("Memory on the host for KV pages of known prefixes that had to leave the device. 0: none.")
+        NonNegative,
+        described("Host memory for KV pages of cached prefixes that were evicted from the device, in bytes. 0: none."),
     ] = 0
     fuse_projections: Annotated[
-        bool, says("Whether layers that read the same input (q, k, v; gate, up) are computed at once.")
+        bool,
+        described("Whether projections that read the same input (q, k, v; gate, up) are computed as one product."),
     ] = True
     graphs: Annotated[
         Literal["auto", "off"],
-        says(
-            "Whether steps that decode only are CUDA graphs: captured at the start for numbers of sequences up to "
-            "`max_running`, then one launch each. `auto`: on a GPU, where the model allows it; the log says so. "
-            "`off`: one launch for each kernel, and no memory for graphs."
+        described(
+            "Whether steps that only decode run as CUDA graphs, captured at the start for batches of up to "
+            "`max_running` sequences and launched once per step. `auto`: on a GPU, where the model allows it; the log "
+            "says so. `off`: one launch per kernel, and no memory for graphs."
         ),
     ] = "auto"
     overlap: Annotated[
         Literal["auto", "on", "off"],
-        says(
-            "Whether the next step is prepared and queued before the tokens of this one are read; changes no answer. "
-            "`auto`: on a GPU, which would wait for the host otherwise. Not together with `speculation`."
+        described(
+            "Whether the next step is prepared and queued before the tokens of the current one are read; answers stay "
+            "the same. `auto`: on a GPU, which would wait for the host otherwise. Excludes `speculation`."
         ),
     ] = "auto"
     speculation: Annotated[
         Literal["off", "ngram", "draft"],
-        says(
-            "Guess next tokens, of which one step confirms several; changes no answer. `ngram`: from what the request "
-            "has. `draft`: by the model `draft_model`."
+        described(
+            "Speculative decoding: draft tokens are proposed and one step verifies several of them; answers stay the "
+            "same. `ngram`: drafts come from the request's own tokens. `draft`: from the model `draft_model`."
         ),
     ] = "off"
-    draft_model: Annotated[str, says("A smaller model with the same tokens; named as `model` is.")] = ""
-    draft_cache_bytes: Annotated[Positive, says("Memory for the draft model's KV pages.")] = 128 * 1024 * 1024
-    speculation_tokens: Annotated[Positive, says("Most tokens guessed for one request in one step.")] = 8
+    draft_model: Annotated[
+        str, described("Smaller model with the same vocabulary that proposes draft tokens; named as `model` is.")
+    ] = ""
+    draft_cache_bytes: Annotated[Positive, described("Memory for the draft model's KV pages, in bytes.")] = (
+        128 * 1024 * 1024
+    )
+    speculation_tokens: Annotated[Positive, described("Most draft tokens of one request in one step.")] = 8
     grammar_backend: Annotated[
         Literal["auto", "xgrammar", "llguidance"],
-        says("What compiles grammars. `auto`: xgrammar where it is installed (the extra `gpu`), else llguidance."),
+        described(
+            "Library that compiles grammars. `auto`: xgrammar where it is installed (the extra `gpu`), else llguidance."
+        ),
     ] = "auto"
-    grammar_timeout_s: Annotated[PositiveFloat, says("Seconds that compiling a request's grammar may take.")] = 10.0
+    grammar_timeout_s: Annotated[
+        PositiveFloat, described("Seconds that compiling the grammar of one request may take.")
+    ] = 10.0
     prefix_cache: Annotated[
         Literal["off", "shared", "tenant"],
-        says("Who shares the KV pages of equal beginnings: nobody, all requests, or those of one API key."),
+        described(
+            "Which requests share the KV pages of equal prefixes. `off`: none. `shared`: all. `tenant`: those of one "
+            "API key."
+        ),
     ] = "shared"
-    max_batch_tokens: Annotated[Positive, says("Token budget of one step, prefill chunks and decodes together.")] = 512
-    max_running: Annotated[Positive, says("Requests that may hold pages at once.")] = 32
-    max_waiting: Annotated[Positive, says("Requests that may queue; more are answered 429 with Retry-After.")] = 256
+    max_batch_tokens: Annotated[
+        Positive, described("Most tokens of one step, prefill chunks and decodes together.")
+    ] = 512
+    max_running: Annotated[Positive, described("Most requests that hold pages at the same time.")] = 32
+    max_waiting: Annotated[
+        Positive, described("Most requests in the queue. Further ones are answered 429 with Retry-After.")
+    ] = 256

@@ -4,27 +4,34 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from tessera.settings.section import PositiveFloat, Section, says
+from tessera.settings.section import PositiveFloat, Section, described
 
 
 class SuiteSettings(Section, frozen=True, kw_only=True):
-    """What all processes share."""
+    """Settings that all processes share."""
 
-    data: Annotated[str, says("Where state lives: Redis' append-only file, artifacts, logs. `~` is your home.")] = (
-        "~/.local/share/tessera"
-    )
-    models: Annotated[str, says("Where fetched and generated models live. Empty: `models` inside `data`.")] = ""
-    log_level: Annotated[Literal["debug", "info", "warning", "error"], says("Least severe level that is logged.")] = (
-        "info"
-    )
-    log_format: Annotated[Literal["text", "json"], says("`text` for people, `json` for collectors.")] = "text"
+    data: Annotated[
+        str, described("Directory of all state: Redis' append-only file, artifacts, logs. `~` is your home directory.")
+    ] = "~/.local/share/tessera"
+    models: Annotated[str, described("Directory of fetched and generated models. Empty: `models` inside `data`.")] = ""
+    log_level: Annotated[
+        Literal["debug", "info", "warning", "error"], described("Least severe level that is logged.")
+    ] = "info"
+    log_format: Annotated[
+        Literal["text", "json"], described("Format of log lines: `text` for people, `json` for collectors.")
+    ] = "text"
 
 
 class RedisSettings(Section, frozen=True, kw_only=True):
-    """The job store and Celery's broker."""
+    """Redis, the job store and Celery's broker."""
 
     url: Annotated[
         str,
-        says("redis://, rediss:// or unix:// address. Empty: `tessera up` starts an embedded server in `data`."),
+        described(
+            "Address of Redis: redis://, rediss:// or unix://. Empty: `tessera up` starts an embedded server in "
+            "`suite.data`."
+        ),
     ] = ""
-    timeout_s: Annotated[PositiveFloat, says("Seconds until a silent Redis counts as down.")] = 5.0
+    timeout_s: Annotated[PositiveFloat, described("Seconds that Redis may send nothing before it counts as down.")] = (
+        5.0
+    )

@@ -6,26 +6,28 @@ from typing import Annotated
 
 import msgspec
 
-from tessera.settings.section import Port, Positive, Section, says
-from tessera.settings.sequence import ReasoningParser, SequenceEngineSettings, ToolParser
+from tessera.settings.section import HOST, MODEL, PORT, URL, Port, Positive, Section, described
+from tessera.settings.sequence import (
+    REASONING_PARSER,
+    TOOL_PARSER,
+    ReasoningParser,
+    SequenceEngineSettings,
+    ToolParser,
+)
 
 
 class TextSettings(Section, frozen=True, kw_only=True):
-    """Language models."""
+    """The text service: language models."""
 
-    host: Annotated[str, says("Address to listen on.")] = "127.0.0.1"
-    port: Annotated[Port, says("TCP port.")] = 8001
-    url: Annotated[str, says("Where the gateway reaches it. Empty: http://host:port.")] = ""
-    model: Annotated[str, says("Name of a starter, path of a model directory, or hf:owner/name of a model hub.")] = (
-        "smollm2-135m-instruct"
-    )
-    max_output_tokens: Annotated[Positive, says("Most tokens one answer may have.")] = 4096
-    max_choices: Annotated[Positive, says("Largest `n`.")] = 16
+    host: Annotated[str, HOST] = "127.0.0.1"
+    port: Annotated[Port, PORT] = 8001
+    url: Annotated[str, URL] = ""
+    model: Annotated[str, MODEL] = "smollm2-135m-instruct"
+    max_output_tokens: Annotated[Positive, described("Most tokens of one answer.")] = 4096
+    max_choices: Annotated[Positive, described("Largest `n` of a request, which is the number of its answers.")] = 16
     pinned_prompts: Annotated[
-        list[str], says("System prompts that are computed at the start and stay in the prefix cache.")
+        list[str], described("System prompts that are computed at the start and never leave the prefix cache.")
     ] = msgspec.field(default_factory=list)
-    tool_parser: Annotated[ToolParser, says("How the model writes tool calls. `auto`: as its template shows.")] = "auto"
-    reasoning_parser: Annotated[
-        ReasoningParser, says("How the model writes thoughts. `auto`: as its template shows.")
-    ] = "auto"
+    tool_parser: Annotated[ToolParser, TOOL_PARSER] = "auto"
+    reasoning_parser: Annotated[ReasoningParser, REASONING_PARSER] = "auto"
     engine: SequenceEngineSettings = SequenceEngineSettings()

@@ -15,7 +15,7 @@ from tessera.settings.vision import VisionSettings
 
 
 class Settings(Section, frozen=True, kw_only=True):
-    """The whole of `tessera.toml`."""
+    """All of `tessera.toml`: one field for each section."""
 
     suite: SuiteSettings = SuiteSettings()
     redis: RedisSettings = RedisSettings()
@@ -30,25 +30,25 @@ class Settings(Section, frozen=True, kw_only=True):
 
     @property
     def data_dir(self) -> Path:
-        """Where state lives, absolute."""
+        """Absolute path of the directory of all state."""
         return Path(self.suite.data).expanduser().absolute()
 
     @property
     def models_dir(self) -> Path:
-        """Where models live, absolute."""
+        """Absolute path of the directory of models."""
         return Path(self.suite.models).expanduser().absolute() if self.suite.models else self.data_dir / "models"
 
     @property
     def artifacts_dir(self) -> Path:
-        """Where job results live when they are in no bucket, absolute."""
+        """Absolute path of the directory of artifacts, for when they are in no bucket."""
         return self.data_dir / "artifacts"
 
     def service_url(self, service: Service) -> str:
-        """Where the gateway reaches one of our services, without a trailing slash."""
+        """Address where the gateway reaches one of our services, without a trailing slash."""
         section = getattr(self, service)
         return (section.url or f"http://{section.host}:{section.port}").rstrip("/")
 
     @property
     def redis_url(self) -> str:
-        """The configured Redis, or the socket that the embedded one listens on."""
+        """Address of the configured Redis, or of the socket that the embedded one listens on."""
         return self.redis.url or f"unix://{self.data_dir / 'redis' / 'redis.sock'}"

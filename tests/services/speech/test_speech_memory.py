@@ -20,7 +20,7 @@ REQUESTS = int(os.environ.get("TESSERA_TEST_SPEECH_REQUESTS", "160"))
 AT_ONCE = 4
 GROWTH_BYTES = 64 << 20
 """Of a process: what is compiled for lengths seen for the first time is kept for as many shapes as
-`tessera.settings.load.OF_OUR_PROCESSES` says. They are reached after some 600 requests; nothing comes after that."""
+`tessera.settings.load.CHILD_ENVIRONMENT` says. They are reached after some 600 requests; nothing comes after that."""
 
 
 def resident(pid: int) -> int:
