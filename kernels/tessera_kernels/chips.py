@@ -1,6 +1,6 @@
-"""What kernels need to know of a chip to choose their tiles: its family, and how much shared memory a program may take.
+"""Families of GPU chips, with what kernels need to choose their tiles: architecture, warp size and shared memory.
 
-Does not know what is tuned for a device by its name; that is `tuning`.
+Knows nothing of configurations that were tuned for one device; `tuning` looks them up by the device's name.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ class Chip:
     """A family of chips that kernels are compiled for.
 
     Attributes:
-        name: as the compile gate's targets, `sm_90` or `gfx942`.
-        backend: Triton's name of the maker's back end, `cuda` or `hip`.
-        arch: what that back end calls it.
-        warp: threads of a warp.
-        shared: bytes of shared memory that one program may take.
-        multiprocessors: multiprocessors of its usual device.
+        name: name of the family, as the targets of the compile gate have it: `sm_90` or `gfx942`.
+        backend: Triton's name of the vendor's back end, `cuda` or `hip`.
+        arch: name of the architecture in that back end: 90 or `gfx942`.
+        warp: number of threads of a warp.
+        shared: bytes of shared memory that one program may use.
+        multiprocessors: number of multiprocessors of the family's most common device.
     """
 
     name: str
@@ -32,7 +32,7 @@ class Chip:
 
     @property
     def capability(self) -> int:
-        """80, 89, 90, 100; 0 for AMD's."""
+        """CUDA compute capability without the dot (80, 89, 90, 100); 0 for a chip of AMD."""
         return self.arch if isinstance(self.arch, int) else 0
 
 
@@ -46,11 +46,14 @@ CHIPS: dict[str, Chip] = {
         Chip("gfx942", "hip", "gfx942", 64, 64 * 1024, 304),
     )
 }
-"""By name."""
+"""Every family that kernels are compiled for, by name."""
 
 
 def chip_of(device: torch.device) -> Chip:
-    """The family whose tiles fit the device. Without a GPU (the interpreter) Hopper, whose kernels are the largest."""
+    """The family whose tiles fit the device.
+
+    A CPU (Triton's interpreter) counts as Hopper, because the kernels for Hopper are the largest.
+    """
     if device.type != "cuda":
         return CHIPS["sm_90"]
     if torch.version.hip:
@@ -65,12 +68,12 @@ def chip_of(device: torch.device) -> Chip:
 
 
 def multiprocessors_of(device: torch.device) -> int:
-    """How many multiprocessors the device has."""
+    """Number of multiprocessors of the device; that of Hopper for a CPU (Triton's interpreter)."""
     if device.type != "cuda":
         return CHIPS["sm_90"].multiprocessors
     return int(torch.cuda.get_device_properties(device).multi_processor_count)
 
 
 def has_float8(device: torch.device) -> bool:
-    """Whether Triton knows float8 (e4m3) there; on a CPU the interpreter does."""
+    """Whether Triton can convert to float8 (e4m3) on the device; its interpreter on a CPU can."""
     return device.type != "cuda" or bool(torch.version.hip) or torch.cuda.get_device_capability(device) >= (8, 9)

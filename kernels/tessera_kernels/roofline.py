@@ -1,7 +1,7 @@
-"""What an op cannot do without, what a device can do at most, and how near to it a time is.
+"""The roofline: FLOPs and bytes of one run of an op, peaks of a device, and how close a measured time is to the limit.
 
-Peaks are measured on the device in the same run, never read from a data sheet. Does not know ops: each has a `cost.py`
-that says its FLOPs and bytes.
+Peaks are measured on the device in the same run, never read from a data sheet. Knows no ops: the `cost.py` of each op
+counts its FLOPs and bytes.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Cost:
-    """Of one run.
+    """Least FLOPs and bytes of one run of an op.
 
     Attributes:
-        flops: multiplications and additions, each counted.
-        moved: bytes that are read once and written once, were the caches perfect.
-        unit: which of a device's peaks the FLOPs are measured by: `bf16`, `fp16`, `fp8`, `int8` or `fp32`.
+        flops: number of multiplications and additions; a fused multiply-add counts as two.
+        moved: bytes read and written if each input is read once and each output is written once (perfect caches).
+        unit: which peak of the device bounds the FLOPs: `bf16`, `fp16`, `fp8`, `int8` or `fp32`.
     """
 
     flops: float
@@ -27,24 +27,29 @@ class Cost:
 
 @dataclass(frozen=True)
 class Peaks:
-    """Of a device: bytes a second of a copy (read and written), and FLOPs a second of a large product by unit."""
+    """Measured peaks of a device.
+
+    Attributes:
+        bandwidth: bytes per second of a copy, where bytes read and bytes written both count.
+        flops: FLOPs per second of a large matrix product, by unit as in `Cost.unit`.
+    """
 
     bandwidth: float
     flops: Mapping[str, float]
 
 
 def least_seconds(cost: Cost, peaks: Peaks) -> float:
-    """No run can be shorter: the longer of moving the bytes and doing the arithmetic."""
+    """Lower bound on the seconds of a run: the time to move the bytes or to do the FLOPs, whichever is longer."""
     arithmetic = cost.flops / peaks.flops[cost.unit] if cost.unit in peaks.flops else 0.0
     return max(cost.moved / peaks.bandwidth, arithmetic)
 
 
 def fraction(cost: Cost, peaks: Peaks, seconds: float) -> float:
-    """Of the limit, that a run of `seconds` reaches (DESIGN, how things are measured)."""
+    """Fraction of the roofline that a run of `seconds` reaches: max(FLOPs / peak, bytes / bandwidth) / seconds."""
     return least_seconds(cost, peaks) / seconds
 
 
 def limited_by(cost: Cost, peaks: Peaks) -> str:
-    """`bytes` or the unit, whichever takes longer."""
+    """What bounds the run: `bytes`, or the name of the unit if its FLOPs take longer than the bytes."""
     arithmetic = cost.flops / peaks.flops[cost.unit] if cost.unit in peaks.flops else 0.0
     return "bytes" if cost.moved / peaks.bandwidth >= arithmetic else cost.unit

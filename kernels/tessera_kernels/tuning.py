@@ -1,8 +1,9 @@
-"""Configurations of launches that were timed on a device, read from `tuned/<device>.json`.
+"""Launch configurations that were timed on a device, read from `tuned/<device>.json`.
 
-A file belongs to one device and has configurations by Triton's version, op, dtype and bucket of shapes. What it does
-not have, the op's heuristic decides: an unknown device is no error. `tessera_kernels.tune` writes the files; nothing
-is timed when a request runs. Does not know what a bucket or a configuration means to an op, and imports no Triton.
+A file belongs to one device and holds configurations by Triton's version, op, dtype and bucket of shapes. The op's own
+heuristic decides wherever the file has no entry, so an unknown device is no error. `tessera_kernels.tune` writes the
+files; nothing is timed while a request runs. Knows nothing of what a bucket or a configuration means to an op, and
+imports no Triton.
 """
 
 from __future__ import annotations
@@ -22,17 +23,17 @@ Table = Mapping[str, Mapping[str, Mapping[str, Mapping[str, Mapping[str, int]]]]
 
 
 class TuningError(ValueError):
-    """A tuned file is not what it should be; the message says which and where."""
+    """A file of tuned configurations is malformed; the message names the file and the place in it."""
 
 
 def lookup(op: str, device_name: str, dtype: str, bucket: str) -> dict[str, int] | None:
-    """The configuration that was fastest, or None where nobody has timed it.
+    """The fastest configuration, or None if none was timed.
 
     Args:
-        op: the folder's name.
-        device_name: as `torch.cuda.get_device_name()` gives it.
-        dtype: as the op names it, `bfloat16`.
-        bucket: of shapes, as the op names it.
+        op: name of the op's folder.
+        device_name: name of the device, as `torch.cuda.get_device_name()` returns it.
+        dtype: name of the dtype that the op's launcher uses, such as `bfloat16`.
+        bucket: name of a class of shapes that the op's launcher uses.
 
     Raises:
         TuningError: there is a file for the device, and it is malformed.
@@ -43,26 +44,26 @@ def lookup(op: str, device_name: str, dtype: str, bucket: str) -> dict[str, int]
 
 
 def device_here() -> str:
-    """The name of the current CUDA device; `cpu` where there is none, as in the interpreter."""
-    import torch  # noqa: PLC0415 - reading a file needs none of it
+    """The name of the current CUDA device, or `cpu` if there is none (Triton's interpreter)."""
+    import torch  # noqa: PLC0415 - reading a file needs no torch
 
     return torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
 
 
 def path_of(device_name: str) -> Path:
-    """Where the configurations of a device are."""
+    """The file that holds the configurations of a device."""
     return FOLDER / f"{slug(device_name)}.json"
 
 
 @lru_cache(maxsize=8)
 def slug(device_name: str) -> str:
-    """A device's name as a file's: `NVIDIA H100 80GB HBM3` is `nvidia-h100-80gb-hbm3`."""
+    """The name of a device as a file name: `NVIDIA H100 80GB HBM3` is `nvidia-h100-80gb-hbm3`."""
     return re.sub(r"[^a-z0-9]+", "-", device_name.lower()).strip("-")
 
 
 @lru_cache(maxsize=1)
 def triton_version() -> str:
-    """Major and minor version, as tables name it; empty where Triton is not installed."""
+    """Major and minor version of Triton, as tables name it; empty if Triton is not installed."""
     try:
         return ".".join(version("triton").split(".")[:2])
     except PackageNotFoundError:
@@ -71,10 +72,10 @@ def triton_version() -> str:
 
 @lru_cache(maxsize=8)
 def load(path: Path) -> Table:
-    """All configurations of a file; none if there is no file.
+    """All configurations of a file; empty if there is no file.
 
     Raises:
-        TuningError: it is not JSON, or not shaped as it should be.
+        TuningError: the file is not JSON, or its objects are not nested as `Table` is.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -104,10 +105,18 @@ def _check(path: Path, found: Any, levels: list[str], place: list[str]) -> None:
 
 
 def write(device_name: str, op: str, configurations: Mapping[tuple[str, str], Mapping[str, int]]) -> Path:
-    """Put configurations of an op, by dtype and bucket, into the device's file; the others in it stay.
+    """Write configurations of an op into the device's file; other entries of the file stay.
+
+    Args:
+        device_name: name of the device, as `torch.cuda.get_device_name()` returns it.
+        op: name of the op's folder.
+        configurations: the fastest configuration by dtype and bucket.
+
+    Returns:
+        The path of the file.
 
     Raises:
-        TuningError: the file that is there is malformed.
+        TuningError: the existing file is malformed.
     """
     path = path_of(device_name)
     table = json.loads(json.dumps(load(path)))

@@ -236,8 +236,8 @@ def clocked(monkeypatch):
         fake = Torch()
         fake.cuda = cuda
         monkeypatch.setattr(measure, "torch", fake)
-        monkeypatch.setattr(measure, "FLUSHED", 16)
-        monkeypatch.setattr(measure, "SIDE", 16)
+        monkeypatch.setattr(measure, "FLUSH_BYTES", 16)
+        monkeypatch.setattr(measure, "PEAK_SIDE", 16)
         return cuda
 
     return with_cuda
@@ -248,13 +248,13 @@ def test_a_run_is_timed_as_a_graph_where_it_can_be_one(clocked):
     assert measure.timed(lambda: cuda.run(5.0)) == Timing(2.0, captured=True)
     cuda = clocked(captures=False)
     assert measure.timed(lambda: cuda.run(5.0)) == Timing(5.0, captured=False)
-    assert cuda.runs == 3 + 3 + measure.FEWEST
+    assert cuda.runs == 3 + 3 + measure.MIN_RUNS
 
 
 def test_short_runs_are_repeated(clocked):
     cuda = clocked(captures=False)
     measure.timed(lambda: cuda.run(1e-9))
-    assert cuda.runs == 3 + 3 + measure.MOST
+    assert cuda.runs == 3 + 3 + measure.MAX_RUNS
 
 
 def test_peaks_are_bytes_copied_and_products(clocked):

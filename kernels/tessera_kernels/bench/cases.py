@@ -1,7 +1,8 @@
-"""How an op describes what is measured of it: shapes to time and check, and choices to tune.
+"""How an op describes its benchmark: cases to check and to time, and launch configurations to tune.
 
-Every folder with a `triton.py` has a `bench.py` with `cases()`, and with `choices()` where a launcher chooses between
-configurations. Does not know devices, clocks or files; imports no Triton, and neither does a `bench.py` at its top.
+Every folder with a `triton.py` has a `bench.py` with `cases()`, and with `choices()` if its launcher chooses between
+configurations. Knows nothing of devices, clocks or files. Imports no Triton, and a `bench.py` imports none at its top
+level.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ import torch
 from tessera_kernels.roofline import Cost
 
 LaunchConfig = Mapping[str, int]
-"""Of a launch: `num_warps`, `num_stages` and the kernel's own constants by name."""
+"""A launch configuration: `num_warps`, `num_stages` and the kernel's own `tl.constexpr` arguments by name."""
 
 
 def relative_rms(got: torch.Tensor, exact: torch.Tensor) -> float:
-    """Root mean square of the difference over that of what is exact; infinite where `got` is not finite alone."""
+    """RMS of `got - exact` over the RMS of `exact`; infinite if shapes differ or only one of the two is finite."""
     found, wanted = got.double(), exact.double()
     if found.shape != wanted.shape or bool((found.isfinite() != wanted.isfinite()).any()):
         return float("inf")
@@ -35,26 +36,26 @@ def relative_rms(got: torch.Tensor, exact: torch.Tensor) -> float:
 
 
 def unequal(got: torch.Tensor, exact: torch.Tensor) -> float:
-    """The share of elements that are not equal."""
+    """Fraction of elements that are not equal; 1 if the shapes differ."""
     return 1.0 if got.shape != exact.shape else float((got != exact).double().mean()) if got.numel() else 0.0
 
 
 @dataclass(frozen=True)
 class BenchCase:
-    """One shape of an op.
+    """One shape of an op, to be checked against the reference and timed.
 
     Attributes:
-        name: unique within the op: the model, what it does, rows, dtype, as in `Llama-3-8B decode 64 rows bf16`.
-        make: the arguments of `run`, made on a device; torch's generators are seeded before it is called.
+        name: unique within the op; names the model, what it does, rows and dtype: `Llama-3-8B decode 64 rows bf16`.
+        make: creates the arguments of `run` on a device; torch's generators are seeded before it is called.
         run: launches the kernel (the function in the op's `triton.py`, imported when called) and returns its results,
-            also where it writes in place.
-        exact: the same in plain torch, on arguments of its own: results in the same order.
-        bound: the largest relative error (`error`) of any result.
-        cost: of one run; FLOPs and bytes that the op cannot do without.
-        peers: what else computes this, by name, with the arguments of `run`: cuBLAS, `torch._scaled_mm`, SDPA.
-        tiny: small enough for the interpreter; checked everywhere, timed nowhere.
-        goal: the fraction of the limit that this shape should reach; None where it is shown and not judged.
-        error: how wrong one result is; for what has to be equal bit for bit, `unequal`.
+            also those that it writes in place.
+        exact: computes the same in plain torch, on arguments of its own, and returns results in the same order.
+        bound: the largest allowed `error` of any result.
+        cost: least FLOPs and bytes of one run.
+        peers: other implementations by name, called with the arguments of `run`: cuBLAS, `torch._scaled_mm`, SDPA.
+        tiny: whether the shape is small enough for the interpreter; a tiny case is checked everywhere and never timed.
+        goal: the fraction of the roofline that this shape should reach; None if it is only reported.
+        error: error of one result against the exact one; `unequal` for results that must agree bit for bit.
     """
 
     name: str
@@ -71,14 +72,14 @@ class BenchCase:
 
 @dataclass(frozen=True)
 class TuningChoice:
-    """A bucket of shapes whose configuration is to be chosen by time.
+    """A bucket of shapes whose launch configuration is chosen by time.
 
     Attributes:
-        dtype: as the launcher asks `tuning.lookup` for it.
-        bucket: likewise.
-        make: as `BenchCase.make`.
-        run: as `BenchCase.run`, with the configuration before the other arguments.
-        configs: what to choose from.
+        dtype: the dtype that the launcher passes to `tuning.lookup`.
+        bucket: the bucket that the launcher passes to `tuning.lookup`.
+        make: creates the arguments of `run` on a device, as `BenchCase.make` does.
+        run: launches the kernel, as `BenchCase.run` does, with the configuration before the other arguments.
+        configs: the launch configurations to time.
     """
 
     dtype: str
@@ -89,7 +90,7 @@ class TuningChoice:
 
 
 def results(returned: Any) -> list[torch.Tensor]:
-    """The tensors of what a run returned, in order."""
+    """The tensors that a run returned, in order; nested sequences are flattened."""
     if isinstance(returned, torch.Tensor):
         return [returned]
     return [] if returned is None else [tensor for part in returned for tensor in results(part)]
@@ -107,6 +108,6 @@ def cases_of(op: str) -> list[BenchCase]:
 
 
 def choices_of(op: str) -> list[TuningChoice]:
-    """What can be tuned of an op."""
+    """The tuning choices of an op; empty if its `bench.py` has no `choices`."""
     choices = getattr(importlib.import_module(f"tessera_kernels.{op}.bench"), "choices", None)
     return list(choices()) if choices is not None else []

@@ -1,7 +1,7 @@
-"""Seconds on a CUDA device, and its peaks. Imports no Triton, and does not know ops.
+"""Measures seconds of runs on a CUDA device, and the peaks of the device. Imports no Triton and knows no ops.
 
-A run is captured as a CUDA graph where it can be, so that what Python takes to start it does not count, and every run
-finds the caches cold: between two runs more memory than they hold is written.
+A run is captured as a CUDA graph if possible, so that the time that Python takes to launch it does not count. Every run
+starts with cold caches: between two runs more bytes than the caches hold are written.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ import torch
 
 from tessera_kernels.roofline import Peaks
 
-FLUSHED = 256 * 2**20
-"""Bytes written between runs: more than any chip's last cache."""
-LONG_ENOUGH = 0.15
-"""Seconds of runs whose median counts, where runs are short."""
-FEWEST, MOST = 5, 100
-SIDE = 8192
-"""Of the matrices by which peaks are measured."""
+FLUSH_BYTES = 256 * 2**20
+"""Bytes written between runs: more than the last-level cache of any chip holds."""
+TIMED_SECONDS = 0.15
+"""Total seconds of the runs whose median counts; bounds the number of runs together with `MIN_RUNS` and `MAX_RUNS`."""
+MIN_RUNS, MAX_RUNS = 5, 100
+PEAK_SIDE = 8192
+"""Rows and columns of the square matrices whose product measures the peak FLOPs."""
 
 
 @dataclass(frozen=True)
@@ -33,20 +33,20 @@ class Timing:
 
 
 def timed(run: Callable[[], Any]) -> Timing:
-    """Measure a run on the current CUDA device."""
+    """Measure a run on the current CUDA device, after three runs to warm up."""
     for _ in range(3):
         run()
     torch.cuda.synchronize()
     graph = captured(run)
     again: Callable[[], Any] = run if graph is None else graph.replay
-    flush = torch.empty(FLUSHED, dtype=torch.int8, device="cuda")
+    flush = torch.empty(FLUSH_BYTES, dtype=torch.int8, device="cuda")
     once = statistics.median(_seconds(again, flush, 3))
-    count = min(max(int(LONG_ENOUGH / max(once, 1e-7)), FEWEST), MOST)
+    count = min(max(int(TIMED_SECONDS / max(once, 1e-7)), MIN_RUNS), MAX_RUNS)
     return Timing(statistics.median(_seconds(again, flush, count)), graph is not None)
 
 
 def captured(run: Callable[[], Any]) -> torch.cuda.CUDAGraph | None:
-    """The run as a graph; None if it does what a graph cannot hold."""
+    """The run as a CUDA graph; None if it does something that cannot be captured."""
     graph = torch.cuda.CUDAGraph()
     try:
         with torch.cuda.graph(graph):
@@ -71,7 +71,7 @@ def _seconds(run: Callable[[], Any], flush: torch.Tensor, count: int) -> list[fl
 
 
 def peaks() -> Peaks:
-    """Of the current CUDA device; a unit that torch cannot use there is left out."""
+    """Peaks of the current CUDA device, without the units that torch cannot use on it."""
     free, _ = torch.cuda.mem_get_info()
     size = min(2 * 2**30, free // 8)
     bandwidth = 2 * size / timed(_copy(size)).seconds
@@ -79,8 +79,8 @@ def peaks() -> Peaks:
     for unit, product in _products().items():
         try:
             run = product()
-            found[unit] = 2 * SIDE**3 / timed(run).seconds
-        except (RuntimeError, TypeError):  # this chip or this torch does not have it
+            found[unit] = 2 * PEAK_SIDE**3 / timed(run).seconds
+        except (RuntimeError, TypeError):  # this chip or this torch does not support the unit
             torch.cuda.synchronize()
     torch.cuda.empty_cache()
     return Peaks(bandwidth, found)
@@ -92,19 +92,19 @@ def _copy(size: int) -> Callable[[], Any]:
 
 
 def _products() -> dict[str, Callable[[], Callable[[], Any]]]:
-    """By unit, what makes two large matrices and returns their product's run."""
+    """By unit, a function that creates two large matrices and returns a function that multiplies them."""
 
     def floats(dtype: torch.dtype) -> Callable[[], Any]:
-        a, b = (torch.randn(SIDE, SIDE, device="cuda").to(dtype) for _ in range(2))
+        a, b = (torch.randn(PEAK_SIDE, PEAK_SIDE, device="cuda").to(dtype) for _ in range(2))
         return lambda: torch.mm(a, b)
 
     def float8() -> Callable[[], Any]:
-        a, b = (torch.randn(SIDE, SIDE, device="cuda").to(torch.float8_e4m3fn) for _ in range(2))
+        a, b = (torch.randn(PEAK_SIDE, PEAK_SIDE, device="cuda").to(torch.float8_e4m3fn) for _ in range(2))
         one = torch.ones((), device="cuda")
         return lambda: torch._scaled_mm(a, b.t(), scale_a=one, scale_b=one, out_dtype=torch.bfloat16)
 
     def int8() -> Callable[[], Any]:
-        a, b = (torch.randint(-127, 127, (SIDE, SIDE), dtype=torch.int8, device="cuda") for _ in range(2))
+        a, b = (torch.randint(-127, 127, (PEAK_SIDE, PEAK_SIDE), dtype=torch.int8, device="cuda") for _ in range(2))
         return lambda: torch._int_mm(a, b.t())
 
     return {

@@ -1,4 +1,4 @@
-"""What a benchmark found, as Markdown. Does not measure and does not know files."""
+"""Renders the results of a benchmark as Markdown. Measures nothing and knows nothing of files."""
 
 from __future__ import annotations
 
@@ -6,11 +6,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 Row = Mapping[str, Any]
-"""As JSON has it; see `bench`."""
+"""One object of the JSON results: an op with its `checks` and `times`, or one of these rows (`bench.run`)."""
 
 
 def markdown(device: Mapping[str, Any], ops: Sequence[Row]) -> str:
-    """The device and its peaks, then a table per op, then what is wrong, if anything is."""
+    """The report: the device and its peaks, a table for each op, and the failed checks, if any.
+
+    Args:
+        device: name, versions of torch and Triton, and measured peaks, as `bench` writes them.
+        ops: results of each op, as `BenchResults.ops` returns them.
+    """
     return "\n".join(_lines(device, ops)) + "\n"
 
 
@@ -18,8 +23,8 @@ def _lines(device: Mapping[str, Any], ops: Sequence[Row]) -> Iterator[str]:
     yield f"# {device['name']}"
     yield ""
     yield f"torch {device['torch']}, Triton {device['triton']}. Written by `python -m tessera_kernels.bench --check`."
-    yield "The limit is the longer of bytes / bandwidth and FLOPs / peak, both measured in the same run"
-    yield "(DESIGN, how things are measured); caches are cold. × is the peer's time over ours."
+    yield "The limit is the longer of bytes / bandwidth and FLOPs / peak, both measured in the same run;"
+    yield "caches are cold. × is the peer's time over ours."
     yield ""
     peaks = device["peaks"]
     yield "| measured peak | |"

@@ -1,7 +1,7 @@
-"""What a benchmark has found so far: a JSON file per op, kept as soon as the op is finished.
+"""Results of a benchmark so far: a JSON file for each op, written as soon as the op is finished.
 
-A file belongs to the code that it was made by: another version of it, of torch or of Triton begins again. Does not know
-what is measured or how.
+A file is valid for the code that produced it: after a change of the code, of torch or of Triton the op is measured
+again. Knows nothing of what is measured or how.
 """
 
 from __future__ import annotations
@@ -18,20 +18,21 @@ from tessera_kernels import tuning
 
 PACKAGE = Path(__file__).parents[1]
 SHARED = (".", "bench", "cpu", "storage", "triton_parts")
-"""Folders of the package whose code takes part in the results of every op."""
+"""Folders of the package whose code affects the results of every op."""
 Rows = list[dict[str, Any]]
+"""Rows of checks or of times, as `bench.run` returns them; each can be written as JSON."""
 
 
 class BenchResults:
-    """By op: `key` of the code, `checks` and `times` where they are known."""
+    """Results by op: `key` of the code, and `checks` and `times` if they are known."""
 
     def __init__(self, ops: Sequence[str], folder: Path | None, *, again: bool) -> None:
-        """Read what is there.
+        """Read results of earlier runs of the same code.
 
         Args:
-            ops: which.
-            folder: of the device's files; None to keep nothing.
-            again: whether to begin anew.
+            ops: names of the ops.
+            folder: the folder with the device's files; None to read and write nothing.
+            again: whether to discard results of earlier runs.
         """
         self._folder = folder
         self._parts: dict[str, dict[str, Any]] = {op: {"op": op, "key": code_key(op)} for op in ops}
@@ -41,11 +42,20 @@ class BenchResults:
                 self._parts[op] = kept
 
     def without(self, what: str) -> list[str]:
-        """The ops that have no `checks`, or no `times`, yet."""
+        """The ops that have no results of a kind, `checks` or `times`, yet."""
         return [op for op, part in self._parts.items() if what not in part]
 
     def add(self, op: str, what: str, rows: Rows | None) -> Rows | None:
-        """Put in and keep what was found; None if it was not finished. What failed is not kept for the next run."""
+        """Add rows of a kind, `checks` or `times`, and write them; rows with faults are not written for the next run.
+
+        Args:
+            op: name of the op.
+            what: `checks` or `times`.
+            rows: the rows; None if the op was not finished, which adds nothing.
+
+        Returns:
+            The rows.
+        """
         if rows is not None:
             self._parts[op] = self._parts[op] | {what: rows}
             if self._folder is not None:
@@ -53,11 +63,11 @@ class BenchResults:
         return rows
 
     def ops(self) -> list[dict[str, Any]]:
-        """Everything, by op; lists are empty where nothing is known."""
+        """Results of every op; `checks` and `times` are empty if they are not known."""
         return [{"checks": [], "times": [], **part} for part in self._parts.values()]
 
     def faults(self) -> Rows:
-        """The rows of what went wrong."""
+        """All rows that have a fault."""
         return [row for part in self.ops() for what in ("checks", "times") for row in faults(part[what])]
 
     def _read(self, op: str) -> dict[str, Any] | None:
@@ -79,12 +89,12 @@ class BenchResults:
 
 
 def faults(rows: Rows) -> Rows:
-    """Those that say why they failed."""
+    """The rows that have a fault, which says why they failed."""
     return [row for row in rows if row.get("fault")]
 
 
 def code_key(op: str) -> str:
-    """Of the code that makes an op's results: its folder, what all share, and the versions of what compiles it."""
+    """Hash of the code that produces an op's results: its folder, the shared folders, tuned files, torch and Triton."""
     digest = hashlib.sha256(f"{torch.__version__} {tuning.triton_version()}".encode())
     sources = [source for folder in (*SHARED, op) for source in (PACKAGE / folder).glob("*.py")]
     for path in sorted([*sources, *tuning.FOLDER.glob("*.json")]):

@@ -1,9 +1,9 @@
-"""The compile gate: every kernel, with every configuration that it may be launched with, is compiled for every chip.
+"""The compile gate compiles every kernel, with every launch configuration that it may have, for every chip.
 
 `python -m tessera_kernels.gate [--ops a,b] [--targets sm_90] [--tuned] [--sample] [--jobs N] [--keep FILE] [--table
-FILE]` needs no GPU: Triton's wheel brings the assemblers. A launch fails when it does not compile, takes more shared
-memory than the chip has, has no matrix instructions where it multiplies (on Hopper the warp group's, unless the launch
-says why not), or is tuned and spills registers. Does not run anything.
+FILE]` needs no GPU: Triton's wheel contains the assemblers. A launch fails if it does not compile, uses more shared
+memory than the chip has, multiplies matrices without matrix instructions (on Hopper those of warp groups, unless the
+launch says why not), or is tuned and spills registers. Runs no kernel.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from tessera_kernels.gate.progress import GateProgress
 from tessera_kernels.gate.table import MATRIX, CompiledLaunch, table
 
 _OPS = Path(__file__).parents[1]
-# What to count in PTX and in AMD's assembly: name in the table -> how an instruction begins.
+# Instructions to count in PTX and in AMD's assembly: name in the table -> regular expression of the mnemonic.
 _PTX = {
     "wgmma": r"wgmma\.mma_async",
     "tcgen05": r"tcgen05\.mma",
@@ -50,16 +50,16 @@ _GCN = {
 
 
 def ops() -> list[str]:
-    """Every op that says how it is launched."""
+    """Names of the ops that have a `launches.py`."""
     return sorted(path.parent.name for path in _OPS.glob("*/launches.py"))
 
 
 @cache
 def launches_of(op: str) -> dict[str, Launch]:
-    """By name.
+    """The launches of an op by name.
 
     Raises:
-        ValueError: two of them have the same name, or the op is unknown.
+        ValueError: the op is unknown, or two of its launches have the same name.
     """
     if op not in ops():
         raise ValueError(f"no op {op!r} says how it is launched; there are {', '.join(ops())}")
@@ -73,19 +73,19 @@ def launches_of(op: str) -> dict[str, Launch]:
 
 
 def serves(launch: Launch, chip: Chip) -> bool:
-    """Whether the launch is ever made on that chip."""
+    """Whether the launcher may use this launch on that chip."""
     if launch.only and chip.name not in launch.only:
         return False
     return launch.amd if chip.backend == "hip" else chip.capability >= launch.minimum
 
 
-def compiled(op: str, name: str, target: str) -> CompiledLaunch:
-    """Compile one launch for one chip. Not under the interpreter: `isolated` is where that is so."""
+def compile_launch(op: str, name: str, target: str) -> CompiledLaunch:
+    """Compile one launch for one chip, in a process that `prepare_process` has taken out of the interpreter."""
     launch, chip, started = launches_of(op)[name], CHIPS[target], perf_counter()
     try:
         kernel = _compile(launch, chip)
-    except Exception as error:  # noqa: BLE001 - whatever stops the compiler shuts the gate
-        return CompiledLaunch(op, name, target, faults=(_said(error),))
+    except Exception as error:  # noqa: BLE001 - any exception of the compiler is a fault of the launch
+        return CompiledLaunch(op, name, target, faults=(_describe_error(error),))
     if chip.backend == "hip":
         registers, spilled = _amd_usage(kernel.asm["amdgcn"])
         mix = _count(kernel.asm["amdgcn"], _GCN)
@@ -96,8 +96,8 @@ def compiled(op: str, name: str, target: str) -> CompiledLaunch:
     return CompiledLaunch(**{**asdict(built), "faults": tuple(_faults(launch, chip, built))})
 
 
-def _said(error: BaseException) -> str:
-    # Triton names a line in each function on the way; the reason is in the innermost.
+def _describe_error(error: BaseException) -> str:
+    # Triton wraps the error in one for each calling function; the innermost one has the reason.
     while error.__cause__ is not None:
         error = error.__cause__
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
@@ -137,7 +137,7 @@ def _cuda_usage(cubin: bytes) -> tuple[int, int]:
         file.flush()
         usage = dict(re.findall(r"(REG|STACK|LOCAL):(\d+)", told("--dump-resource-usage")))
         registers, stack = int(usage["REG"]), int(usage["STACK"]) + int(usage["LOCAL"])
-        # A stack may also be for a division's slow path; registers on it are those that are stored there.
+        # A stack may also serve the slow path of a division; only stores to it are spilled registers.
         stores = re.findall(r"\bSTL(?:\.(64|128))?\b", told("--dump-sass")) if stack else []
     return registers, sum(int(bits or 32) // 8 for bits in stores)
 
@@ -147,7 +147,7 @@ def _amd_usage(assembly: str) -> tuple[int, int]:
         found = re.search(rf"\.{key}:\s+(\d+)", assembly)
         return int(found[1]) if found else 0
 
-    # Matrix accumulators are counted with the rest.
+    # The count includes the accumulator registers of matrix instructions.
     return number("vgpr_count"), 4 * number("vgpr_spill_count")
 
 
@@ -172,7 +172,18 @@ def _faults(launch: Launch, chip: Chip, built: CompiledLaunch) -> Iterator[str]:
 def tasks(
     chosen: Iterable[str], targets: Iterable[str], *, tuned: bool = False, sample: bool = False, only: str = ""
 ) -> list[tuple[str, str, str]]:
-    """(op, launch, target) of all that is to be compiled; with `sample` the first of each kernel on each chip."""
+    """Select what to compile.
+
+    Args:
+        chosen: names of ops.
+        targets: names of chips.
+        tuned: only launches that a tuned table or a heuristic chooses.
+        sample: only the first launch of each kernel on each chip.
+        only: only launches with this text in their name.
+
+    Returns:
+        (op, launch, target) of each launch to compile.
+    """
     found = []
     for op in chosen:
         for target in targets:
@@ -185,33 +196,35 @@ def tasks(
     return found
 
 
-def isolated() -> None:
-    """Make this process one that compiles: no interpreter. Before Triton is imported."""
+def prepare_process() -> None:
+    """Turn Triton's interpreter off for this process, so that it compiles. Call it before Triton is imported."""
     os.environ.pop("TRITON_INTERPRET", None)
     os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")
     warnings.filterwarnings("ignore")
 
 
-def _all(work: list[tuple[str, str, str]], jobs: int) -> Iterator[CompiledLaunch]:
+def _compile_all(work: list[tuple[str, str, str]], jobs: int) -> Iterator[CompiledLaunch]:
     if jobs == 1:
-        yield from (compiled(*task) for task in work)
+        yield from (compile_launch(*task) for task in work)
         return
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(jobs, mp_context=context, initializer=isolated) as pool:
-        for pending in [pool.submit(compiled, *task) for task in work]:
+    with ProcessPoolExecutor(jobs, mp_context=context, initializer=prepare_process) as pool:
+        for pending in [pool.submit(compile_launch, *task) for task in work]:
             yield pending.result()
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """See the module. The exit status is 1 when a launch fails."""
+    """Run the command; the exit status is 1 if a launch fails."""
     parser = argparse.ArgumentParser(prog="python -m tessera_kernels.gate", description=__doc__)
-    parser.add_argument("--ops", default="", help="names with commas between them; all if not given")
-    parser.add_argument("--targets", default=",".join(CHIPS), help=f"of {', '.join(CHIPS)}")
-    parser.add_argument("--tuned", action="store_true", help="only what a tuned table or a heuristic chooses")
+    parser.add_argument("--ops", default="", help="only these ops, separated by commas")
+    parser.add_argument("--targets", default=",".join(CHIPS), help=f"chips to compile for, of {', '.join(CHIPS)}")
+    parser.add_argument("--tuned", action="store_true", help="only launches that a tuned table or a heuristic chooses")
     parser.add_argument("--only", default="", help="only launches with this in their name")
     parser.add_argument("--sample", action="store_true", help="only the first launch of each kernel on each chip")
-    parser.add_argument("--jobs", type=int, default=1, help="processes that compile")
-    parser.add_argument("--keep", type=Path, help="go on from what this file has of the same code, and add to it")
+    parser.add_argument("--jobs", type=int, default=1, help="number of processes that compile")
+    parser.add_argument(
+        "--keep", type=Path, help="continue from the results of the same code in this file, and add to it"
+    )
     parser.add_argument("--table", type=Path, help="write a Markdown table here")
     parser.add_argument("--json", action="store_true", help="print a JSON object for each launch and chip")
     options = parser.parse_args(arguments)
@@ -219,21 +232,21 @@ def main(arguments: list[str] | None = None) -> int:
     unknown = [name for name in targets if name not in CHIPS]
     if unknown:
         parser.error(f"unknown targets {', '.join(unknown)}; there are {', '.join(CHIPS)}")
-    isolated()
+    prepare_process()
     chosen = [name for name in options.ops.split(",") if name] or ops()
     try:
         work = tasks(chosen, targets, tuned=options.tuned, sample=options.sample, only=options.only)
     except ValueError as error:
         parser.error(str(error))
-    kept = GateProgress(options.keep, code_key)
-    for built in _all([task for task in work if task not in kept], options.jobs):
-        kept.add(built)
+    progress = GateProgress(options.keep, code_key)
+    for built in _compile_all([task for task in work if task not in progress], options.jobs):
+        progress.add(built)
         if options.json:
             sys.stdout.write(json.dumps(asdict(built)) + "\n")
         elif built.faults:
             sys.stdout.write(f"{built.op} / {built.name} / {built.target}: {'; '.join(built.faults)}\n")
         sys.stdout.flush()
-    results = [kept[task] for task in work]
+    results = [progress[task] for task in work]
     failed = sum(bool(built.faults) for built in results)
     if options.table:
         options.table.parent.mkdir(parents=True, exist_ok=True)

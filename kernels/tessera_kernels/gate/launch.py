@@ -1,7 +1,7 @@
-"""How an op describes its kernels to those that compile them without running them: the compile gate and the tuner.
+"""How an op describes its kernels to the compile gate, which compiles them without running them.
 
-Every folder with a `triton.py` has a `launches.py` with `launches()`, which yields each kernel with every configuration
-that its launcher may choose. Imports Triton's types only by name, so it can be read without Triton.
+Every folder with a `triton.py` has a `launches.py` with `launches()`, which yields each kernel with every launch
+configuration that its launcher may choose. This module imports no Triton: types of arguments are given by name.
 """
 
 from __future__ import annotations
@@ -13,24 +13,24 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Launch:
-    """A kernel and a configuration of it.
+    """A kernel with one launch configuration.
 
     Attributes:
-        name: unique within the op, for people: what is special about it, as in `decode bf16 D128`.
+        name: unique within the op, for people; says what is special about the launch, as in `decode bf16 D128`.
         kernel: the function under `triton.jit`.
         signature: Triton's type of every argument that is not a constant, as in `{"p_x": "*bf16", "count": "i32"}`.
         constants: values of the `tl.constexpr` arguments.
-        num_warps: of a program.
-        num_stages: of software pipelines.
-        registers: the most that a thread is given (Triton's `maxnreg`), 0: as many as the compiler likes.
-        matrix: whether it multiplies with matrix units; the gate looks for their instructions.
-        tuned: whether a tuned table or the heuristic chooses it, so that registers must not spill.
-        aligned: names of pointers and sizes that are multiples of 16, as the launcher guarantees.
-        minimum: the oldest CUDA architecture that it is launched on: 80, or 89 for float8.
-        amd: whether it is launched on AMD's GPUs.
-        narrow: why its tiles are too small for Hopper's warp-group instructions (they need 64 rows); empty when they
-            are not, and then the gate demands them.
-        only: names of the chips that it is launched on, where a launcher chooses by chip; empty: all.
+        num_warps: number of warps of a program.
+        num_stages: number of stages of software pipelines.
+        registers: upper bound on the registers of a thread (Triton's `maxnreg`); 0 lets the compiler choose.
+        matrix: whether the kernel multiplies with matrix units; if so, the gate requires their instructions.
+        tuned: whether a tuned table or the heuristic chooses this launch; if so, registers must not spill.
+        aligned: names of pointers and sizes that the launcher guarantees to be multiples of 16.
+        minimum: the oldest CUDA compute capability that the launcher uses it on: 80, or 89 for float8.
+        amd: whether the launcher uses it on GPUs of AMD.
+        narrow: why its tiles are too small for Hopper's warp-group instructions, which need 64 rows; if empty, the
+            gate requires these instructions.
+        only: names of the chips that the launcher uses it on, if it chooses by chip; empty for all chips.
     """
 
     name: str

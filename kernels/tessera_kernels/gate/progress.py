@@ -1,7 +1,7 @@
-"""What earlier runs of the compile gate found, so that it goes on where it was stopped: a line of JSON for each launch.
+"""Results of earlier runs of the compile gate, so that it continues where it was stopped: a JSON line for each launch.
 
-A line belongs to the code that it was made of (`bench.results.code_key`); of other code it is forgotten. What failed is
-compiled again. Does not know how anything is compiled.
+A line is valid for the code that it was compiled from (`bench.results.code_key`); lines of other code are ignored.
+Launches that failed are compiled again. Knows nothing of how launches are compiled.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from pathlib import Path
 from tessera_kernels.gate.table import CompiledLaunch
 
 Task = tuple[str, str, str]
-"""Op, launch and chip."""
+"""Names of the op, the launch and the chip."""
 
 
 class GateProgress:
-    """Results by task.
+    """Results of compiled launches by task.
 
     Args:
-        path: of the file; None to keep nothing.
-        key_of: of an op's code.
+        path: the file with one line for each result; None to read and write nothing.
+        key_of: returns the hash of an op's code.
     """
 
     def __init__(self, path: Path | None, key_of: Callable[[str], str]) -> None:
@@ -41,7 +41,7 @@ class GateProgress:
         return self._found[task]
 
     def add(self, built: CompiledLaunch) -> None:
-        """Keep a result at once."""
+        """Add a result and append it to the file at once."""
         self._found[built.op, built.name, built.target] = built
         if self._path is not None:
             self._path.parent.mkdir(parents=True, exist_ok=True)
@@ -55,7 +55,7 @@ class GateProgress:
             key, faults = found.pop("key"), tuple(found.pop("faults"))
             built = CompiledLaunch(**found, faults=faults)
         except (ValueError, KeyError, TypeError, AttributeError):
-            return  # a line that a killed run has cut
+            return  # an incomplete last line of a run that was killed
         if not faults and key == self._key(built.op):
             self._found[built.op, built.name, built.target] = built
 

@@ -1,6 +1,6 @@
-"""What the compile gate found out, and how people read it: a summary of each op, then a row for each launch.
+"""Results of the compile gate, and a Markdown table of them: a summary of each op, then a row for each launch.
 
-Does not know how anything is compiled, nor when the gate is shut.
+Knows nothing of how launches are compiled, nor which results are faults.
 """
 
 from __future__ import annotations
@@ -9,21 +9,23 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 MATRIX = ("wgmma", "tcgen05", "mma", "mfma")
-"""Kinds of instructions that multiply matrices: Hopper's, Blackwell's, those before, and AMD's."""
+"""Matrix instructions: of Hopper, of Blackwell, of CUDA chips before them, and of AMD."""
 
 
 @dataclass(frozen=True)
 class CompiledLaunch:
-    """What became of one launch on one chip.
+    """Result of compiling one launch for one chip.
 
     Attributes:
-        op, name, target: which.
-        registers: of a thread.
-        spilled: bytes of a thread's registers that are stored to memory.
+        op: name of the op.
+        name: name of the launch.
+        target: name of the chip.
+        registers: registers of a thread.
+        spilled: bytes of registers that each thread spills to memory.
         shared: bytes of shared memory of a program.
-        mix: how many instructions of each kind.
-        seconds: it took to compile.
-        faults: why the gate is shut; empty when it is open.
+        mix: number of instructions of each kind.
+        seconds: time to compile.
+        faults: reasons why the gate rejects the launch; empty if it passes.
     """
 
     op: str
@@ -38,7 +40,7 @@ class CompiledLaunch:
 
 
 def table(results: Iterable[CompiledLaunch], targets: Sequence[str]) -> str:
-    """Markdown: all ops, then an op a section, a launch a row, a chip a column."""
+    """A Markdown table of all ops, then a section for each op with a row for each launch and a column for each chip."""
     found = {(built.op, built.name, built.target): built for built in results}
     ops = list(dict.fromkeys(op for op, _, _ in found))
     lines = [
