@@ -1,7 +1,7 @@
-"""Attention in both directions over dense sequences, as diffusion transformers use it: self and cross attention.
+"""Bidirectional attention over dense sequences, for diffusion transformers: self attention and cross attention.
 
 Shape letters: B batch, T query tokens, S key tokens, H heads, D head dim, R rows of a quantized block.
-Does not know pages, causality or where rotary embeddings come from.
+Knows nothing of pages, causal masks or rotary embeddings.
 """
 
 from __future__ import annotations
@@ -25,21 +25,24 @@ def attention(
 ) -> torch.Tensor:
     """softmax(scaling · q kᵀ) v for each query over all keys of its own sequence.
 
-    Quantization is SageAttention's (Zhang et al. 2024, arXiv 2410.02367; 2024, arXiv 2411.10958): keys are moved by
-    their mean, which no softmax sees, then queries and keys become int8 with a scale a block; values become float8
-    (e4m3) with a scale a channel, and shares float8. Where a device cannot, or on a CPU, the result is exact.
+    Quantization follows SageAttention (Zhang et al. 2024, arXiv 2410.02367; 2024, arXiv 2411.10958): the mean key is
+    subtracted from keys, which does not change the softmax; then queries and keys are quantized to int8 with a scale
+    for each block, values to float8 (e4m3) with a scale for each channel, and attention weights to float8. The result
+    is exact on a CPU and on devices that cannot do this.
 
     Args:
         query_BTHD: float16, bfloat16 or float32; the features of a head are contiguous.
-        key_BSHD, value_BSHD: the same dtype.
+        key_BSHD: keys in the dtype of the queries.
+        value_BSHD: values in the dtype of the queries.
         scaling: factor on the scores; 1/√D if not given.
-        lengths_B: int32 or int64, how many keys of each sequence there are, at least 1; what stands behind does not
-            matter. None: all.
-        int8_scores: whether scores may be made of int8: a relative RMS error of about 1 % on normal numbers.
-        float8_values: whether values and shares may be float8 as well: about 4 %.
+        lengths_B: int32 or int64, the number of keys of each sequence, at least 1; keys behind it may hold anything.
+            None if every sequence has S keys.
+        int8_scores: whether scores may be computed in int8, with a relative RMS error of about 1 % on normally
+            distributed inputs.
+        float8_values: whether values and attention weights may be float8 as well, with an error of about 4 %.
 
     Returns:
-        [B, T, H, D], the queries' dtype.
+        [B, T, H, D], in the dtype of the queries.
 
     Raises:
         ValueError: shapes, dtypes or devices that do not fit together, or float8 without int8.
@@ -68,7 +71,7 @@ def attention(
             query_BTHD, key_BSHD, value_BSHD, scaling, lengths_B, int8_scores, float8_values
         )
         return out
-    return registered.computed(
+    return registered.compute(
         query_BTHD,
         key_BSHD,
         value_BSHD,

@@ -1,4 +1,4 @@
-"""What is measured of `attention`."""
+"""Benchmark cases of `attention`: self and cross attention of Wan, exact and quantized, and Whisper's encoder."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from tessera_kernels.bench.cases import BenchCase, LaunchConfig, TuningChoice
 from tessera_kernels.bench.shapes import WAN_14B, WHISPER_LARGE
 
 BOUNDS = {"": 8e-3, "int8": 3e-2, "int8, fp8": 5e-2}
-"""By scheme; in float32 the first is 1e-5."""
+"""Bound on the relative RMS error by scheme of quantization; float32 without quantization is held to 1e-5."""
 
 
 def cases() -> Iterator[BenchCase]:
-    """Wan's attention to itself and to its text, exact and quantized; Whisper's encoder."""
+    """Self attention of Wan, exact and quantized, its cross attention to text, Whisper's encoder, and tiny shapes."""
     video, speech = WAN_14B, WHISPER_LARGE
     for scheme in BOUNDS:
         label = f" {scheme}" if scheme else ""
@@ -31,7 +31,7 @@ def cases() -> Iterator[BenchCase]:
 
 
 def choices() -> Iterator[TuningChoice]:
-    """Tiles, warps and stages for the head dims of both models."""
+    """Tile sizes, warps and stages for the head dims of both models."""
     from tessera_kernels.attention.triton import scheme as named  # noqa: PLC0415 - Triton is needed for names alone
 
     for scheme in BOUNDS:
@@ -43,8 +43,8 @@ def choices() -> Iterator[TuningChoice]:
                 for stages in (1, 2, 3, 4)
             ]
             kind = named(torch.bfloat16, int8_scores="int8" in scheme, float8_values="fp8" in scheme)
-            make = partial(_made, 1, tokens, tokens, heads, dim, torch.bfloat16)
-            yield TuningChoice(kind, f"D{dim} many", make, partial(_configured, scheme), configs)
+            make = partial(_make_inputs, 1, tokens, tokens, heads, dim, torch.bfloat16)
+            yield TuningChoice(kind, f"D{dim} many", make, partial(_launch_with, scheme), configs)
 
 
 def _case(
@@ -62,8 +62,8 @@ def _case(
 ) -> BenchCase:
     return BenchCase(
         name=name,
-        make=partial(_made, batch, queries, keys, heads, dim, dtype),
-        run=partial(_launched, scheme),
+        make=partial(_make_inputs, batch, queries, keys, heads, dim, dtype),
+        run=partial(_launch, scheme),
         exact=_exact,
         bound=1e-5 if dtype == torch.float32 else BOUNDS[scheme],
         cost=cost(batch, queries, keys, heads, dim, dtype, int8_scores="int8" in scheme),
@@ -73,13 +73,13 @@ def _case(
     )
 
 
-def _made(
+def _make_inputs(
     batch: int, queries: int, keys: int, heads: int, dim: int, dtype: torch.dtype, device: torch.device
 ) -> list[torch.Tensor]:
     return [torch.randn(batch, count, heads, dim, device=device).to(dtype) for count in (queries, keys, keys)]
 
 
-def _launched(
+def _launch(
     scheme: str, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, configuration: LaunchConfig | None = None
 ) -> torch.Tensor:
     from tessera_kernels.attention import triton  # noqa: PLC0415 - Triton is needed to run alone
@@ -95,10 +95,10 @@ def _launched(
     )
 
 
-def _configured(
+def _launch_with(
     scheme: str, config: LaunchConfig, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
 ) -> torch.Tensor:
-    return _launched(scheme, query, key, value, config)
+    return _launch(scheme, query, key, value, config)
 
 
 def _exact(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""What `attention` takes at least, for the roofline."""
+"""Least FLOPs and bytes of `attention`, for the roofline."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ UNITS = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}
 def cost(
     batch: int, queries: int, keys: int, heads: int, dim: int, dtype: torch.dtype, *, int8_scores: bool = False
 ) -> Cost:
-    """Two products for each pair of a query and a key; queries, keys, values and the result are moved once.
+    """Cost of one call: two dot products for each pair of a query and a key; inputs and output are moved once.
 
-    With int8 scores the peak is still that of the queries' dtype: a part of the work stays in it.
+    With int8 scores the unit is still that of the queries' dtype, because the product with values stays in it.
     """
     moved = batch * heads * dim * (2 * queries + 2 * keys) * dtype.itemsize
     if int8_scores:
-        # Queries and keys are written and read again as one byte.
+        # Quantized queries and keys are written once and read once, one byte an element.
         moved += 2 * batch * heads * dim * (queries + keys)
     return Cost(4 * batch * heads * queries * keys * dim, moved, UNITS[dtype])

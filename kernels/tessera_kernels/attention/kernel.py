@@ -1,8 +1,9 @@
 # mypy: disable-error-code="no-untyped-def,untyped-decorator"
-"""The kernel of `attention`: softmax on the way (Milakov & Gimelshein 2018) over blocks of keys, a tile of queries a
-program; with int8 scores and float8 values where they were quantized.
+"""The kernel of `attention`: online softmax (Milakov & Gimelshein 2018) over blocks of keys, for one tile of queries.
 
-Shape letters: M queries of a tile, N keys of a block, D head dim. Does not know how anything was quantized.
+Scores are int8 products and values float8 if they were quantized before.
+
+Shape letters: M queries of a tile, N keys of a block, D head dim. Knows nothing of how tensors were quantized.
 """
 
 from __future__ import annotations
@@ -36,7 +37,11 @@ def _span(
     MASKED: tl.constexpr,
     INTERPRETED: tl.constexpr,
 ):
-    """Keys begin … end-1, in blocks; unless MASKED they are whole blocks. `factor` is on the scores, to base 2."""
+    """Add keys [begin, end) to the online softmax, block by block.
+
+    Without MASKED, `begin` and `end` are multiples of BLOCK_N. `factor` multiplies scores and contains log2(e), so that
+    exponentials are to base 2.
+    """
     o_n = tl.arange(0, BLOCK_N)
     o_d = tl.arange(0, BLOCK_D)
     for start in range(begin, end, BLOCK_N):
@@ -46,7 +51,7 @@ def _span(
         value_at = p_value + i_key * value_stride + o_d[None, :] * value_stride_d
         stored = i_n < end
         if MASKED:
-            # Quantized values are filled up with zeros, so that their loads need not be cut.
+            # Quantized values are padded with zeros, so their loads need no mask up to the padded length.
             filled = i_n < value_stride_d if FLOAT8 else stored
             b_k = tl.load(key_at, mask=stored[:, None] & (o_d < DIM)[None, :], other=0.0)
             b_v = tl.load(value_at, mask=filled[:, None] & (o_d < DIM)[None, :], other=0.0)
@@ -75,7 +80,7 @@ def _span(
         if INTERPRETED:
             b_acc += tl.dot(b_share.to(tl.float32), b_v.to(tl.float32), input_precision="ieee")
         elif FLOAT8:
-            # Hopper's float8 units add with few bits; after this many products the sum goes to float32.
+            # Float8 units of Hopper accumulate with few bits; after this many products the sum is added in float32.
             b_acc = tl.dot(b_share, b_v, b_acc, max_num_imprecise_acc=min(64, BLOCK_N))
         else:
             b_acc = tl.dot(b_share, b_v, b_acc, input_precision="ieee")
@@ -118,7 +123,7 @@ def attention_kernel(
     FLOAT8: tl.constexpr,
     INTERPRETED: tl.constexpr,
 ):
-    """One program: a tile of queries of a head."""
+    """Compute one tile of queries of one head."""
     LOG2_E: tl.constexpr = 1.4426950408889634
     i_m = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
     i_h = (tl.program_id(1) % HEADS).to(tl.int64)

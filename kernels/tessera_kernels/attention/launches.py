@@ -1,4 +1,4 @@
-"""What `attention` may launch: exact and quantized, for many queries and few, and what quantizes before it."""
+"""All launches of `attention`: exact and quantized, for many queries and few, and the kernels that quantize."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SIDES = ("query", "key", "value", "out")
 
 
 def launches() -> Iterator[Launch]:
-    """Wan's and Whisper's head dims in bfloat16, one that is no power of two, the widest, then other dtypes."""
+    """Head dims of Wan and Whisper in bfloat16, one that is no power of two, the widest, then other dtypes."""
     for dim in (128, 64, 96, 256):
         for queries in (4096, 64):
             for lengths in (False, True) if dim == 128 else (False,):
@@ -37,7 +37,7 @@ def launches() -> Iterator[Launch]:
 def _by_chip(
     dim: int, queries: int, dtype: torch.dtype, *, int8: bool = False, float8: bool = False, lengths: bool = False
 ) -> Iterator[Launch]:
-    """One launch for each configuration that the chips choose between them."""
+    """One launch for each configuration that `config` chooses for at least one chip."""
     from tessera_kernels.attention import triton  # noqa: PLC0415 - Triton is needed for launches alone
     from tessera_kernels.attention.kernel import attention_kernel  # noqa: PLC0415
 
@@ -62,7 +62,7 @@ def _by_chip(
             **{name: pointer for name, pointer in optional.items() if pointer is not None},
         }
         strides = {f"{side}_stride_{letter}": "i32" for side in SIDES for letter in "bth"}
-        # Values are as given, or transposed by the quantizer: one of the two strides is 1.
+        # Values are as given, or transposed when they were quantized: one of the two strides is 1.
         unit = "value_stride_t" if float8 else "value_stride_d"
         strides["value_stride_d"] = "i32"
         del strides[unit]

@@ -1,7 +1,7 @@
 # mypy: disable-error-code="no-untyped-def,untyped-decorator"
-"""Queries, keys and values of `attention` as int8 and float8, with their scales. Imports Triton.
+"""Quantizes queries, keys and values of `attention` to int8 and float8, with their scales. Imports Triton.
 
-Shape letters: B batch, T tokens, H heads, D head dim, N blocks of R tokens. Does not know attention.
+Shape letters: B batch, T tokens, H heads, D head dim, N blocks of R tokens. Knows nothing of attention itself.
 """
 
 from __future__ import annotations
@@ -33,7 +33,9 @@ def quantize_kernel(
     FLOAT8: tl.constexpr,
     INTERPRETED: tl.constexpr,
 ):
-    """A block of tokens of a head: int8 [B, H, T, D] with a scale, or float8 [B, H, D, T] by the channels' scales."""
+    """Quantize a block of tokens of one head: to int8 [B, H, T, D] with one scale, or, with FLOAT8, to float8
+    [B, H, D, T] by the scales of the channels.
+    """
     block = tl.program_id(0)
     head = tl.program_id(1).to(tl.int64)
     i_b = head // HEADS
@@ -58,7 +60,7 @@ def quantize_kernel(
         bad = tl.max(tl.max((b_x != b_x).to(tl.int32), axis=1), axis=0)  # noqa: PLR0124 - only NaN differs from itself
         scale = tl.where(bad > 0, float("nan"), tl.max(tl.max(tl.abs(b_x), axis=1), axis=0) / 127.0)
         b_x = b_x / tl.maximum(scale, 1e-30)
-        # To the nearest, halves to even: adding 1.5 · 2^23 leaves no bits behind the point.
+        # Round to nearest, ties to even: adding 1.5 · 2^23 leaves no fraction bits.
         b_x = (b_x + 12582912.0) - 12582912.0
         b_x = tl.where(b_x == b_x, b_x, 0.0)  # noqa: PLR0124
         out_at = p_out + (head * tokens + i_row) * DIM + o_d[None, :]
@@ -67,7 +69,7 @@ def quantize_kernel(
 
 
 def center_of(key_BTHD: torch.Tensor, lengths_B: torch.Tensor | None) -> torch.Tensor:
-    """The mean key [B, H, D], float32, of the tokens that there are."""
+    """The mean key [B, H, D], float32, over the first `lengths_B` tokens of each sequence."""
     if lengths_B is None:
         return key_BTHD.mean(1, dtype=torch.float32)
     there = torch.arange(key_BTHD.shape[1], device=key_BTHD.device) < lengths_B[:, None]
@@ -78,7 +80,7 @@ def center_of(key_BTHD: torch.Tensor, lengths_B: torch.Tensor | None) -> torch.T
 def int8_blocks(
     x_BTHD: torch.Tensor, rows: int, *, center_BHD: torch.Tensor | None = None, lengths_B: torch.Tensor | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """int8 [B, H, T, D] and float32 scales [B, H, N]: of x less `center`, a scale for each `rows` tokens."""
+    """Quantize x - `center` to int8 [B, H, T, D], with a float32 scale [B, H, N] for each `rows` tokens."""
     batch, tokens, heads, dim = x_BTHD.shape
     out = torch.empty(batch, heads, tokens, dim, dtype=torch.int8, device=x_BTHD.device)
     scale = torch.empty(batch, heads, triton.cdiv(tokens, rows), dtype=torch.float32, device=x_BTHD.device)
@@ -89,9 +91,9 @@ def int8_blocks(
 def float8_channels(
     x_BTHD: torch.Tensor, *, lengths_B: torch.Tensor | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """float8 [B, H, D, T], T filled up with zeros to a multiple of 16, and float32 scales [B, H, D].
+    """Quantize x to float8 [B, H, D, T], with T padded with zeros to a multiple of 16, and float32 scales [B, H, D].
 
-    Transposed, because Hopper's float8 units read both factors along the dim that is summed over.
+    The result is transposed because float8 units of Hopper read both factors along the dim that is summed over.
     """
     batch, tokens, heads, dim = x_BTHD.shape
     padded = triton.cdiv(tokens, 16) * 16

@@ -19,7 +19,7 @@ def attention(
     mask = None
     if lengths_B is not None:
         mask = (torch.arange(key.shape[2], device=key.device) < lengths_B[:, None])[:, None, None]
-        # What stands behind a length may be anything, and 0 · NaN is NaN.
+        # Keys and values behind a length may be anything, and 0 · NaN is NaN.
         value = value.masked_fill(~mask.transpose(2, 3), 0)
         key = key.masked_fill(~mask.transpose(2, 3), 0)
     out = scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=scaling)

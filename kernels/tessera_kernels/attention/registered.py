@@ -1,6 +1,6 @@
-"""`attention` as torch.compile and CUDA graphs see it, and which implementation it runs.
+"""Registers `attention` for torch.compile and CUDA graphs, and chooses the implementation that runs.
 
-Does not check arguments: the public function does.
+Checks no arguments: the public function does.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from tessera_kernels.dispatch import Support, triton_support, unsupported
 
 DTYPES = frozenset({torch.float32, torch.float16, torch.bfloat16})
 WIDEST = 256
-"""The largest head dim whose tiles fit a program."""
+"""Largest head dim whose tiles fit the registers of a program."""
 
 
-def triton_suits(query_BTHD: torch.Tensor, key_BSHD: torch.Tensor, value_BSHD: torch.Tensor) -> Support:
-    """Whether Triton's kernel can run, and why not."""
+def kernel_support(query_BTHD: torch.Tensor, key_BSHD: torch.Tensor, value_BSHD: torch.Tensor) -> Support:
+    """Whether the Triton kernel supports these tensors."""
     if query_BTHD.shape[3] > WIDEST:
         return unsupported(f"a head dim of {query_BTHD.shape[3]} is wider than {WIDEST}")
     return triton_support(query_BTHD, key_BSHD, value_BSHD)
 
 
-def computed(
+def compute(
     query_BTHD: torch.Tensor,
     key_BSHD: torch.Tensor,
     value_BSHD: torch.Tensor,
@@ -33,8 +33,8 @@ def computed(
     int8_scores: bool,
     float8_values: bool,
 ) -> torch.Tensor:
-    """By Triton where it can, as quantized as it can."""
-    if not triton_suits(query_BTHD, key_BSHD, value_BSHD).ok:
+    """Compute `attention` with Triton if it supports these tensors, quantized only as far as the device can."""
+    if not kernel_support(query_BTHD, key_BSHD, value_BSHD).ok:
         return reference.attention(query_BTHD, key_BSHD, value_BSHD, scaling=scaling, lengths_B=lengths_B)
     from tessera_kernels.attention import triton  # noqa: PLC0415 - a CPU needs no Triton
 
@@ -61,7 +61,7 @@ def _attention(
     int8_scores: bool,
     float8_values: bool,
 ) -> torch.Tensor:
-    return computed(
+    return compute(
         query,
         key,
         value,

@@ -1,6 +1,6 @@
-"""How `attention` is launched: what is quantized before, and the size of tiles.
+"""Launches `attention`: quantizes inputs if asked, and chooses the sizes of tiles.
 
-Shape letters as in `tessera_kernels.attention`. Does not know how a tile is computed; `kernel` does.
+Shape letters are those of `tessera_kernels.attention`. Knows nothing of how a tile is computed; `kernel` does.
 """
 
 from __future__ import annotations
@@ -16,33 +16,33 @@ from tessera_kernels.chips import Chip, chip_of
 from tessera_kernels.tuning import device_here, lookup
 
 QUERY_ROWS, KEY_ROWS = 128, 64
-"""Tokens that share a scale of int8."""
+"""Number of tokens that share an int8 scale."""
 
 
 def block(dim: int) -> int:
-    """Numbers of a row as a block of a matrix instruction; int8 and float8 take 32 at least."""
+    """Elements of a row, padded to a block of a matrix instruction; int8 and float8 need at least 32."""
     return max(32, 1 << (dim - 1).bit_length())
 
 
 def scheme(dtype: torch.dtype, *, int8_scores: bool, float8_values: bool) -> str:
-    """What tuned configurations are kept by, as a dtype."""
+    """Name of dtype and quantization, under which tuned files list configurations in place of a dtype."""
     kind = str(dtype).removeprefix("torch.")
     return kind + ("_int8" if int8_scores else "") + ("_float8" if float8_values else "")
 
 
-SMALL_SHARED = 128 * 1024
-"""Bytes: of Ada's chips, not of Ampere's for servers."""
+SMALL_SHARED_BYTES = 128 * 1024
+"""Shared memory of a program below which a chip counts as small: Ada (99 KiB), but not Ampere for servers (163 KiB)."""
 
 
 def config(dim: int, queries: int, dtype: torch.dtype, chip: Chip, *, int8: bool, float8: bool) -> dict[str, int]:
-    """Queries of a tile (not more than `QUERY_ROWS`), keys of a block, warps and stages.
+    """The launch configuration: queries of a tile (at most `QUERY_ROWS`), keys of a block, warps and stages.
 
     Args:
-        dim: of a head.
-        queries: of a sequence.
-        dtype: as given, before anything is quantized.
-        chip: where.
-        int8: whether scores are made of int8.
+        dim: features of a head.
+        queries: query tokens of a sequence.
+        dtype: dtype of the inputs before they are quantized.
+        chip: the chip to launch on.
+        int8: whether scores are computed in int8.
         float8: whether values are float8.
     """
     kind = scheme(dtype, int8_scores=int8, float8_values=float8)
@@ -52,15 +52,15 @@ def config(dim: int, queries: int, dtype: torch.dtype, chip: Chip, *, int8: bool
     wide = block(dim) > 128
     rows, keys, stages = 64 if queries <= 64 or wide else 128, 64, 2
     if chip.capability >= 90 and not wide:
-        # Scores of int8 come as int32 and stay beside their float32.
+        # int8 products are int32 tiles and stay in registers beside their float32 scores.
         keys, stages = 128 if not int8 and (rows == 128 or block(dim) == 64) else 64, 3
-    elif chip.capability < 90 and (wide or (block(dim) == 128 and (rows == 64 or chip.shared < SMALL_SHARED))):
+    elif chip.capability < 90 and (wide or (block(dim) == 128 and (rows == 64 or chip.shared < SMALL_SHARED_BYTES))):
         # Two stages of 64 keys do not fit beside so many queries, and one of them spills.
         keys = 32
     if chip.backend == "hip":
         stages = 1
     if dtype == torch.float32:
-        # There are no matrix units for it: what a thread multiplies has to fit its registers.
+        # float32 has no matrix units: the operands of a thread must fit its registers.
         rows, keys, stages = 16, 16, 1
     warps = 8 if rows == 128 or wide else 4
     size = dtype.itemsize
@@ -91,9 +91,10 @@ def attention(
     """See `tessera_kernels.attention.attention`.
 
     Args:
-        query_BTHD, key_BSHD, value_BSHD, scaling, lengths_B, int8_scores, float8_values: as there.
-        out_BTHD: written to if given.
-        configuration: as `config` gives; that of the device if not given.
+        query_BTHD, key_BSHD, value_BSHD, lengths_B, int8_scores, float8_values: as in the public function.
+        scaling: factor on the scores.
+        out_BTHD: tensor to write the result to; a new one if not given.
+        configuration: launch configuration; the result of `config` if not given.
     """
     query, key, value = (x if x.stride(-1) == 1 else x.contiguous() for x in (query_BTHD, key_BSHD, value_BSHD))
     batch, queries, heads, dim = query.shape

@@ -1,7 +1,7 @@
-"""Gated activation of a feed-forward layer (Shazeer 2020, GLU variants): act(gate) · up, of one packed projection.
+"""Gated activation of a feed-forward layer (Shazeer 2020, GLU variants): act(gate) · up of one packed projection.
 
-SwiGLU and GeGLU; `gated_activation_quantized` quantizes for the linear after it in the same pass on a GPU. Does not
-know layers. T rows, I inner features.
+SwiGLU and GeGLU; `gated_activation_quantized` quantizes the result for the next linear layer, in the same pass on a
+GPU. Knows nothing of layers. Shape letters: T rows, I inner features, J = 2 · I.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ __all__ = ["ACTIVATIONS", "gated_activation", "gated_activation_quantized"]
 
 
 def gated_activation(packed_TJ: torch.Tensor, activation: str = "silu") -> torch.Tensor:
-    """act(first half) · second half, in float32 inside.
+    """act(first half) · second half, computed in float32.
 
     Args:
         packed_TJ: [..., 2 · inner features], any float dtype: gate, then up.
         activation: `silu`, `gelu` (exact) or `gelu_tanh` (Hendrycks & Gimpel 2016, its approximation).
 
     Returns:
-        [..., inner features], of its dtype.
+        [..., inner features], in the dtype of the input.
 
     Raises:
         ValueError: an odd number of features, or an unknown activation.
@@ -32,7 +32,7 @@ def gated_activation(packed_TJ: torch.Tensor, activation: str = "silu") -> torch
     if torch.compiler.is_compiling():
         gated: torch.Tensor = registered.gated_activation(packed_TJ, activation)
         return gated
-    return registered.computed(packed_TJ, activation)
+    return registered.compute(packed_TJ, activation)
 
 
 def gated_activation_quantized(
@@ -40,8 +40,8 @@ def gated_activation_quantized(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """`gated_activation`, quantized with a scale for each row.
 
-    The scale is the row's largest magnitude over the dtype's largest number; a row that is not finite has a scale that
-    is not finite, and spoils no other.
+    The scale is the largest magnitude of the row over the largest value of the dtype. A row that is not finite has a
+    scale that is not finite; other rows are not affected.
 
     Args:
         packed_TJ: [..., 2 · inner features], any float dtype: gate, then up.
@@ -49,7 +49,7 @@ def gated_activation_quantized(
         activation: as in `gated_activation`.
 
     Returns:
-        Numbers [..., inner features] of `dtype`, and float32 scales [...].
+        Quantized elements [..., inner features] of `dtype`, and float32 scales [...].
 
     Raises:
         ValueError: an odd number of features, an unknown activation, or another dtype.
@@ -61,7 +61,7 @@ def gated_activation_quantized(
             packed_TJ, dtype, activation
         )
         return quantized
-    return registered.computed_quantized(packed_TJ, dtype, activation)
+    return registered.compute_quantized(packed_TJ, dtype, activation)
 
 
 def _check(packed_TJ: torch.Tensor, activation: str) -> None:

@@ -1,4 +1,4 @@
-"""What is measured of `gated_activation`."""
+"""Benchmark cases of `gated_activation`: feed-forward layers of language models, plain and quantized."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ QUANTIZED = (torch.int8, torch.float8_e4m3fn)
 BF16 = torch.bfloat16
 TUNED_WIDTHS = (768, 14336)
 GOAL, MANY = 0.85, 8192
-"""Of bandwidth, from so many rows on."""
+"""Fraction of the roofline to reach, and the number of rows from which a case has this goal."""
 
 
 def cases() -> Iterator[BenchCase]:
-    """Language models' feed-forward, few rows and many, plain and quantized; an expert's at all chosen rows."""
+    """Feed-forward layers with few rows and many, plain and quantized; an expert's layer with all assigned rows."""
     llama, qwen = LLAMA_3_8B, QWEN3_30B_A3B
     for rows in (64, 8192):
         for made in (None, *QUANTIZED):
@@ -38,17 +38,17 @@ def cases() -> Iterator[BenchCase]:
 
 
 def choices() -> Iterator[TuningChoice]:
-    """Blocks and warps; of whole rows warps alone."""
+    """Features of a block and warps; only warps if whole rows are quantized."""
     from tessera_kernels.gated_activation.triton import bucket, candidates  # noqa: PLC0415 - Triton is needed here alone
 
     for inner in TUNED_WIDTHS:
         for rows in (64, 16384):
             for made in (None, torch.int8):
                 name = bucket(inner, rows, quantized=made is not None)
-                make = partial(_made, rows, inner, BF16, "silu", made)
+                make = partial(_make_inputs, rows, inner, BF16, "silu", made)
                 configs = candidates(inner, quantized=made is not None)
                 if len(configs) > 1:
-                    yield TuningChoice("bfloat16", name, make, _configured, configs)
+                    yield TuningChoice("bfloat16", name, make, _launch_with, configs)
 
 
 def _case(
@@ -63,8 +63,8 @@ def _case(
 ) -> BenchCase:
     return BenchCase(
         name=name,
-        make=partial(_made, rows, inner, dtype, activation, quantized),
-        run=partial(_configured, None),
+        make=partial(_make_inputs, rows, inner, dtype, activation, quantized),
+        run=partial(_launch_with, None),
         exact=_exact,
         bound=BOUNDS[quantized or dtype],
         cost=cost(rows, inner, dtype, quantized=quantized),
@@ -73,13 +73,13 @@ def _case(
     )
 
 
-def _made(
+def _make_inputs(
     rows: int, inner: int, dtype: torch.dtype, activation: str, quantized: torch.dtype | None, device: torch.device
 ) -> tuple[Any, ...]:
     return torch.randn(rows, 2 * inner, device=device).to(dtype), activation, quantized
 
 
-def _configured(
+def _launch_with(
     config: LaunchConfig | None, packed_TJ: torch.Tensor, activation: str, quantized: torch.dtype | None
 ) -> list[torch.Tensor]:
     from tessera_kernels.gated_activation import triton  # noqa: PLC0415 - Triton is needed to run alone

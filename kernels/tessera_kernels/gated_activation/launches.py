@@ -1,4 +1,4 @@
-"""What `gated_activation` may launch."""
+"""All launches of `gated_activation`: every activation, plain and quantized."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from tessera_kernels.gated_activation.reference import ACTIVATIONS
 
 TYPES = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}
 INNER = (768, 5120, 14336, 16384)
-"""Qwen3-30B-A3B's experts, Whisper-large, Llama-3-8B, and the widest."""
+"""Inner features of an expert of Qwen3-30B-A3B, of Whisper-large and Llama-3-8B, and the widest row."""
 LARGEST = {"i8": 127.0, "fp8e4nv": 448.0}
 
 
 def launches() -> Iterator[Launch]:
-    """Every activation and output for few rows and many; what tuning may choose; other dtypes at one width."""
+    """Every activation and output for few rows and many; configurations to tune; other dtypes at one width."""
     from tessera_kernels.gated_activation import triton  # noqa: PLC0415 - Triton is needed for launches alone
 
     for inner in INNER:
@@ -49,7 +49,7 @@ def _launch(
     size = f"T{rows}" if configuration is None else f"{how['BLOCK_I']} a block {how['num_warps']} warps"
     kind = TYPES[dtype]
     constants = {"ACTIVATION": activation, "BLOCK_I": how["BLOCK_I"]}
-    scaled = {"LARGEST": LARGEST.get(quantized), "WHOLE": quantized == "i8", "INTERPRETED": False}
+    scaled = {"LARGEST": LARGEST.get(quantized), "INTEGER": quantized == "i8", "INTERPRETED": False}
     strides = ("inner", "packed_stride", "out_stride")
     return Launch(
         name=f"{kind} {activation}{f' to {quantized}' if quantized else ''} I{inner} {size}",

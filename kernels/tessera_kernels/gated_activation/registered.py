@@ -1,6 +1,7 @@
-"""`gated_activation` as torch.compile and CUDA graphs see it, and which implementation it runs.
+"""Registers `gated_activation` for torch.compile and CUDA graphs, and chooses the implementation that runs.
 
-Outputs are contiguous on every device. Does not check arguments: the public functions do. T rows, I inner features.
+Outputs are contiguous on every device. Checks no arguments: the public functions do. Shape letters: T rows, I inner
+features, J = 2 · I.
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ from tessera_kernels.dispatch import Support, triton_support, unsupported
 from tessera_kernels.gated_activation import reference
 
 WIDEST = 16384
-"""Inner features of the widest row that is quantized in registers."""
+"""Most inner features of a row that the kernel quantizes, because it holds whole rows in registers."""
 
 
-def quantizing_suits(packed_TJ: torch.Tensor, dtype: torch.dtype) -> Support:
-    """Whether the kernel can run with a quantized result, and why not."""
+def quantizing_support(packed_TJ: torch.Tensor, dtype: torch.dtype) -> Support:
+    """Whether the quantizing kernel supports this tensor and a result of `dtype`."""
     if packed_TJ.shape[-1] > 2 * WIDEST:
         return unsupported(f"rows of {packed_TJ.shape[-1] // 2} features do not fit into registers ({WIDEST} do)")
     if dtype == torch.float8_e4m3fn and not has_float8(packed_TJ.device):
@@ -25,7 +26,7 @@ def quantizing_suits(packed_TJ: torch.Tensor, dtype: torch.dtype) -> Support:
 
 
 def _rows(tensor: torch.Tensor) -> torch.Tensor:
-    """[T, J] with contiguous features."""
+    """The tensor as [T, J] with contiguous features."""
     rows_TJ = tensor.reshape(-1, tensor.shape[-1])
     return rows_TJ if rows_TJ.stride(-1) == 1 else rows_TJ.contiguous()
 
@@ -35,7 +36,7 @@ def _empty(packed_TJ: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     return torch.empty(shape, dtype=dtype, device=packed_TJ.device)
 
 
-def computed(packed_TJ: torch.Tensor, activation: str) -> torch.Tensor:
+def compute(packed_TJ: torch.Tensor, activation: str) -> torch.Tensor:
     """`gated_activation` by the fastest implementation for this tensor."""
     if not triton_support(packed_TJ).ok or not packed_TJ.numel():
         return reference.gated_activation(packed_TJ, activation).contiguous()
@@ -46,13 +47,13 @@ def computed(packed_TJ: torch.Tensor, activation: str) -> torch.Tensor:
     return out
 
 
-def computed_quantized(
+def compute_quantized(
     packed_TJ: torch.Tensor, dtype: torch.dtype, activation: str
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """`gated_activation_quantized`, likewise."""
-    if not quantizing_suits(packed_TJ, dtype).ok or not packed_TJ.numel():
-        numbers, scale = reference.gated_activation_quantized(packed_TJ, dtype, activation)
-        return numbers.contiguous(), scale.contiguous()
+    """`gated_activation_quantized` by the fastest implementation for this tensor."""
+    if not quantizing_support(packed_TJ, dtype).ok or not packed_TJ.numel():
+        quantized, scale = reference.gated_activation_quantized(packed_TJ, dtype, activation)
+        return quantized.contiguous(), scale.contiguous()
     from tessera_kernels.gated_activation import triton  # noqa: PLC0415 - only where there is a GPU
 
     out = _empty(packed_TJ, dtype)
@@ -65,7 +66,7 @@ def computed_quantized(
 @torch.library.custom_op("tessera::gated_activation", mutates_args=())
 def gated_activation(packed_TJ: torch.Tensor, activation: str) -> torch.Tensor:
     """The op `tessera::gated_activation`."""
-    return computed(packed_TJ, activation)
+    return compute(packed_TJ, activation)
 
 
 @gated_activation.register_fake
@@ -78,7 +79,7 @@ def gated_activation_quantized(
     packed_TJ: torch.Tensor, dtype: torch.dtype, activation: str
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The op `tessera::gated_activation_quantized`."""
-    return computed_quantized(packed_TJ, dtype, activation)
+    return compute_quantized(packed_TJ, dtype, activation)
 
 
 @gated_activation_quantized.register_fake

@@ -1,7 +1,7 @@
 # mypy: disable-error-code="no-untyped-def,untyped-decorator"
-"""`gated_activation` in Triton: blocks of a row, or whole rows where they are quantized.
+"""`gated_activation` in Triton: a program computes a block of a row, or a whole row if it is quantized.
 
-Does not know layers: [..., 2I] is [T, 2I] here. T rows, I inner features.
+Inputs have two dims here, [T, J]. Shape letters: T rows, I inner features, J = 2 · I.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from tessera_kernels.storage.paged_kv import LARGEST
 from tessera_kernels.triton_parts.row_quantize import quantize_rows
 
 FEW = 256
-"""Rows up to which programs alone do not fill a device."""
+"""Largest number of rows for which blocks are kept small, because rows alone do not fill a device with programs."""
 
 
 @triton.jit
 def gated(b_gate, b_up, ACTIVATION: tl.constexpr):
-    """act(gate) · up in float32."""
+    """act(gate) · up of float32 tiles."""
     if ACTIVATION == "silu":
         b_share = tl.sigmoid(b_gate)
     elif ACTIVATION == "gelu":
@@ -43,7 +43,7 @@ def gated_activation_kernel(
     ACTIVATION: tl.constexpr,
     BLOCK_I: tl.constexpr,
 ):
-    """A block of features of one row."""
+    """Compute a block of features of one row."""
     row = tl.program_id(0).to(tl.int64)
     o_i = tl.program_id(1) * BLOCK_I + tl.arange(0, BLOCK_I)
     here = o_i < inner
@@ -64,44 +64,44 @@ def quantizing_kernel(
     out_stride,
     ACTIVATION: tl.constexpr,
     LARGEST: tl.constexpr,
-    WHOLE: tl.constexpr,
+    INTEGER: tl.constexpr,
     INTERPRETED: tl.constexpr,
     BLOCK_I: tl.constexpr,
 ):
-    """One whole row, because its scale is known only when all of it is."""
+    """Compute and quantize one whole row: its scale depends on all of its elements."""
     row = tl.program_id(0).to(tl.int64)
     o_i = tl.arange(0, BLOCK_I)[None, :]
     here = o_i < inner
     p_gate = p_packed + row * packed_stride + o_i
     b_gate = tl.load(p_gate, mask=here, other=0.0).to(tl.float32)
     b_up = tl.load(p_gate + inner, mask=here, other=0.0).to(tl.float32)
-    b_out, scale = quantize_rows(gated(b_gate, b_up, ACTIVATION), LARGEST, WHOLE, INTERPRETED)
+    b_out, scale = quantize_rows(gated(b_gate, b_up, ACTIVATION), LARGEST, INTEGER, INTERPRETED)
     tl.store(p_out + row * out_stride + o_i, b_out, mask=here)
     tl.store(p_scale + row + tl.arange(0, 1), scale)
 
 
 def bucket(inner: int, rows: int, *, quantized: bool) -> str:
-    """The name of a class of shapes, as tuned tables have it."""
+    """Name of the bucket of shapes, as it appears in tuned files."""
     amount = "few" if rows <= FEW else "many"
     return f"I{triton.next_power_of_2(inner)} {amount}{' quantized' if quantized else ''}"
 
 
 def config(inner: int, rows: int, dtype: torch.dtype, *, quantized: bool) -> Mapping[str, int]:
-    """`BLOCK_I` (of whole rows the next power of two) and `num_warps`."""
+    """The launch configuration: `BLOCK_I` (the row's next power of two if it is quantized) and `num_warps`."""
     name = bucket(inner, rows, quantized=quantized)
     tuned = tuning.lookup("gated_activation", tuning.device_here(), str(dtype).removeprefix("torch."), name)
     return tuned or heuristic(inner, rows, quantized=quantized)
 
 
 def heuristic(inner: int, rows: int, *, quantized: bool) -> Mapping[str, int]:
-    """8 elements a thread where blocks are free to choose; whole rows as many warps as 16 elements a thread need."""
+    """Configuration without a tuned entry: 8 elements for each thread, or 16 if whole rows are quantized."""
     whole = triton.next_power_of_2(inner)
     block = whole if quantized else min(whole, 1024 if rows <= FEW else 2048)
     return {"BLOCK_I": block, "num_warps": max(1, min(block // (512 if quantized else 256), 16))}
 
 
 def candidates(inner: int, *, quantized: bool) -> list[Mapping[str, int]]:
-    """What tuning chooses from: 2 to 32 elements a thread; of whole rows warps alone."""
+    """Configurations to tune: 2 to 32 elements for each thread; only warps differ if whole rows are quantized."""
     whole = triton.next_power_of_2(inner)
     return [
         {"BLOCK_I": block, "num_warps": warps}
@@ -119,14 +119,14 @@ def gated_activation(
     scale_T: torch.Tensor | None = None,
     configuration: Mapping[str, int] | None = None,
 ) -> None:
-    """Fill `out`, and where it is of a quantized dtype `scale`.
+    """Write the result to `out`, and its scales to `scale` if it is quantized.
 
     Args:
-        packed_TJ: rows of contiguous features; inner features at most `registered.WIDEST` if they are quantized.
+        packed_TJ: rows with contiguous features; at most `registered.WIDEST` inner features if they are quantized.
         activation: one of `reference.ACTIVATIONS`.
-        out_TI: rows of contiguous features.
-        scale_T: float32, [rows], if `out` is quantized.
-        configuration: instead of what `config` decides.
+        out_TI: rows with contiguous features.
+        scale_T: float32 [rows]; None if `out` is not quantized.
+        configuration: launch configuration; the result of `config` if not given.
     """
     rows, inner = out_TI.shape
     if rows == 0 or inner == 0:
@@ -145,7 +145,7 @@ def gated_activation(
         *strides,
         ACTIVATION=activation,
         LARGEST=LARGEST[out_TI.dtype],
-        WHOLE=not out_TI.dtype.is_floating_point,
+        INTEGER=not out_TI.dtype.is_floating_point,
         INTERPRETED=triton.knobs.runtime.interpret,
         **how,
     )

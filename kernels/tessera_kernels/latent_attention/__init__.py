@@ -1,10 +1,11 @@
 """Decoding with multi-head latent attention (DeepSeek-V2, arXiv 2405.04434, section 2.1) on absorbed queries.
 
-All heads share one latent vector a position, and one rotary key. With the key projection absorbed into the query,
-scores are dot products with the latent itself, and what comes out is a mean of latents that the value projection takes.
+All heads share one latent vector and one rotary key for each position. With the key projection absorbed into the query,
+scores are dot products with the latent itself, and the output is a weighted mean of latents for the value projection.
 
 Shape letters: T query tokens of all sequences one after another, B sequences, Q heads, R rank of the latent, O rotary
-dim, C = R + O, P pages, S slots per page. Does not know the projections, and not how latents got into the cache.
+dim, C = R + O, P pages, S slots per page. Knows nothing of the projections, nor of how latents get
+into the cache.
 """
 
 from __future__ import annotations
@@ -22,17 +23,18 @@ def latent_attention(
 ) -> torch.Tensor:
     """softmax(scaling · (q cᵀ + p kᵀ)) c for each query over its sequence's positions up to and including its own.
 
-    Made for few rows of a sequence (decodes and drafts): for prefill, multiplying the latents out costs less.
+    For few query rows of each sequence (decode steps and draft tokens): for prefill, expanding the latents to keys and
+    values costs less.
 
     Args:
-        query_TQR: the queries' part without rotation, times the key projection.
-        rope_TQO: their rotated part; the same dtype.
-        cache_PSC: contiguous, of the queries' dtype; a slot has the latent c, then the rotated key k.
-        ragged: which rows and pages belong together.
-        scaling: factor on the scores; 1/√(dim of a head before absorption).
+        query_TQR: the part of queries that is not rotated, multiplied by the key projection.
+        rope_TQO: the rotated part of queries, in the same dtype.
+        cache_PSC: contiguous, in the dtype of the queries; a slot holds the latent c, then the rotated key k.
+        ragged: query rows, context length and pages of each sequence.
+        scaling: factor on the scores: 1/√(head dim before absorption).
 
     Returns:
-        [T, Q, R], the queries' dtype.
+        [T, Q, R], in the dtype of the queries.
 
     Raises:
         ValueError: shapes or dtypes that do not fit together, or counts that do not add up to T.
@@ -63,4 +65,4 @@ def latent_attention(
             query_TQR, rope_TQO, cache_PSC, ragged.page_table_BM, ragged.context_B, ragged.query_counts, scaling
         )
         return out
-    return registered.computed(query_TQR, rope_TQO, cache_PSC, ragged, scaling=scaling)
+    return registered.compute(query_TQR, rope_TQO, cache_PSC, ragged, scaling=scaling)

@@ -1,4 +1,4 @@
-"""What is measured of `latent_attention`."""
+"""Benchmark cases of `latent_attention`: decoding with the heads of DeepSeek-V3."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Arguments = tuple[torch.Tensor, torch.Tensor, torch.Tensor, Ragged]
 
 
 def cases() -> Iterator[BenchCase]:
-    """DeepSeek-V3's heads, and those that one of eight GPUs has; many decodes and a long one."""
+    """All heads of DeepSeek-V3, and the share of one of eight GPUs; many decoding sequences and a long one."""
     for heads in (128, 16):
         yield _case(f"DeepSeek-V3 {heads} heads decode 64 of 4096 bf16", [(4096, 1)] * 64, heads, torch.bfloat16)
         yield _case(f"DeepSeek-V3 {heads} heads decode 1 of 32768 bf16", [(32768, 1)], heads, torch.bfloat16)
@@ -27,7 +27,7 @@ def cases() -> Iterator[BenchCase]:
 
 
 def choices() -> Iterator[TuningChoice]:
-    """Heads of a tile, positions of a block, warps and stages."""
+    """Heads of a tile, positions of a block, warps and stages for both head counts."""
     for heads in (128, 16):
         configs = [
             {"BLOCK_M": rows, "BLOCK_N": positions, "num_warps": warps, "num_stages": stages}
@@ -36,8 +36,8 @@ def choices() -> Iterator[TuningChoice]:
             for warps in (4, 8)
             for stages in (1, 2, 3)
         ]
-        make = partial(_made, [(4096, 1)] * 64, heads, torch.bfloat16, RANK, ROPE)
-        yield TuningChoice("bfloat16", f"H{min(heads, 64)} R{RANK}", make, _configured, configs)
+        make = partial(_make_inputs, [(4096, 1)] * 64, heads, torch.bfloat16, RANK, ROPE)
+        yield TuningChoice("bfloat16", f"H{min(heads, 64)} R{RANK}", make, _launch_with, configs)
 
 
 def _case(
@@ -52,8 +52,8 @@ def _case(
 ) -> BenchCase:
     return BenchCase(
         name=name,
-        make=partial(_made, sequences, heads, dtype, rank, rope),
-        run=_launched,
+        make=partial(_make_inputs, sequences, heads, dtype, rank, rope),
+        run=_launch,
         exact=_exact,
         bound=1e-5 if dtype == torch.float32 else 8e-3,
         cost=cost(sequences, heads, rank, rope, dtype),
@@ -62,7 +62,7 @@ def _case(
     )
 
 
-def _made(
+def _make_inputs(
     sequences: Sequence[tuple[int, int]], heads: int, dtype: torch.dtype, rank: int, rope: int, device: torch.device
 ) -> Arguments:
     pages = [-(-context // PAGE) for context, _ in sequences]
@@ -78,7 +78,7 @@ def _made(
     return query, rotated, cache, Ragged(table.to(device), context, counts)
 
 
-def _launched(
+def _launch(
     query: torch.Tensor,
     rotated: torch.Tensor,
     cache: torch.Tensor,
@@ -91,10 +91,10 @@ def _launched(
     return triton.latent_attention(query, rotated, cache, ragged, scaling=scaling, configuration=configuration)
 
 
-def _configured(
+def _launch_with(
     config: LaunchConfig, query: torch.Tensor, rotated: torch.Tensor, cache: torch.Tensor, ragged: Ragged
 ) -> torch.Tensor:
-    return _launched(query, rotated, cache, ragged, config)
+    return _launch(query, rotated, cache, ragged, config)
 
 
 def _exact(query: torch.Tensor, rotated: torch.Tensor, cache: torch.Tensor, ragged: Ragged) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""What `latent_attention` takes at least, for the roofline."""
+"""Least FLOPs and bytes of `latent_attention`, for the roofline."""
 
 from __future__ import annotations
 
@@ -12,13 +12,16 @@ UNITS = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}
 
 
 def cost(sequences: Sequence[tuple[int, int]], heads: int, rank: int, rope: int, dtype: torch.dtype) -> Cost:
-    """A product with C and one with R numbers for each pair of a row and a position; every position is read once.
+    """Cost of one call: dot products of C and of R elements for each pair of a row and a position it sees.
+
+    Every position of the cache is read once.
 
     Args:
-        sequences: (context, query rows) of each.
-        heads: of queries.
-        rank, rope: of a slot.
-        dtype: of all.
+        sequences: context length and number of query rows of each sequence.
+        heads: query heads.
+        rank: elements of the latent of a slot (R).
+        rope: elements of the rotated key of a slot (O).
+        dtype: dtype of queries, cache and output.
     """
     pairs = sum(sum(range(context - count + 1, context + 1)) for context, count in sequences)
     positions, rows = (sum(of) for of in zip(*sequences, strict=True))

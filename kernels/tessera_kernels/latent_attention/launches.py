@@ -1,4 +1,4 @@
-"""What `latent_attention` may launch: DeepSeek-V2-Lite's 16 heads and DeepSeek-V3's 128, whole and in parts."""
+"""All launches of `latent_attention`: 16 heads (DeepSeek-V2-Lite) and 128 (DeepSeek-V3), with and without a split."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TYPES = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}
 
 
 def launches() -> Iterator[Launch]:
-    """Rank 512 and rotary dim 64, as all of DeepSeek's models have them."""
+    """Rank 512 and rotary dim 64, which all models of DeepSeek have."""
     for heads in (128, 16):
         for parts in (8, 1):
             yield from _by_chip(heads, torch.bfloat16, parts)

@@ -1,4 +1,4 @@
-"""`latent_attention` in plain torch, a sequence after the other, float32 inside."""
+"""`latent_attention` in plain torch, sequence by sequence, computed in float32."""
 
 from __future__ import annotations
 

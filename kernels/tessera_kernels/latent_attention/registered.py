@@ -1,6 +1,6 @@
-"""`latent_attention` as torch.compile and CUDA graphs see it, and which implementation it runs.
+"""Registers `latent_attention` for torch.compile and CUDA graphs, and chooses the implementation that runs.
 
-Does not check arguments: the public function does.
+Checks no arguments: the public function does.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from tessera_kernels.paged_attention import Ragged
 
 DTYPES = frozenset({torch.float32, torch.float16, torch.bfloat16})
 WIDEST = 512
-"""The largest rank whose tiles fit a program."""
+"""Largest rank whose tiles fit the registers of a program."""
 
 
-def triton_suits(query_TQR: torch.Tensor, rope_TQO: torch.Tensor, cache_PSC: torch.Tensor) -> Support:
-    """Whether Triton's kernel can run, and why not."""
+def kernel_support(query_TQR: torch.Tensor, rope_TQO: torch.Tensor, cache_PSC: torch.Tensor) -> Support:
+    """Whether the Triton kernel supports these tensors."""
     if query_TQR.shape[2] > WIDEST:
         return unsupported(f"a rank of {query_TQR.shape[2]} is wider than {WIDEST}")
     return triton_support(query_TQR, rope_TQO, cache_PSC)
 
 
-def computed(
+def compute(
     query_TQR: torch.Tensor, rope_TQO: torch.Tensor, cache_PSC: torch.Tensor, ragged: Ragged, *, scaling: float
 ) -> torch.Tensor:
-    """By Triton where it can."""
-    if not triton_suits(query_TQR, rope_TQO, cache_PSC).ok:
+    """Compute `latent_attention` with Triton if it supports these tensors, else with the reference."""
+    if not kernel_support(query_TQR, rope_TQO, cache_PSC).ok:
         return reference.latent_attention(query_TQR, rope_TQO, cache_PSC, ragged, scaling=scaling)
     from tessera_kernels.latent_attention import triton  # noqa: PLC0415 - a CPU needs no Triton
 
@@ -44,7 +44,7 @@ def _latent_attention(
     query_counts: list[int],
     scaling: float,
 ) -> torch.Tensor:
-    return computed(query, rope, cache, Ragged(page_table, context, list(query_counts)), scaling=scaling)
+    return compute(query, rope, cache, Ragged(page_table, context, list(query_counts)), scaling=scaling)
 
 
 @_latent_attention.register_fake

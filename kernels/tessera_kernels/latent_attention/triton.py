@@ -1,9 +1,9 @@
 # mypy: disable-error-code="no-untyped-def,untyped-decorator"
-"""`latent_attention` on a GPU: a position's latent is read once, for its score and for what is summed.
+"""`latent_attention` on a GPU: the latent of a position is read once, for its score and for the weighted sum.
 
-A program has some heads of one query row and a part of the positions; `split_combine` makes rows of the parts.
-Shape letters as in `tessera_kernels.latent_attention`; M heads of a tile, N positions of a block.
-Does not know drafts from decodes: every row has a sequence and a number of positions that it sees.
+A program computes some heads of one query row over a part of the positions; `split_combine` combines the parts.
+Shape letters are those of `tessera_kernels.latent_attention`; M heads of a tile, N positions of a block.
+Makes no difference between draft tokens and decode steps: a row has a sequence and a number of positions it sees.
 """
 
 from __future__ import annotations
@@ -49,7 +49,10 @@ def latent_attention_kernel(
     BLOCK_O: tl.constexpr,
     INTERPRETED: tl.constexpr,
 ):
-    """One program: heads of a row, a part of its positions. `rows` is of each sequence if there is no table."""
+    """Compute a tile of heads of one row over a part of its positions.
+
+    Without `p_rows`, every sequence has `rows` query rows.
+    """
     LOG2_E: tl.constexpr = 1.4426950408889634
     row = tl.program_id(0)
     part = tl.program_id(2)
@@ -92,7 +95,7 @@ def latent_attention_kernel(
             b_s = tl.dot(b_rope, tl.trans(b_k), b_s, input_precision="ieee")
         b_s = tl.where(stored[None, :], b_s * (scaling * LOG2_E), float("-inf"))
         b_new = tl.maximum(b_largest, tl.max(b_s, axis=1))
-        # A head whose scores are all -inf so far would be -inf - -inf.
+        # If all scores of a head are -inf so far, the difference would be -inf - (-inf), which is NaN.
         b_base = tl.where(b_new == float("-inf"), 0.0, b_new)
         b_p = tl.exp2(b_s - b_base[:, None])
         b_rescale = tl.exp2(b_largest - b_base)
@@ -113,18 +116,18 @@ def latent_attention_kernel(
 
 
 def block(dim: int) -> int:
-    """Numbers of a row as a block of a matrix instruction."""
+    """Elements of a row, padded to a block of a matrix instruction."""
     return max(16, 1 << (dim - 1).bit_length())
 
 
 def config(heads: int, rank: int, dtype: torch.dtype, chip: Chip) -> dict[str, int]:
-    """Heads of a tile, positions of a block, warps and stages.
+    """The launch configuration: heads of a tile, positions of a block, warps and stages.
 
     Args:
-        heads: of queries.
-        rank: of the latent.
-        dtype: of all.
-        chip: where.
+        heads: query heads.
+        rank: elements of the latent.
+        dtype: dtype of queries and cache.
+        chip: the chip to launch on.
     """
     found = lookup(
         "latent_attention", device_here(), str(dtype).removeprefix("torch."), f"H{block(min(heads, 64))} R{rank}"
@@ -133,7 +136,7 @@ def config(heads: int, rank: int, dtype: torch.dtype, chip: Chip) -> dict[str, i
         return found
     rows, positions, warps, stages = 16, 32, 4, 2
     if chip.capability >= 90 and heads >= 32 and dtype != torch.float32:
-        # On Hopper 64 heads of 512 sums each do not fit the registers; Blackwell keeps them in its tensor memory.
+        # On Hopper, accumulators of 64 heads by 512 do not fit the registers; Blackwell has tensor memory for them.
         rows, positions, warps = (64, 32, 8) if chip.capability >= 100 and heads >= 64 else (32, 64, 8)
     if dtype == torch.float32:
         positions = 16
@@ -144,7 +147,10 @@ def config(heads: int, rank: int, dtype: torch.dtype, chip: Chip) -> dict[str, i
 
 @lru_cache(maxsize=16)
 def rows_of(counts: tuple[int, ...], device: torch.device) -> torch.Tensor | None:
-    """int32 [T, 2], of each row its sequence and how many rows of it come after; None if all have equally many."""
+    """int32 [T, 2]: the sequence of each row, and how many rows of the sequence come after it.
+
+    None if every sequence has the same number of rows.
+    """
     if min(counts) == max(counts):
         return None
     rows = [(sequence, count - 1 - i) for sequence, count in enumerate(counts) for i in range(count)]
@@ -166,10 +172,10 @@ def latent_attention(
     """See `tessera_kernels.latent_attention.latent_attention`.
 
     Args:
-        query_TQR, rope_TQO, cache_PSC, ragged, scaling: as there.
-        out_TQR: contiguous; written to if given.
-        parts: into how many, a power of two, the positions are split; enough for the device if not given.
-        configuration: as `config` gives; that of the device if not given.
+        query_TQR, rope_TQO, cache_PSC, ragged, scaling: as in the public function.
+        out_TQR: contiguous tensor to write the result to; a new one if not given.
+        parts: number of parts that positions are split into, a power of two; enough to fill the device if not given.
+        configuration: launch configuration; the result of `config` if not given.
     """
     query, rope = (x if x.stride(-1) == 1 else x.contiguous() for x in (query_TQR, rope_TQO))
     tokens, heads, rank = query.shape

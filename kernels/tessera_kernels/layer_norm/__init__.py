@@ -36,7 +36,7 @@ def layer_norm(
     if torch.compiler.is_compiling():
         normalized: torch.Tensor = registered.layer_norm(x_TC, weight_C, bias_C, epsilon)
         return normalized
-    return registered.computed(x_TC, weight_C, bias_C, epsilon)
+    return registered.compute(x_TC, weight_C, bias_C, epsilon)
 
 
 def adaptive_norm(
@@ -79,7 +79,7 @@ def adaptive_norm(
         raise ValueError("a gate is for what is added, and nothing is")
     rest = (scale_BSC, shift_BSC, weight_C, bias_C, epsilon, centered)
     if not torch.compiler.is_compiling():
-        return registered.computed_adaptive(x_BTC, added_BTC, gate_BSC, *rest)
+        return registered.compute_adaptive(x_BTC, added_BTC, gate_BSC, *rest)
     normalized: torch.Tensor
     if added_BTC is None:
         normalized = registered.adaptive_norm(x_BTC, *rest)
@@ -104,7 +104,7 @@ def gated_residual(x_BTC: torch.Tensor, added_BTC: torch.Tensor, gate_BSC: torch
     if torch.compiler.is_compiling():
         registered.gated_residual(x_BTC, added_BTC, gate_BSC)
     else:
-        registered.computed_residual(x_BTC, added_BTC, gate_BSC)
+        registered.compute_residual(x_BTC, added_BTC, gate_BSC)
 
 
 def _check_vectors(x_TC: torch.Tensor, weight_C: torch.Tensor | None, bias_C: torch.Tensor | None) -> None:

@@ -44,10 +44,10 @@ def choices() -> Iterator[TuningChoice]:
 
     for channels in TUNED_WIDTHS:
         for rows in (64, 16384):
-            make = partial(_made, 1, rows, channels, BF16, 1, modulated=True, added=True)
+            make = partial(_make_inputs, 1, rows, channels, BF16, 1, modulated=True, added=True)
             configs = candidates(channels)
             if len(configs) > 1:
-                yield TuningChoice("bfloat16", bucket(channels, rows), make, _configured, configs)
+                yield TuningChoice("bfloat16", bucket(channels, rows), make, _launch_with, configs)
 
 
 def _case(
@@ -67,8 +67,10 @@ def _case(
     modulations = (2 if modulated or added else 0) + added
     return BenchCase(
         name=name,
-        make=partial(_made, samples, tokens, channels, dtype, steps, affine=affine, modulated=modulated, added=added),
-        run=partial(_configured, None),
+        make=partial(
+            _make_inputs, samples, tokens, channels, dtype, steps, affine=affine, modulated=modulated, added=added
+        ),
+        run=partial(_launch_with, None),
         exact=_exact,
         bound=BOUNDS[dtype],
         cost=cost(
@@ -91,7 +93,7 @@ def _residual(
 ) -> BenchCase:
     return BenchCase(
         name=name,
-        make=partial(_made, samples, tokens, channels, dtype, 1, added=True),
+        make=partial(_make_inputs, samples, tokens, channels, dtype, 1, added=True),
         run=_run_residual,
         exact=_exact_residual,
         bound=BOUNDS[dtype],
@@ -101,7 +103,7 @@ def _residual(
     )
 
 
-def _made(
+def _make_inputs(
     samples: int,
     tokens: int,
     channels: int,
@@ -127,7 +129,7 @@ def _made(
     return drawn(samples, tokens, channels), inputs
 
 
-def _configured(config: LaunchConfig | None, x_BTC: torch.Tensor, inputs: Inputs) -> list[torch.Tensor]:
+def _launch_with(config: LaunchConfig | None, x_BTC: torch.Tensor, inputs: Inputs) -> list[torch.Tensor]:
     from tessera_kernels.layer_norm import triton  # noqa: PLC0415 - Triton is needed to run alone
 
     out = torch.empty_like(x_BTC)

@@ -15,7 +15,7 @@ WIDEST = 16384
 """Channels of the widest row that Triton's kernel holds in registers, beside its modulation."""
 
 
-def triton_suits(x_TC: torch.Tensor, *others: torch.Tensor | None) -> Support:
+def kernel_support(x_TC: torch.Tensor, *others: torch.Tensor | None) -> Support:
     """Whether the kernel can run, and why not."""
     if not x_TC.numel():
         return unsupported("there is nothing to compute")
@@ -34,11 +34,11 @@ def _dense(tensor: torch.Tensor) -> torch.Tensor:
     return tensor if tensor.stride(-1) == 1 or tensor.shape[-1] == 1 else tensor.contiguous()
 
 
-def computed(
+def compute(
     x_TC: torch.Tensor, weight_C: torch.Tensor | None, bias_C: torch.Tensor | None, epsilon: float
 ) -> torch.Tensor:
     """`layer_norm` by the fastest implementation for these tensors."""
-    if not triton_suits(x_TC, weight_C, bias_C).ok:
+    if not kernel_support(x_TC, weight_C, bias_C).ok:
         return reference.layer_norm(x_TC, weight_C, bias_C, epsilon).contiguous()
     from tessera_kernels.layer_norm import triton  # noqa: PLC0415 - only where there is a GPU
 
@@ -54,7 +54,7 @@ def computed(
     return out
 
 
-def computed_adaptive(
+def compute_adaptive(
     x_BTC: torch.Tensor,
     added_BTC: torch.Tensor | None,
     gate_BSC: torch.Tensor | None,
@@ -66,7 +66,7 @@ def computed_adaptive(
     centered: bool,
 ) -> torch.Tensor:
     """`adaptive_norm`, likewise."""
-    if not triton_suits(x_BTC, added_BTC, gate_BSC, scale_BSC, shift_BSC, weight_C, bias_C).ok:
+    if not kernel_support(x_BTC, added_BTC, gate_BSC, scale_BSC, shift_BSC, weight_C, bias_C).ok:
         return reference.adaptive_norm(
             x_BTC, added_BTC, gate_BSC, scale_BSC, shift_BSC, weight_C, bias_C, epsilon, centered
         ).contiguous()
@@ -89,7 +89,7 @@ def computed_adaptive(
     return out
 
 
-def computed_residual(x_BTC: torch.Tensor, added_BTC: torch.Tensor, gate_BSC: torch.Tensor) -> None:
+def compute_residual(x_BTC: torch.Tensor, added_BTC: torch.Tensor, gate_BSC: torch.Tensor) -> None:
     """`gated_residual`, likewise."""
     if not x_BTC.numel() or not triton_support(x_BTC, added_BTC, gate_BSC).ok:
         reference.gated_residual(x_BTC, added_BTC, gate_BSC)
@@ -104,7 +104,7 @@ def layer_norm(
     x_TC: torch.Tensor, weight_C: torch.Tensor | None, bias_C: torch.Tensor | None, epsilon: float
 ) -> torch.Tensor:
     """The op `tessera::layer_norm`."""
-    return computed(x_TC, weight_C, bias_C, epsilon)
+    return compute(x_TC, weight_C, bias_C, epsilon)
 
 
 @layer_norm.register_fake
@@ -128,7 +128,7 @@ def adaptive_norm(
     centered: bool,
 ) -> torch.Tensor:
     """The op `tessera::adaptive_norm`."""
-    return computed_adaptive(x_BTC, None, None, scale_BSC, shift_BSC, weight_C, bias_C, epsilon, centered)
+    return compute_adaptive(x_BTC, None, None, scale_BSC, shift_BSC, weight_C, bias_C, epsilon, centered)
 
 
 @adaptive_norm.register_fake
@@ -157,7 +157,7 @@ def gated_adaptive_norm(
     centered: bool,
 ) -> torch.Tensor:
     """The op `tessera::gated_adaptive_norm`."""
-    return computed_adaptive(x_BTC, added_BTC, gate_BSC, scale_BSC, shift_BSC, weight_C, bias_C, epsilon, centered)
+    return compute_adaptive(x_BTC, added_BTC, gate_BSC, scale_BSC, shift_BSC, weight_C, bias_C, epsilon, centered)
 
 
 @gated_adaptive_norm.register_fake
@@ -178,7 +178,7 @@ def _(
 @torch.library.custom_op("tessera::gated_residual", mutates_args={"x_BTC"})
 def gated_residual(x_BTC: torch.Tensor, added_BTC: torch.Tensor, gate_BSC: torch.Tensor) -> None:
     """The op `tessera::gated_residual`."""
-    computed_residual(x_BTC, added_BTC, gate_BSC)
+    compute_residual(x_BTC, added_BTC, gate_BSC)
 
 
 @gated_residual.register_fake

@@ -35,7 +35,7 @@ def _case(name: str, shape: tuple[int, int, int, int], dtype: torch.dtype, *, ti
 
     return BenchCase(
         name=name,
-        make=partial(_made, shape, dtype),
+        make=partial(_make_inputs, shape, dtype),
         run=run,
         exact=partial(reference.combine, experts=experts),
         bound=BOUNDS[dtype],
@@ -44,7 +44,7 @@ def _case(name: str, shape: tuple[int, int, int, int], dtype: torch.dtype, *, ti
     )
 
 
-def _made(
+def _make_inputs(
     shape: tuple[int, int, int, int], dtype: torch.dtype, device: torch.device
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     tokens, chosen, features, experts = shape

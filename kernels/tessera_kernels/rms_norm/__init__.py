@@ -36,7 +36,7 @@ def rms_norm(x_TK: torch.Tensor, weight_K: torch.Tensor, epsilon: float, *, offs
         return normalized
     if cpu.suited(x_TK, weight_K):
         return cpu.rms_norm(x_TK, weight_K, epsilon, offset)
-    return registered.computed(x_TK, weight_K, epsilon, offset)
+    return registered.compute(x_TK, weight_K, epsilon, offset)
 
 
 def add_rms_norm(
@@ -61,7 +61,7 @@ def add_rms_norm(
     if torch.compiler.is_compiling():
         normalized: torch.Tensor = registered.add_rms_norm(x_TK, residual_TK, weight_K, epsilon, offset)
         return normalized
-    return registered.computed_sum(x_TK, residual_TK, weight_K, epsilon, offset)
+    return registered.compute_sum(x_TK, residual_TK, weight_K, epsilon, offset)
 
 
 def rms_norm_quantized(
@@ -101,7 +101,7 @@ def rms_norm_quantized(
         else:
             quantized = registered.add_rms_norm_quantized(x_TK, residual_TK, weight_K, epsilon, offset, dtype)
         return quantized
-    return registered.computed_quantized(x_TK, residual_TK, weight_K, epsilon, offset, dtype)
+    return registered.compute_quantized(x_TK, residual_TK, weight_K, epsilon, offset, dtype)
 
 
 def _check(x_TK: torch.Tensor, weight_K: torch.Tensor, residual_TK: torch.Tensor | None) -> None:

@@ -46,10 +46,10 @@ def choices() -> Iterator[TuningChoice]:
 
     for width in TUNED_WIDTHS:
         for rows in (64, 16384):
-            make = partial(_made, rows, width, BF16, None)
+            make = partial(_make_inputs, rows, width, BF16, None)
             configs = candidates(width)
             if len(configs) > 1:
-                yield TuningChoice("bfloat16", bucket(width, rows), make, _configured, configs)
+                yield TuningChoice("bfloat16", bucket(width, rows), make, _launch_with, configs)
 
 
 def _case(
@@ -65,8 +65,8 @@ def _case(
     plain = not residual and quantized is None
     return BenchCase(
         name=name,
-        make=partial(_made, rows, width, dtype, quantized, residual=residual),
-        run=_launched,
+        make=partial(_make_inputs, rows, width, dtype, quantized, residual=residual),
+        run=_launch,
         exact=_exact,
         bound=BOUNDS[quantized or dtype],
         cost=cost(rows, width, dtype, residual=residual, quantized=quantized),
@@ -76,7 +76,7 @@ def _case(
     )
 
 
-def _made(
+def _make_inputs(
     rows: int,
     width: int,
     dtype: torch.dtype,
@@ -90,7 +90,7 @@ def _made(
     return x_TK, residual_TK, torch.randn(width, device=device).to(dtype), quantized
 
 
-def _launched(
+def _launch(
     x_TK: torch.Tensor,
     residual_TK: torch.Tensor | None,
     weight_K: torch.Tensor,
@@ -107,14 +107,14 @@ def _launched(
     return [out, *([] if scale is None else [scale]), *([] if residual_TK is None else [residual_TK])]
 
 
-def _configured(
+def _launch_with(
     config: LaunchConfig,
     x_TK: torch.Tensor,
     residual_TK: torch.Tensor | None,
     weight_K: torch.Tensor,
     quantized: torch.dtype | None,
 ) -> list[torch.Tensor]:
-    return _launched(x_TK, residual_TK, weight_K, quantized, config)
+    return _launch(x_TK, residual_TK, weight_K, quantized, config)
 
 
 def _exact(

@@ -61,7 +61,7 @@ def _launch(
         constants={
             "RESIDUAL": residual,
             "LARGEST": {"": 0.0, "i8": 127.0, "fp8e4nv": 448.0}[quantized],
-            "WHOLE": quantized == "i8",
+            "INTEGER": quantized == "i8",
             "INTERPRETED": False,
             "BLOCK_T": how["BLOCK_T"],
             "BLOCK_K": 1 << (width - 1).bit_length(),

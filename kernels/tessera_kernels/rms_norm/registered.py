@@ -15,7 +15,7 @@ WIDEST = 16384
 """Features of the widest row that Triton's kernel holds in registers."""
 
 
-def triton_suits(x_TK: torch.Tensor, weight_K: torch.Tensor, dtype: torch.dtype | None = None) -> Support:
+def kernel_support(x_TK: torch.Tensor, weight_K: torch.Tensor, dtype: torch.dtype | None = None) -> Support:
     """Whether the kernel can run with a result of `dtype`, and why not."""
     if not x_TK.numel():
         return unsupported("there is nothing to compute")
@@ -32,9 +32,9 @@ def _rows(tensor: torch.Tensor) -> torch.Tensor:
     return rows_TK if rows_TK.stride(-1) == 1 or rows_TK.shape[-1] == 1 else rows_TK.contiguous()
 
 
-def computed(x_TK: torch.Tensor, weight_K: torch.Tensor, epsilon: float, offset: float) -> torch.Tensor:
+def compute(x_TK: torch.Tensor, weight_K: torch.Tensor, epsilon: float, offset: float) -> torch.Tensor:
     """`rms_norm` by the fastest implementation for these tensors."""
-    if not triton_suits(x_TK, weight_K).ok:
+    if not kernel_support(x_TK, weight_K).ok:
         return reference.rms_norm(x_TK, weight_K, epsilon, offset)
     from tessera_kernels.rms_norm import triton  # noqa: PLC0415 - only where there is a GPU
 
@@ -43,12 +43,12 @@ def computed(x_TK: torch.Tensor, weight_K: torch.Tensor, epsilon: float, offset:
     return out
 
 
-def computed_sum(
+def compute_sum(
     x_TK: torch.Tensor, residual_TK: torch.Tensor, weight_K: torch.Tensor, epsilon: float, offset: float
 ) -> torch.Tensor:
     """`add_rms_norm`, likewise."""
-    if not triton_suits(x_TK, weight_K).ok:
-        return computed(residual_TK.add_(x_TK), weight_K, epsilon, offset)
+    if not kernel_support(x_TK, weight_K).ok:
+        return compute(residual_TK.add_(x_TK), weight_K, epsilon, offset)
     from tessera_kernels.rms_norm import triton  # noqa: PLC0415 - only where there is a GPU
 
     out = torch.empty(x_TK.shape, dtype=x_TK.dtype, device=x_TK.device)
@@ -63,7 +63,7 @@ def computed_sum(
     return out
 
 
-def computed_quantized(
+def compute_quantized(
     x_TK: torch.Tensor,
     residual_TK: torch.Tensor | None,
     weight_K: torch.Tensor,
@@ -72,7 +72,7 @@ def computed_quantized(
     dtype: torch.dtype,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """`rms_norm_quantized`, likewise."""
-    if not triton_suits(x_TK, weight_K, dtype).ok:
+    if not kernel_support(x_TK, weight_K, dtype).ok:
         summed_TK = x_TK if residual_TK is None else residual_TK.add_(x_TK)
         return reference.rms_norm_quantized(summed_TK, weight_K, epsilon, offset, dtype)
     from tessera_kernels.rms_norm import triton  # noqa: PLC0415 - only where there is a GPU
@@ -100,7 +100,7 @@ def _empty_quantized(x_TK: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tens
 @torch.library.custom_op("tessera::rms_norm", mutates_args=())
 def rms_norm(x_TK: torch.Tensor, weight_K: torch.Tensor, epsilon: float, offset: float) -> torch.Tensor:
     """The op `tessera::rms_norm`."""
-    return computed(x_TK, weight_K, epsilon, offset).contiguous()
+    return compute(x_TK, weight_K, epsilon, offset).contiguous()
 
 
 @rms_norm.register_fake
@@ -113,7 +113,7 @@ def add_rms_norm(
     x_TK: torch.Tensor, residual_TK: torch.Tensor, weight_K: torch.Tensor, epsilon: float, offset: float
 ) -> torch.Tensor:
     """The op `tessera::add_rms_norm`."""
-    return computed_sum(x_TK, residual_TK, weight_K, epsilon, offset).contiguous()
+    return compute_sum(x_TK, residual_TK, weight_K, epsilon, offset).contiguous()
 
 
 @add_rms_norm.register_fake
@@ -132,7 +132,7 @@ def rms_norm_quantized(
     x_TK: torch.Tensor, weight_K: torch.Tensor, epsilon: float, offset: float, dtype: torch.dtype
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The op `tessera::rms_norm_quantized`."""
-    numbers, scale = computed_quantized(x_TK, None, weight_K, epsilon, offset, dtype)
+    numbers, scale = compute_quantized(x_TK, None, weight_K, epsilon, offset, dtype)
     return numbers.contiguous(), scale.contiguous()
 
 
@@ -157,7 +157,7 @@ def add_rms_norm_quantized(
     dtype: torch.dtype,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The op `tessera::add_rms_norm_quantized`."""
-    numbers, scale = computed_quantized(x_TK, residual_TK, weight_K, epsilon, offset, dtype)
+    numbers, scale = compute_quantized(x_TK, residual_TK, weight_K, epsilon, offset, dtype)
     return numbers.contiguous(), scale.contiguous()
 
 

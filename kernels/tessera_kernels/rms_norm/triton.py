@@ -36,7 +36,7 @@ def rms_norm_kernel(
     offset,
     RESIDUAL: tl.constexpr,
     LARGEST: tl.constexpr,
-    WHOLE: tl.constexpr,
+    INTEGER: tl.constexpr,
     INTERPRETED: tl.constexpr,
     BLOCK_T: tl.constexpr,
     BLOCK_K: tl.constexpr,
@@ -59,7 +59,7 @@ def rms_norm_kernel(
     b_y = b_x * inverse[:, None] * b_weight[None, :]
     if LARGEST > 0:
         b_y = tl.where(here, b_y, 0.0)
-        b_out, scale = quantize_rows(b_y, LARGEST, WHOLE, INTERPRETED)
+        b_out, scale = quantize_rows(b_y, LARGEST, INTEGER, INTERPRETED)
         tl.store(p_scale + i_rows, scale, mask=i_rows < rows)
     else:
         b_out = b_y.to(p_out.dtype.element_ty)
@@ -140,7 +140,7 @@ def rms_norm(
         offset,
         RESIDUAL=residual_TK is not None,
         LARGEST=0.0 if scale_T is None else LARGEST[out_TK.dtype],
-        WHOLE=not out_TK.dtype.is_floating_point,
+        INTEGER=not out_TK.dtype.is_floating_point,
         INTERPRETED=triton.knobs.runtime.interpret,
         BLOCK_K=triton.next_power_of_2(width),
         **how,

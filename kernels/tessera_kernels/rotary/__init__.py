@@ -45,7 +45,7 @@ def rotary(
     """
     _check_heads(query_THD, key_TGD, inverse_F.shape[-1])
     _check_angles(query_THD.shape[0], positions_TA, inverse_F, axis_F)
-    call = registered.rotary if torch.compiler.is_compiling() else registered.computed
+    call = registered.rotary if torch.compiler.is_compiling() else registered.compute
     call(query_THD, key_TGD, positions_TA, inverse_F, axis_F, interleaved, scaling)
 
 
@@ -70,7 +70,7 @@ def tables(
     if torch.compiler.is_compiling():
         made: tuple[torch.Tensor, torch.Tensor] = registered.tables(positions_TA, inverse_F, axis_F, scaling)
         return made
-    return registered.computed_tables(positions_TA, inverse_F, axis_F, scaling)
+    return registered.compute_tables(positions_TA, inverse_F, axis_F, scaling)
 
 
 def rotary_by_table(
@@ -110,7 +110,7 @@ def rotary_by_table(
         raise ValueError(
             f"positions must be [{tokens}] of int32 or int64, not {positions_T.dtype} {tuple(positions_T.shape)}"
         )
-    call = registered.rotary_by_table if torch.compiler.is_compiling() else registered.computed_by_table
+    call = registered.rotary_by_table if torch.compiler.is_compiling() else registered.compute_by_table
     call(query_THD, key_TGD, cos_PF, sin_PF, positions_T, interleaved)
 
 

@@ -47,9 +47,9 @@ def choices() -> Iterator[TuningChoice]:
     for model in (LLAMA_3_8B, WAN_14B):
         for tokens in (64, 8192):
             pairs = model.head_dim // 2
-            make = partial(_made, model, tokens, BF16, pairs, (pairs,), table=False, interleaved=False)
+            make = partial(_make_inputs, model, tokens, BF16, pairs, (pairs,), table=False, interleaved=False)
             yield TuningChoice(
-                "bfloat16", bucket(tokens, model.heads, pairs), make, _configured, candidates(tokens, pairs)
+                "bfloat16", bucket(tokens, model.heads, pairs), make, _launch_with, candidates(tokens, pairs)
             )
 
 
@@ -69,8 +69,8 @@ def _case(
     runs = sections or (pairs,)
     return BenchCase(
         name=name,
-        make=partial(_made, model, tokens, dtype, pairs, runs, table=table, interleaved=neighbours),
-        run=partial(_configured, None),
+        make=partial(_make_inputs, model, tokens, dtype, pairs, runs, table=table, interleaved=neighbours),
+        run=partial(_launch_with, None),
         exact=_exact,
         bound=BOUNDS[dtype],
         cost=cost(tokens, model.heads + model.kv_heads, pairs, dtype, table=4 * table, axes=len(runs)),
@@ -79,7 +79,7 @@ def _case(
     )
 
 
-def _made(
+def _make_inputs(
     model: ModelShape,
     tokens: int,
     dtype: torch.dtype,
@@ -102,7 +102,7 @@ def _made(
     return query_THD, key_TGD, angles | {"axis_F": axes_of(sections, device) if len(sections) > 1 else None}
 
 
-def _configured(
+def _launch_with(
     config: LaunchConfig | None, query_THD: torch.Tensor, key_TGD: torch.Tensor, angles: dict[str, Any]
 ) -> list[torch.Tensor]:
     from tessera_kernels.rotary import triton  # noqa: PLC0415 - Triton is needed to run alone

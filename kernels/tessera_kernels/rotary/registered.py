@@ -12,7 +12,7 @@ from tessera_kernels.dispatch import triton_support
 from tessera_kernels.rotary import reference
 
 
-def computed(
+def compute(
     query_THD: torch.Tensor,
     key_TGD: torch.Tensor | None,
     positions_TA: torch.Tensor,
@@ -38,7 +38,7 @@ def computed(
     )
 
 
-def computed_by_table(
+def compute_by_table(
     query_THD: torch.Tensor,
     key_TGD: torch.Tensor | None,
     cos_PF: torch.Tensor,
@@ -62,7 +62,7 @@ def computed_by_table(
     )
 
 
-def computed_tables(
+def compute_tables(
     positions_TA: torch.Tensor, inverse_F: torch.Tensor, axis_F: torch.Tensor | None, scaling: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """`tables`, likewise."""
@@ -79,7 +79,7 @@ def tables(
     positions_TA: torch.Tensor, inverse_F: torch.Tensor, axis_F: torch.Tensor | None, scaling: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The op `tessera::rotary_tables`."""
-    cos_TF, sin_TF = computed_tables(positions_TA, inverse_F, axis_F, scaling)
+    cos_TF, sin_TF = compute_tables(positions_TA, inverse_F, axis_F, scaling)
     return cos_TF.contiguous(), sin_TF.contiguous()
 
 
@@ -105,7 +105,7 @@ def rotary(
     scaling: float,
 ) -> None:
     """The op `tessera::rotary`."""
-    computed(query_THD, key_TGD, positions_TA, inverse_F, axis_F, interleaved, scaling)
+    compute(query_THD, key_TGD, positions_TA, inverse_F, axis_F, interleaved, scaling)
 
 
 @rotary.register_fake
@@ -131,7 +131,7 @@ def rotary_by_table(
     interleaved: bool,
 ) -> None:
     """The op `tessera::rotary_by_table`."""
-    computed_by_table(query_THD, key_TGD, cos_PF, sin_PF, positions_T, interleaved)
+    compute_by_table(query_THD, key_TGD, cos_PF, sin_PF, positions_T, interleaved)
 
 
 @rotary_by_table.register_fake

@@ -99,7 +99,7 @@ def sample(logits_BV: torch.Tensor, settings: SamplingParameters, penalties: Pen
     if torch.compiler.is_compiling():
         drawn: torch.Tensor = registered.sample(logits_BV, *of_row, *seen)
         return drawn
-    return registered.computed(logits_BV, *of_row, *seen)
+    return registered.compute(logits_BV, *of_row, *seen)
 
 
 def _checked_logits(logits_BV: torch.Tensor) -> tuple[int, int]:

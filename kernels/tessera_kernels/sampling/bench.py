@@ -42,9 +42,9 @@ def choices() -> Iterator[TuningChoice]:
     from tessera_kernels.sampling.triton import bucket  # noqa: PLC0415 - Triton is needed for buckets alone
 
     for vocabulary in (32768, LLAMA_3_8B.vocabulary, QWEN3_30B_A3B.vocabulary):
-        make = partial(_made, 64, vocabulary, BF16, "top-p 0.95", penalties=False)
+        make = partial(_make_inputs, 64, vocabulary, BF16, "top-p 0.95", penalties=False)
         yield TuningChoice(
-            "bfloat16", bucket(vocabulary), make, _configured, [{"num_warps": warps} for warps in (8, 32)]
+            "bfloat16", bucket(vocabulary), make, _launch_with, [{"num_warps": warps} for warps in (8, 32)]
         )
 
 
@@ -53,8 +53,8 @@ def _case(
 ) -> BenchCase:
     return BenchCase(
         name=name,
-        make=partial(_made, rows, vocabulary, dtype, way, penalties=penalties),
-        run=partial(_configured, None),
+        make=partial(_make_inputs, rows, vocabulary, dtype, way, penalties=penalties),
+        run=partial(_launch_with, None),
         exact=reference.sample,
         bound=UNEQUAL,
         cost=cost(rows, vocabulary, dtype, penalties=penalties),
@@ -64,7 +64,7 @@ def _case(
     )
 
 
-def _made(
+def _make_inputs(
     rows: int, vocabulary: int, dtype: torch.dtype, way: str, device: torch.device, *, penalties: bool
 ) -> tuple[Any, ...]:
     settings = {"temperature": 0.8, "top_k": 0, "top_p": 1.0, "min_p": 0.0, **WAYS[way]}
@@ -92,7 +92,7 @@ def _made(
     )
 
 
-def _configured(config: LaunchConfig | None, *arguments: torch.Tensor) -> torch.Tensor:
+def _launch_with(config: LaunchConfig | None, *arguments: torch.Tensor) -> torch.Tensor:
     from tessera_kernels.sampling import triton  # noqa: PLC0415 - Triton is needed to run alone
 
     return triton.sample(*arguments, configuration=config)

@@ -11,7 +11,7 @@ from tessera_kernels.dispatch import triton_support
 from tessera_kernels.sampling import reference
 
 
-def computed(
+def compute(
     logits_BV: torch.Tensor,
     temperature_B: torch.Tensor,
     top_k_B: torch.Tensor,
@@ -60,7 +60,7 @@ def sample(
     frequency_B: torch.Tensor | None,
 ) -> torch.Tensor:
     """The op `tessera::sample`."""
-    return computed(
+    return compute(
         logits_BV,
         temperature_B,
         top_k_B,

@@ -106,7 +106,7 @@ def launches() -> Iterator[Launch]:
                     "FACTOR": factor,
                     "GIVEN": given,
                     "LARGEST": LARGEST[dtype],
-                    "WHOLE": kind == "int8",
+                    "INTEGER": kind == "int8",
                     "INTERPRETED": False,
                     "BLOCK_K": width,
                     "B_J": TOGETHER if width == BLOCK else 1,

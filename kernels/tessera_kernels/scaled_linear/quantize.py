@@ -34,7 +34,7 @@ def quantize_kernel(
     FACTOR: tl.constexpr,
     GIVEN: tl.constexpr,
     LARGEST: tl.constexpr,
-    WHOLE: tl.constexpr,
+    INTEGER: tl.constexpr,
     INTERPRETED: tl.constexpr,
     BLOCK_K: tl.constexpr,
     B_J: tl.constexpr,
@@ -54,13 +54,13 @@ def quantize_kernel(
         b_number = tl.div_rn(b_x, tl.broadcast_to(scale[:, None], b_x.shape))
         b_number = tl.minimum(tl.maximum(b_number, -LARGEST), LARGEST)
         b_number = tl.where(b_number == b_number, b_number, 0.0)  # noqa: PLR0124
-        if WHOLE:  # noqa: SIM108 - Triton wants both sides of a conditional expression to have one type
+        if INTEGER:  # noqa: SIM108 - Triton wants both sides of a conditional expression to have one type
             b_out = ((b_number + 12582912.0) - 12582912.0).to(tl.int8)
         else:
             b_out = to_float8(b_number, INTERPRETED)
         scale = tl.where(spoiled, float("nan"), scale)
     else:
-        b_out, scale = quantize_rows(b_x, LARGEST, WHOLE, INTERPRETED)
+        b_out, scale = quantize_rows(b_x, LARGEST, INTEGER, INTERPRETED)
     tl.store(p_scale + i_row * blocks + o_j, scale, mask=o_j < blocks)
     tl.store(p_out + i_row * inputs + o_k, b_out, mask=there)
 
@@ -110,7 +110,7 @@ def quantize_tokens(
             FACTOR=factor_K is not None,
             GIVEN=given is not None,
             LARGEST=LARGEST[dtype],
-            WHOLE=not dtype.is_floating_point,
+            INTEGER=not dtype.is_floating_point,
             INTERPRETED=triton.knobs.runtime.interpret,
             BLOCK_K=width,
             B_J=together,

@@ -14,14 +14,14 @@ from tessera_kernels.triton_parts.float8 import to_float8
 
 
 @triton.jit
-def quantize_rows(b_y, LARGEST: tl.constexpr, WHOLE: tl.constexpr, INTERPRETED: tl.constexpr):
-    """Numbers [T, K], int8 if WHOLE and else float8, of float32 rows; and their scales [T]."""
+def quantize_rows(b_y, LARGEST: tl.constexpr, INTEGER: tl.constexpr, INTERPRETED: tl.constexpr):
+    """Numbers [T, K], int8 if INTEGER and else float8, of float32 rows; and their scales [T]."""
     # The maximum passes over NaN, and only NaN differs from itself.
     missing = tl.sum((b_y != b_y).to(tl.int32), axis=1) > 0  # noqa: PLR0124
     scale = tl.where(missing, float("nan"), tl.div_rn(tl.max(tl.abs(b_y), axis=1), LARGEST))
     numbers = tl.div_rn(b_y, tl.broadcast_to(tl.maximum(scale, 1e-30)[:, None], b_y.shape))
     numbers = tl.minimum(tl.maximum(numbers, -LARGEST), LARGEST)
-    if WHOLE:
+    if INTEGER:
         # To the nearest, halves to even: adding 1.5 · 2^23 leaves no bits behind the point.
         numbers = (numbers + 12582912.0) - 12582912.0
         quantized = tl.where(numbers == numbers, numbers, 0.0).to(tl.int8)  # noqa: PLR0124
