@@ -13,7 +13,7 @@ from __future__ import annotations
 import torch
 
 from tessera_kernels.latent_attention import registered
-from tessera_kernels.paged_attention import Ragged
+from tessera_kernels.paged_attention.ragged import Ragged
 
 __all__ = ["Ragged", "latent_attention"]
 

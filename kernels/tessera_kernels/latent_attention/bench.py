@@ -10,7 +10,7 @@ import torch
 from tessera_kernels.bench.cases import BenchCase, LaunchConfig, TuningChoice
 from tessera_kernels.latent_attention import reference
 from tessera_kernels.latent_attention.cost import cost
-from tessera_kernels.paged_attention import Ragged
+from tessera_kernels.paged_attention.ragged import Ragged
 
 PAGE, RANK, ROPE = 16, 512, 64
 Arguments = tuple[torch.Tensor, torch.Tensor, torch.Tensor, Ragged]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from tessera_kernels.paged_attention import Ragged
+from tessera_kernels.paged_attention.ragged import Ragged
 
 
 def latent_attention(

@@ -9,7 +9,7 @@ import torch
 
 from tessera_kernels.dispatch import Support, triton_support, unsupported
 from tessera_kernels.latent_attention import reference
-from tessera_kernels.paged_attention import Ragged
+from tessera_kernels.paged_attention.ragged import Ragged
 
 DTYPES = frozenset({torch.float32, torch.float16, torch.bfloat16})
 WIDEST = 512

@@ -16,7 +16,7 @@ import triton
 import triton.language as tl
 
 from tessera_kernels.chips import Chip, chip_of, multiprocessors_of
-from tessera_kernels.paged_attention import Ragged
+from tessera_kernels.paged_attention.ragged import Ragged
 from tessera_kernels.triton_parts.split_combine import parts_of, split_combine
 from tessera_kernels.tuning import device_here, lookup
 
