@@ -16,7 +16,7 @@ from tessera_kernels import tuning
 from tessera_kernels.storage.paged_kv import LARGEST
 from tessera_kernels.triton_parts.row_quantize import quantize_rows
 
-FEW = 256
+FEW_ROWS = 256
 """Largest number of rows for which blocks are kept small, because rows alone do not fill a device with programs."""
 
 
@@ -82,7 +82,7 @@ def quantizing_kernel(
 
 def bucket(inner: int, rows: int, *, quantized: bool) -> str:
     """Name of the bucket of shapes, as it appears in tuned files."""
-    amount = "few" if rows <= FEW else "many"
+    amount = "few" if rows <= FEW_ROWS else "many"
     return f"I{triton.next_power_of_2(inner)} {amount}{' quantized' if quantized else ''}"
 
 
@@ -96,7 +96,7 @@ def config(inner: int, rows: int, dtype: torch.dtype, *, quantized: bool) -> Map
 def heuristic(inner: int, rows: int, *, quantized: bool) -> Mapping[str, int]:
     """Configuration without a tuned entry: 8 elements for each thread, or 16 if whole rows are quantized."""
     whole = triton.next_power_of_2(inner)
-    block = whole if quantized else min(whole, 1024 if rows <= FEW else 2048)
+    block = whole if quantized else min(whole, 1024 if rows <= FEW_ROWS else 2048)
     return {"BLOCK_I": block, "num_warps": max(1, min(block // (512 if quantized else 256), 16))}
 
 

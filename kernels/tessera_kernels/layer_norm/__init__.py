@@ -1,9 +1,10 @@
-"""Layer normalization (Ba et al. 2016), and as diffusion transformers use it: modulated, after a gated residual.
+"""Layer normalization (Ba et al. 2016), plain, and modulated after a gated residual as in diffusion transformers.
 
 A block of Wan, LTX or CogVideoX computes `norm(x) · (1 + scale) + shift`, where scale and shift follow from the
-timestep (adaptive layer norm, Peebles & Xie 2023), and adds what a layer returns as `x + gate · y`. Each function here
-is one pass over memory on a GPU. Does not know blocks. B samples, T tokens, C channels; S is 1 or T: a modulation for
-the sample or for each of its tokens.
+timestep (adaptive layer norm, Peebles & Xie 2023), and adds the output y of a layer as `x + gate · y`. Each function
+here is one pass over memory on a GPU. Knows nothing of blocks.
+
+Shape letters: B samples, T tokens, C channels, S is 1 or T: one modulation for the sample, or one for each token.
 """
 
 from __future__ import annotations
@@ -18,19 +19,19 @@ __all__ = ["adaptive_norm", "gated_residual", "layer_norm"]
 def layer_norm(
     x_TC: torch.Tensor, weight_C: torch.Tensor | None = None, bias_C: torch.Tensor | None = None, *, epsilon: float
 ) -> torch.Tensor:
-    """(x - mean) / sqrt(variance + epsilon) · weight + bias, in float32 inside.
+    """(x - mean) / sqrt(variance + epsilon) · weight + bias, computed in float32.
 
     Args:
         x_TC: [..., channels], any float dtype.
         weight_C: [channels], or None for ones.
         bias_C: [channels], or None for zeros.
-        epsilon: keeps the root away from zero.
+        epsilon: added to the variance, so that the root is not zero.
 
     Returns:
-        As `x`, contiguous.
+        A contiguous tensor of the shape and dtype of `x`.
 
     Raises:
-        ValueError: weight or bias do not fit.
+        ValueError: the shape of weight or bias does not fit.
     """
     _check_vectors(x_TC, weight_C, bias_C)
     if torch.compiler.is_compiling():
@@ -51,21 +52,22 @@ def adaptive_norm(
     added_BTC: torch.Tensor | None = None,
     gate_BSC: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """norm(x) · (1 + scale) + shift; before it x becomes x + gate · added, in place, where `added` is given.
+    """norm(x) · (1 + scale) + shift; if `added` is given, x is first replaced by x + gate · added, in place.
 
     Args:
-        x_BTC: any float dtype; contiguous if something is added.
-        scale_BSC: any float dtype (Wan computes it in float32), [B, 1 or T, C]; channels contiguous.
-        shift_BSC: likewise.
-        epsilon: keeps the root away from zero.
-        weight_C: of the norm, or None for ones.
-        bias_C: of the norm, or None for zeros.
-        centered: whether the mean is taken off; without, it is RMSNorm (LTX).
-        added_BTC: what a layer returned, of x's shape and dtype.
-        gate_BSC: as scale; None for ones.
+        x_BTC: any float dtype; contiguous if `added` is given.
+        scale_BSC: any float dtype (Wan computes it in float32), [B, 1 or T, C], with contiguous channels.
+        shift_BSC: any float dtype, [B, 1 or T, C], with contiguous channels.
+        epsilon: added to the variance, so that the root is not zero.
+        weight_C: weight of the norm, or None for ones.
+        bias_C: bias of the norm, or None for zeros.
+        centered: whether the mean is subtracted; without it the norm is RMSNorm (LTX).
+        added_BTC: output of a layer, in the shape and dtype of x.
+        gate_BSC: factor on `added`, in a shape as `scale`; None for ones.
 
     Returns:
-        As `x`, contiguous. The sum is rounded to x's dtype before it is normalized, as it is stored.
+        A contiguous tensor of the shape and dtype of `x`. The sum is rounded to the dtype of x, as it is stored, before
+        it is normalized.
 
     Raises:
         ValueError: shapes do not fit together.
@@ -89,11 +91,11 @@ def adaptive_norm(
 
 
 def gated_residual(x_BTC: torch.Tensor, added_BTC: torch.Tensor, gate_BSC: torch.Tensor) -> None:
-    """x becomes x + gate · added, in place, in float32 inside.
+    """Replace x by x + gate · added, in place, computed in float32.
 
     Args:
         x_BTC: any float dtype, contiguous.
-        added_BTC: of x's shape and dtype.
+        added_BTC: output of a layer, in the shape and dtype of x.
         gate_BSC: any float dtype, [B, 1 or T, C].
 
     Raises:

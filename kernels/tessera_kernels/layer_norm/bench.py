@@ -1,4 +1,4 @@
-"""What is measured of `layer_norm`: blocks of Wan 14B with one modulation a sample, and Whisper's plain norm."""
+"""Benchmark cases of `layer_norm`: blocks of Wan 14B with one modulation for a sample, and Whisper's plain norm."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BOUNDS = {torch.float32: 1e-5, torch.bfloat16: 8e-3}
 BF16 = torch.bfloat16
 TUNED_WIDTHS = (1280, 3072, 5120)
 GOAL = 0.85
-"""Of bandwidth."""
+"""Fraction of the roofline that every realistic case should reach."""
 Inputs = dict[str, Any]
 
 
@@ -39,7 +39,7 @@ def cases() -> Iterator[BenchCase]:
 
 
 def choices() -> Iterator[TuningChoice]:
-    """Rows and warps of a program, for widths of models."""
+    """Rows and warps of a program, for the widths of models."""
     from tessera_kernels.layer_norm.triton import bucket, candidates  # noqa: PLC0415 - Triton is needed here alone
 
     for channels in TUNED_WIDTHS:

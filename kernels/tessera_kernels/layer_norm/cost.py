@@ -1,4 +1,4 @@
-"""What `layer_norm` and its variants cannot do without."""
+"""Least FLOPs and bytes of `layer_norm` and its variants, for the roofline."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ def cost(
     modulation: torch.dtype = torch.float32,
     added: bool = False,
 ) -> Cost:
-    """Of one normalization: x is read and the result written; what is added is read and the sum written too.
+    """Cost of one normalization: x is read and the result written; with `added`, that is read and the sum written.
 
     Args:
         rows: samples times tokens.
-        channels: of a row.
-        dtype: of x, the vectors and the result.
-        vectors: how many of weight and bias there are.
-        modulations: how many of scale, shift and gate there are.
-        modulated_rows: rows of each modulation, samples or samples times tokens.
-        modulation: their dtype.
-        added: whether something is added before.
+        channels: channels of a row.
+        dtype: dtype of x, weight, bias and the result.
+        vectors: number of vectors, of weight and bias.
+        modulations: number of modulations, of scale, shift and gate.
+        modulated_rows: rows of each modulation: samples, or samples times tokens.
+        modulation: dtype of the modulations.
+        added: whether a gated residual is added first.
     """
     size = rows * channels
     moved = size * dtype.itemsize * (4 if added else 2) + vectors * channels * dtype.itemsize
@@ -39,7 +39,7 @@ def cost(
 def residual_cost(
     rows: int, channels: int, dtype: torch.dtype, *, modulated_rows: int = 1, modulation: torch.dtype = torch.float32
 ) -> Cost:
-    """Of a gated residual alone: both are read, the sum is written."""
+    """Cost of a gated residual alone: both inputs are read, the sum is written."""
     size = rows * channels
     moved = 3 * size * dtype.itemsize + modulated_rows * channels * modulation.itemsize
     return Cost(flops=2 * size, moved=moved)

@@ -1,4 +1,4 @@
-"""What `layer_norm` may launch."""
+"""All launches of `layer_norm` and its variants."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tessera_kernels.layer_norm.bench import TUNED_WIDTHS
 
 TYPES = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}
 WIDTHS = (1280, 1920, 3072, 5120, 16384)
-"""Whisper-large, CogVideoX-2B, CogVideoX-5B, Wan 14B, and the widest."""
+"""Channels of Whisper-large, CogVideoX-2B, CogVideoX-5B and Wan 14B, and the widest row."""
 SIZES = ("tokens", "channels", "x_stride", "added_stride")
 STRIDES = tuple(f"{name}_stride_{axis}" for name in ("gate", "scale", "shift") for axis in "bt")
 

@@ -1,7 +1,7 @@
-"""`layer_norm` and its variants as torch.compile and CUDA graphs see them, and which implementation they run.
+"""Registers `layer_norm` and its variants for torch.compile and CUDA graphs, and chooses the implementation that runs.
 
-Outputs are contiguous on every device. Does not check arguments: the public functions do. B samples, T tokens,
-C channels; S is 1 or T.
+Outputs are contiguous on every device. Checks no arguments: the public functions do. Shape letters: B samples,
+T tokens, C channels, S is 1 or T.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from tessera_kernels.dispatch import Support, triton_support, unsupported
 from tessera_kernels.layer_norm import reference
 
 WIDEST = 16384
-"""Channels of the widest row that Triton's kernel holds in registers, beside its modulation."""
+"""Most channels of a row that the Triton kernel holds in registers beside its modulation."""
 
 
 def kernel_support(x_TC: torch.Tensor, *others: torch.Tensor | None) -> Support:
-    """Whether the kernel can run, and why not."""
+    """Whether the Triton kernel supports these tensors."""
     if not x_TC.numel():
         return unsupported("there is nothing to compute")
     if x_TC.shape[-1] > WIDEST:
@@ -25,12 +25,12 @@ def kernel_support(x_TC: torch.Tensor, *others: torch.Tensor | None) -> Support:
 
 
 def _rows(tensor: torch.Tensor) -> torch.Tensor:
-    """[T, C] with contiguous channels."""
+    """The tensor as [T, C] with contiguous channels."""
     return _dense(tensor.reshape(-1, tensor.shape[-1]))
 
 
 def _dense(tensor: torch.Tensor) -> torch.Tensor:
-    """With contiguous channels."""
+    """The tensor with contiguous channels; a copy only if they are not."""
     return tensor if tensor.stride(-1) == 1 or tensor.shape[-1] == 1 else tensor.contiguous()
 
 
@@ -65,7 +65,7 @@ def compute_adaptive(
     epsilon: float,
     centered: bool,
 ) -> torch.Tensor:
-    """`adaptive_norm`, likewise."""
+    """`adaptive_norm` by the fastest implementation for these tensors."""
     if not kernel_support(x_BTC, added_BTC, gate_BSC, scale_BSC, shift_BSC, weight_C, bias_C).ok:
         return reference.adaptive_norm(
             x_BTC, added_BTC, gate_BSC, scale_BSC, shift_BSC, weight_C, bias_C, epsilon, centered
@@ -90,7 +90,7 @@ def compute_adaptive(
 
 
 def compute_residual(x_BTC: torch.Tensor, added_BTC: torch.Tensor, gate_BSC: torch.Tensor) -> None:
-    """`gated_residual`, likewise."""
+    """`gated_residual` by the fastest implementation for these tensors."""
     if not x_BTC.numel() or not triton_support(x_BTC, added_BTC, gate_BSC).ok:
         reference.gated_residual(x_BTC, added_BTC, gate_BSC)
         return

@@ -1,8 +1,8 @@
 # mypy: disable-error-code="no-untyped-def,untyped-decorator"
-"""`layer_norm` and its variants in Triton: whole rows in registers, everything read once and written once.
+"""`layer_norm` and its variants in Triton: rows stay in registers, so every element is read once and written once.
 
-Rows are numbered through the samples: row r is token r % tokens of sample r // tokens, and its modulation is found by
-strides, 0 between tokens where a sample has one. Does not know [B, T, C] otherwise. T rows, C channels.
+Samples and tokens are one dim of rows here: row r is token r % tokens of sample r // tokens. Its modulation is located
+by strides; the stride between tokens is 0 if a sample has one modulation. Shape letters: T rows, C channels.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ import triton.language as tl
 
 from tessera_kernels import tuning
 
-FEW = 256
-"""Rows up to which programs alone do not fill a device: each gets more warps."""
+FEW_ROWS = 256
+"""Largest number of rows for which programs get more warps, because rows alone do not fill a device with programs."""
 RESIDUAL_BLOCK = 2048
-"""Channels of a program that adds a gated residual."""
+"""Channels that one program of `residual_kernel` computes."""
 
 
 @triton.jit
@@ -54,7 +54,7 @@ def norm_kernel(
     BLOCK_T: tl.constexpr,
     BLOCK_C: tl.constexpr,
 ):
-    """Normalize BLOCK_T rows. A pointer that is None is what this launch does without."""
+    """Normalize BLOCK_T rows. Pointers of inputs that a variant does not have are None."""
     i_rows = tl.program_id(0).to(tl.int64) * BLOCK_T + tl.arange(0, BLOCK_T)
     o_c = tl.arange(0, BLOCK_C)
     in_row = o_c < channels
@@ -68,7 +68,7 @@ def norm_kernel(
             b_added *= _modulation(p_gate, i_rows, o_c, here, tokens, gate_stride_b, gate_stride_t)
         b_sum = (b_x + b_added).to(p_x.dtype.element_ty)
         tl.store(p_rows, b_sum, mask=here)
-        # What later layers see is the rounded sum, so that is what is normalized.
+        # Later layers see the rounded sum, so the rounded sum is normalized.
         b_x = b_sum.to(tl.float32)
     if CENTERED:
         mean = tl.sum(b_x, axis=1) / channels
@@ -97,7 +97,7 @@ def residual_kernel(
     gate_stride_t,
     BLOCK_C: tl.constexpr,
 ):
-    """Add a block of channels of one row, times its gate."""
+    """Add a block of channels of one row, multiplied by the gate."""
     row = tl.program_id(0).to(tl.int64)
     o_c = tl.program_id(1) * BLOCK_C + tl.arange(0, BLOCK_C)
     here = o_c < channels
@@ -110,27 +110,33 @@ def residual_kernel(
 
 
 def bucket(channels: int, rows: int) -> str:
-    """The name of a class of shapes, as tuned tables have it."""
-    return f"C{triton.next_power_of_2(channels)} {'few' if rows <= FEW else 'many'}"
+    """Name of the bucket of shapes, as it appears in tuned files."""
+    return f"C{triton.next_power_of_2(channels)} {'few' if rows <= FEW_ROWS else 'many'}"
 
 
 def config(channels: int, rows: int, dtype: torch.dtype) -> Mapping[str, int]:
-    """`BLOCK_T` and `num_warps` for rows of this width."""
+    """The launch configuration for rows of this width: `BLOCK_T` and `num_warps`."""
     name = bucket(channels, rows)
     tuned = tuning.lookup("layer_norm", tuning.device_here(), str(dtype).removeprefix("torch."), name)
     return tuned or heuristic(channels, rows)
 
 
 def heuristic(channels: int, rows: int) -> Mapping[str, int]:
-    """16 elements a thread where there are many rows, 8 where there are few; narrow rows share a program."""
+    """Configuration without a tuned entry: 16 elements for each thread with many rows, 8 with few.
+
+    Narrow rows share a program.
+    """
     block = triton.next_power_of_2(channels)
-    together = max(1, min(1024 // block, triton.next_power_of_2(max(rows // FEW, 1))))
-    warps = together * block // (256 if rows <= FEW else 512)
+    together = max(1, min(1024 // block, triton.next_power_of_2(max(rows // FEW_ROWS, 1))))
+    warps = together * block // (256 if rows <= FEW_ROWS else 512)
     return {"BLOCK_T": together, "num_warps": max(1, min(warps, 16))}
 
 
 def candidates(channels: int) -> list[Mapping[str, int]]:
-    """What tuning chooses from: 4 to 16 elements a thread, fewer of several rows, whose modulations take registers."""
+    """Configurations to tune: 4 to 16 elements for each thread, at most 8 if a program has several rows.
+
+    Each row of a program needs registers for its modulation.
+    """
     block = triton.next_power_of_2(channels)
     return [
         {"BLOCK_T": together, "num_warps": warps}
@@ -155,21 +161,21 @@ def norm(
     gate_BSC: torch.Tensor | None = None,
     configuration: Mapping[str, int] | None = None,
 ) -> None:
-    """Fill `out`; where something is added, x becomes the sum.
+    """Write the normalized rows to `out`; if `added` is given, x is replaced by the sum.
 
     Args:
-        x_TC: rows of contiguous channels, at most `registered.WIDEST` of them.
-        out_TC: contiguous, of x's shape.
-        epsilon: keeps the root away from zero.
+        x_TC: rows with contiguous channels, at most `registered.WIDEST` of them.
+        out_TC: contiguous, in the shape of x.
+        epsilon: added to the variance, so that the root is not zero.
         tokens: rows of a sample.
-        centered: whether the mean is taken off.
+        centered: whether the mean is subtracted.
         weight_C: contiguous, or None.
         bias_C: contiguous, or None.
-        scale_BSC: with contiguous channels, or None; then there is no shift either.
-        shift_BSC: likewise.
-        added_TC: rows of contiguous channels, or None.
-        gate_BSC: of what is added, as scale, or None.
-        configuration: instead of what `config` decides.
+        scale_BSC: contiguous channels; None if there is no modulation.
+        shift_BSC: contiguous channels; None if there is no modulation.
+        added_TC: rows with contiguous channels to add to x first, or None.
+        gate_BSC: factor on `added` with contiguous channels, or None.
+        configuration: launch configuration; the result of `config` if not given.
     """
     rows, channels = x_TC.shape
     if rows == 0 or channels == 0:
@@ -200,12 +206,12 @@ def norm(
 
 
 def gated_residual(x_TC: torch.Tensor, added_TC: torch.Tensor, gate_BSC: torch.Tensor, *, tokens: int) -> None:
-    """x becomes x + gate · added.
+    """Replace x by x + gate · added, in place.
 
     Args:
         x_TC: contiguous.
-        added_TC: rows of contiguous channels.
-        gate_BSC: with contiguous channels.
+        added_TC: rows with contiguous channels.
+        gate_BSC: factor on `added`, with contiguous channels.
         tokens: rows of a sample.
     """
     rows, channels = x_TC.shape
@@ -225,7 +231,7 @@ def gated_residual(x_TC: torch.Tensor, added_TC: torch.Tensor, gate_BSC: torch.T
 
 
 def strides(modulation_BSC: torch.Tensor | None) -> tuple[int, int]:
-    """Between samples and between tokens; a sample's one modulation is every token's."""
+    """Strides of a modulation between samples and between tokens; 0 between tokens if a sample has one modulation."""
     if modulation_BSC is None:
         return 0, 0
     return modulation_BSC.stride(0), 0 if modulation_BSC.shape[1] == 1 else modulation_BSC.stride(1)

@@ -1,7 +1,7 @@
-"""Root-mean-square layer normalization (Zhang & Sennrich 2019), by itself or with what surrounds it in a transformer.
+"""Root-mean-square layer normalization (Zhang & Sennrich 2019), alone or fused with its neighbours in a transformer.
 
-`add_rms_norm` adds the residual before it, `rms_norm_quantized` quantizes for the linear after it; each is one pass
-over memory on a GPU. Does not know models. T rows, K features.
+`add_rms_norm` adds the residual first; `rms_norm_quantized` quantizes the result for the next linear layer. Each is one
+pass over memory on a GPU. Knows nothing of models. Shape letters: T rows, K features.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ __all__ = ["add_rms_norm", "rms_norm", "rms_norm_quantized"]
 
 
 def rms_norm(x_TK: torch.Tensor, weight_K: torch.Tensor, epsilon: float, *, offset: float = 0.0) -> torch.Tensor:
-    """x / sqrt(mean(x²) + epsilon) · (weight + offset), in float32 inside.
+    """x / sqrt(mean(x²) + epsilon) · (weight + offset), computed in float32.
 
     Args:
         x_TK: [..., features], any float dtype.
         weight_K: [features].
-        epsilon: keeps the root away from zero.
-        offset: added to the weight (Gemma stores it less one).
+        epsilon: added to the mean square, so that the root is not zero.
+        offset: added to the weight; 1 for Gemma, which stores weight - 1.
 
     Returns:
-        As `x`.
+        A tensor of the shape and dtype of `x`.
 
     Raises:
-        ValueError: the weight does not fit.
+        ValueError: the shape of the weight does not fit.
     """
     if weight_K.shape != x_TK.shape[-1:]:
         raise ValueError(f"a weight of shape {tuple(weight_K.shape)} does not fit rows of {x_TK.shape[-1]}")
@@ -42,17 +42,17 @@ def rms_norm(x_TK: torch.Tensor, weight_K: torch.Tensor, epsilon: float, *, offs
 def add_rms_norm(
     x_TK: torch.Tensor, residual_TK: torch.Tensor, weight_K: torch.Tensor, epsilon: float, *, offset: float = 0.0
 ) -> torch.Tensor:
-    """Add x to the residual in place, and normalize the sum, rounded as it is stored.
+    """Add x to the residual in place, and normalize the sum, rounded to its dtype as it is stored.
 
     Args:
         x_TK: [..., features], any float dtype.
-        residual_TK: of x's shape and dtype, contiguous; becomes the sum.
+        residual_TK: contiguous, in the shape and dtype of x; replaced by the sum.
         weight_K: [features].
-        epsilon: keeps the root away from zero.
+        epsilon: added to the mean square, so that the root is not zero.
         offset: added to the weight.
 
     Returns:
-        The normalized sum, as `x`.
+        The normalized sum, in the shape and dtype of `x`.
 
     Raises:
         ValueError: weight or residual do not fit.
@@ -73,21 +73,22 @@ def rms_norm_quantized(
     residual_TK: torch.Tensor | None = None,
     offset: float = 0.0,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """`rms_norm`, or `add_rms_norm` where there is a residual, quantized with a scale for each row.
+    """`rms_norm`, or `add_rms_norm` if there is a residual, quantized with a scale for each row.
 
-    The scale is the row's largest magnitude over the dtype's largest number; a row that is not finite has a scale that
-    is not finite, and spoils no other.
+    The scale is the largest magnitude of the row over the largest value of the dtype. A row that is not finite has a
+    scale that is not finite; other rows are not affected.
 
     Args:
         x_TK: [..., features], any float dtype.
         weight_K: [features].
-        epsilon: keeps the root away from zero.
+        epsilon: added to the mean square, so that the root is not zero.
         dtype: int8 or float8_e4m3fn.
-        residual_TK: of x's shape and dtype, contiguous; becomes the sum.
+        residual_TK: contiguous, in the shape and dtype of x; replaced by the sum. None for no residual.
         offset: added to the weight.
 
     Returns:
-        Numbers of `dtype`, as `x`, and float32 scales [...]: numbers times scales are what `rms_norm` returns.
+        Quantized elements of `dtype` in the shape of `x`, and float32 scales [...]. Elements times scales are the
+        result of `rms_norm`.
 
     Raises:
         ValueError: weight or residual do not fit, or the dtype is neither.

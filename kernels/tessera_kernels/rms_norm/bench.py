@@ -1,4 +1,4 @@
-"""What is measured of `rms_norm`."""
+"""Benchmark cases of `rms_norm` and its variants."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ EPSILON = 1e-6
 BF16 = torch.bfloat16
 TUNED_WIDTHS = (128, 2048, 4096, 5120)
 GOAL, MANY = 0.85, 8192
-"""Of bandwidth, from so many rows on."""
+"""Fraction of the roofline to reach, and the number of rows from which a case has this goal."""
 BOUNDS = {torch.float32: 1e-5, torch.bfloat16: 8e-3, torch.int8: 1.5e-2, torch.float8_e4m3fn: 5e-2}
 
 
 def cases() -> Iterator[BenchCase]:
-    """Each variant at the widths of language models, a head's normalization, and the video model's."""
+    """Each variant at the widths of language models, normalization of heads, and the width of the video model."""
     for model in (LLAMA_3_8B, QWEN3_30B_A3B):
         for rows in (64, 8192):
             yield _case(f"{model.name} {rows} rows bf16", rows, model.hidden, BF16)
@@ -41,7 +41,7 @@ def cases() -> Iterator[BenchCase]:
 
 
 def choices() -> Iterator[TuningChoice]:
-    """Rows and warps of a program, for widths of models."""
+    """Rows and warps of a program, for the widths of models."""
     from tessera_kernels.rms_norm.triton import bucket, candidates  # noqa: PLC0415 - Triton is needed for tuning alone
 
     for width in TUNED_WIDTHS:

@@ -1,4 +1,4 @@
-"""`rms_norm` in one pass on a CPU."""
+"""`rms_norm` on a CPU as one compiled loop over rows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ np: Any = import_module("numpy") if available() else None
 
 
 def suited(x_TK: torch.Tensor, weight_K: torch.Tensor) -> bool:
-    """Whether this implementation can run: float32 on a CPU."""
+    """Whether this implementation supports the tensors: float32, contiguous and on a CPU."""
     return (
         available()
         and x_TK.device.type == "cpu"

@@ -1,4 +1,4 @@
-"""What `rms_norm` may launch."""
+"""All launches of `rms_norm` and its variants."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from tessera_kernels.rms_norm.bench import TUNED_WIDTHS
 
 TYPES = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}
 WIDTHS = (128, 2048, 4096, 5120, 16384)
-"""A head, Qwen3-30B-A3B, Llama-3-8B, Wan 14B, and the widest."""
+"""Features of a head, of Qwen3-30B-A3B, Llama-3-8B and Wan 14B, and the widest row."""
 
 
 def launches() -> Iterator[Launch]:
-    """Every variant at every width, for few rows and many; what tuning may choose; other dtypes at one width."""
+    """Every variant at every width, for few rows and many; configurations to tune; other dtypes at one width."""
     from tessera_kernels.rms_norm import triton  # noqa: PLC0415 - Triton is needed for launches alone
 
     for width in WIDTHS:

@@ -1,4 +1,4 @@
-"""`rms_norm` and its variants in plain torch. T rows, K features."""
+"""`rms_norm` and its variants in plain torch. Shape letters: T rows, K features."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""`rms_norm` and its variants as torch.compile and CUDA graphs see them, and which implementation they run.
+"""Registers `rms_norm` and its variants for torch.compile and CUDA graphs, and chooses the implementation that runs.
 
-Outputs are contiguous on every device. Does not check arguments: the public functions do. T rows, K features.
+Outputs are contiguous on every device. Checks no arguments: the public functions do. Shape letters: T rows, K features.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from tessera_kernels.dispatch import Support, triton_support, unsupported
 from tessera_kernels.rms_norm import reference
 
 WIDEST = 16384
-"""Features of the widest row that Triton's kernel holds in registers."""
+"""Most features of a row that the Triton kernel holds in registers."""
 
 
 def kernel_support(x_TK: torch.Tensor, weight_K: torch.Tensor, dtype: torch.dtype | None = None) -> Support:
-    """Whether the kernel can run with a result of `dtype`, and why not."""
+    """Whether the Triton kernel supports these tensors and, if given, a result of `dtype`."""
     if not x_TK.numel():
         return unsupported("there is nothing to compute")
     if dtype == torch.float8_e4m3fn and not has_float8(x_TK.device):
@@ -27,7 +27,7 @@ def kernel_support(x_TK: torch.Tensor, weight_K: torch.Tensor, dtype: torch.dtyp
 
 
 def _rows(tensor: torch.Tensor) -> torch.Tensor:
-    """[T, K] with contiguous features."""
+    """The tensor as [T, K] with contiguous features."""
     rows_TK = tensor.reshape(-1, tensor.shape[-1])
     return rows_TK if rows_TK.stride(-1) == 1 or rows_TK.shape[-1] == 1 else rows_TK.contiguous()
 
@@ -46,7 +46,7 @@ def compute(x_TK: torch.Tensor, weight_K: torch.Tensor, epsilon: float, offset: 
 def compute_sum(
     x_TK: torch.Tensor, residual_TK: torch.Tensor, weight_K: torch.Tensor, epsilon: float, offset: float
 ) -> torch.Tensor:
-    """`add_rms_norm`, likewise."""
+    """`add_rms_norm` by the fastest implementation for these tensors."""
     if not kernel_support(x_TK, weight_K).ok:
         return compute(residual_TK.add_(x_TK), weight_K, epsilon, offset)
     from tessera_kernels.rms_norm import triton  # noqa: PLC0415 - only where there is a GPU
@@ -71,7 +71,7 @@ def compute_quantized(
     offset: float,
     dtype: torch.dtype,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """`rms_norm_quantized`, likewise."""
+    """`rms_norm_quantized` by the fastest implementation for these tensors."""
     if not kernel_support(x_TK, weight_K, dtype).ok:
         summed_TK = x_TK if residual_TK is None else residual_TK.add_(x_TK)
         return reference.rms_norm_quantized(summed_TK, weight_K, epsilon, offset, dtype)
@@ -132,8 +132,8 @@ def rms_norm_quantized(
     x_TK: torch.Tensor, weight_K: torch.Tensor, epsilon: float, offset: float, dtype: torch.dtype
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The op `tessera::rms_norm_quantized`."""
-    numbers, scale = compute_quantized(x_TK, None, weight_K, epsilon, offset, dtype)
-    return numbers.contiguous(), scale.contiguous()
+    quantized, scale = compute_quantized(x_TK, None, weight_K, epsilon, offset, dtype)
+    return quantized.contiguous(), scale.contiguous()
 
 
 @rms_norm_quantized.register_fake
@@ -157,8 +157,8 @@ def add_rms_norm_quantized(
     dtype: torch.dtype,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The op `tessera::add_rms_norm_quantized`."""
-    numbers, scale = compute_quantized(x_TK, residual_TK, weight_K, epsilon, offset, dtype)
-    return numbers.contiguous(), scale.contiguous()
+    quantized, scale = compute_quantized(x_TK, residual_TK, weight_K, epsilon, offset, dtype)
+    return quantized.contiguous(), scale.contiguous()
 
 
 @add_rms_norm_quantized.register_fake

@@ -1,7 +1,7 @@
 # mypy: disable-error-code="no-untyped-def,untyped-decorator"
-"""`rms_norm` in Triton: whole rows in registers, so that everything is read once and written once.
+"""`rms_norm` in Triton: rows stay in registers, so every element is read once and written once.
 
-Does not know where rows come from: [..., K] is [T, K] here. T rows, K features.
+Tensors have two dims here, [T, K]. Shape letters: T rows, K features.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from tessera_kernels import tuning
 from tessera_kernels.storage.paged_kv import LARGEST
 from tessera_kernels.triton_parts.row_quantize import quantize_rows
 
-FEW = 256
-"""Rows up to which programs alone do not fill a device: each gets more warps."""
+FEW_ROWS = 256
+"""Largest number of rows for which programs get more warps, because rows alone do not fill a device with programs."""
 
 
 @triton.jit(do_not_specialize=["epsilon", "offset"])
@@ -41,19 +41,23 @@ def rms_norm_kernel(
     BLOCK_T: tl.constexpr,
     BLOCK_K: tl.constexpr,
 ):
-    """Normalize BLOCK_T rows. LARGEST is 0 where nothing is quantized, RESIDUAL whether one is added and written."""
+    """Normalize BLOCK_T rows.
+
+    RESIDUAL: x is added to the residual, which is replaced by the sum. LARGEST is the largest value of the quantized
+    dtype, 0 if the result is not quantized; INTEGER: that dtype is int8.
+    """
     i_rows = tl.program_id(0).to(tl.int64) * BLOCK_T + tl.arange(0, BLOCK_T)
     o_k = tl.arange(0, BLOCK_K)
     in_row = o_k < width
     here = (i_rows < rows)[:, None] & in_row[None, :]
-    # Before anything is stored: a load does not pass a store, and would be waited for after the sums.
+    # Loaded before any store: loads are not moved before stores, so the program would wait for this one at the end.
     b_weight = tl.load(p_weight + o_k, mask=in_row, other=0.0).to(tl.float32) + offset
     b_x = tl.load(p_x + i_rows[:, None] * x_stride + o_k[None, :], mask=here, other=0.0).to(tl.float32)
     if RESIDUAL:
         p_sum = p_residual + i_rows[:, None] * residual_stride + o_k[None, :]
         b_sum = (b_x + tl.load(p_sum, mask=here, other=0.0).to(tl.float32)).to(p_residual.dtype.element_ty)
         tl.store(p_sum, b_sum, mask=here)
-        # What later layers see is the rounded sum, so that is what is normalized.
+        # Later layers see the rounded sum, so the rounded sum is normalized.
         b_x = b_sum.to(tl.float32)
     inverse = 1.0 / tl.sqrt(tl.sum(b_x * b_x, axis=1) / width + epsilon)
     b_y = b_x * inverse[:, None] * b_weight[None, :]
@@ -67,27 +71,30 @@ def rms_norm_kernel(
 
 
 def bucket(width: int, rows: int) -> str:
-    """The name of a class of shapes, as tuned tables have it."""
-    return f"K{triton.next_power_of_2(width)} {'few' if rows <= FEW else 'many'}"
+    """Name of the bucket of shapes, as it appears in tuned files."""
+    return f"K{triton.next_power_of_2(width)} {'few' if rows <= FEW_ROWS else 'many'}"
 
 
 def config(width: int, rows: int, dtype: torch.dtype) -> Mapping[str, int]:
-    """`BLOCK_T` and `num_warps` for rows of this width."""
+    """The launch configuration for rows of this width: `BLOCK_T` and `num_warps`."""
     name = bucket(width, rows)
     tuned = tuning.lookup("rms_norm", tuning.device_here(), str(dtype).removeprefix("torch."), name)
     return tuned or heuristic(width, rows)
 
 
 def heuristic(width: int, rows: int) -> Mapping[str, int]:
-    """16 elements a thread where there are many rows, 8 where there are few; narrow rows share a program."""
+    """Configuration without a tuned entry: 16 elements for each thread with many rows, 8 with few.
+
+    Narrow rows share a program.
+    """
     block = triton.next_power_of_2(width)
-    together = max(1, min(1024 // block, triton.next_power_of_2(max(rows // FEW, 1))))
-    warps = together * block // (256 if rows <= FEW else 512)
+    together = max(1, min(1024 // block, triton.next_power_of_2(max(rows // FEW_ROWS, 1))))
+    warps = together * block // (256 if rows <= FEW_ROWS else 512)
     return {"BLOCK_T": together, "num_warps": max(1, min(warps, 16))}
 
 
 def candidates(width: int) -> list[Mapping[str, int]]:
-    """What tuning chooses from: 4 to 16 elements a thread."""
+    """Configurations to tune: 4 to 16 elements for each thread."""
     block = triton.next_power_of_2(width)
     return [
         {"BLOCK_T": together, "num_warps": warps}
@@ -108,17 +115,17 @@ def rms_norm(
     scale_T: torch.Tensor | None = None,
     configuration: Mapping[str, int] | None = None,
 ) -> None:
-    """Fill `out`, and where it is of a quantized dtype `scale`; a residual becomes its sum with x.
+    """Write the result to `out`, and its scales to `scale` if it is quantized; a residual is replaced by the sum.
 
     Args:
-        x_TK: rows of contiguous features, likewise `residual` and `out`; at most `registered.WIDEST` wide.
+        x_TK: rows with contiguous features, as in `residual` and `out`; at most `registered.WIDEST` features.
         weight_K: contiguous.
-        epsilon: keeps the root away from zero.
+        epsilon: added to the mean square, so that the root is not zero.
         offset: added to the weight.
-        residual_TK: added to x before, and overwritten with the sum.
-        out_TK: [rows, features], of x's dtype or one of `LARGEST`.
-        scale_T: float32, [rows], if `out` is quantized.
-        configuration: instead of what `config` decides.
+        residual_TK: added to x first and replaced by the sum; None for no residual.
+        out_TK: [rows, features], in the dtype of x or a dtype of `LARGEST`.
+        scale_T: float32 [rows]; None if `out` is not quantized.
+        configuration: launch configuration; the result of `config` if not given.
     """
     rows, width = x_TK.shape
     if rows == 0 or width == 0:

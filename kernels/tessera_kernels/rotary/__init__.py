@@ -1,9 +1,12 @@
 """Rotary position embedding (Su et al. 2021) of queries and keys, in place and in one launch on a GPU.
 
-Pair f of a head is turned by an angle: `position · inverse frequency`, or one whose cosine and sine a table has. In
-text a position is one number. In images and video it has two or three, and each frequency belongs to one of these axes
-(Wan and CogVideoX: a run of frequencies an axis; Qwen-VL too, or in turns). Does not know frequencies of models. T
-tokens, H query heads, G key heads, D head dim, F pairs (2F <= D are turned, the others stay), A axes, P table rows.
+Pair f of a head is rotated by an angle: `position · inverse frequency`, or an angle whose cosine and sine are in a
+table. A position has one coordinate in text, and two or three in images and video, where each frequency belongs to one
+of these axes (Wan and CogVideoX: a run of frequencies for each axis; Qwen-VL: a run, or axes in turns). Knows nothing
+of the frequencies of models.
+
+Shape letters: T tokens, H query heads, G key heads, D head dim, F pairs (the first 2F <= D elements are rotated, the
+others are not changed), A axes, P table rows.
 """
 
 from __future__ import annotations
@@ -29,16 +32,16 @@ def rotary(
     interleaved: bool = False,
     scaling: float = 1.0,
 ) -> None:
-    """Turn the first 2F numbers of every head by positions times inverse frequencies, in float32 inside.
+    """Rotate the first 2F elements of every head by positions times inverse frequencies, computed in float32, in place.
 
     Args:
-        query_THD: any float dtype, any strides but of the last axis, 1; in place. Slices of packed q/k/v will do.
-        key_TGD: likewise; None to turn queries alone.
+        query_THD: any float dtype and any strides, but stride 1 of the last dim; slices of packed q/k/v fit.
+        key_TGD: keys, as queries; None to rotate queries alone.
         positions_TA: [tokens] or [tokens, axes], int32, int64 or float32, contiguous.
-        inverse_F: float32, radians for each position.
-        axis_F: int32, which axis each frequency belongs to, in [0, axes) (see `axes_of`); None for axis 0.
-        interleaved: whether pairs are neighbours, (2f, 2f + 1), or halves of what is turned, (f, f + F).
-        scaling: of cosine and sine (YaRN's attention factor).
+        inverse_F: float32, inverse frequencies in radians for each step of a position.
+        axis_F: int32, the axis of each frequency in [0, axes), as from `axes_of`; None for axis 0.
+        interleaved: whether pair f is the elements (2f, 2f + 1), and not (f, f + F).
+        scaling: factor on cosine and sine (YaRN's attention factor).
 
     Raises:
         ValueError: shapes, strides or dtypes do not fit.
@@ -52,13 +55,13 @@ def rotary(
 def tables(
     positions_TA: torch.Tensor, inverse_F: torch.Tensor, axis_F: torch.Tensor | None = None, *, scaling: float = 1.0
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Cosines and sines of positions times inverse frequencies, for `rotary_by_table`: made once for all layers.
+    """Cosines and sines of positions times inverse frequencies, computed once for `rotary_by_table` in all layers.
 
     Args:
         positions_TA: as in `rotary`.
         inverse_F: as in `rotary`.
         axis_F: as in `rotary`.
-        scaling: of both.
+        scaling: factor on both.
 
     Returns:
         Cosines and sines, float32 [tokens, pairs].
@@ -82,16 +85,17 @@ def rotary_by_table(
     *,
     interleaved: bool = False,
 ) -> None:
-    """Turn the first 2F numbers of every head by angles whose cosines and sines are in tables.
+    """Rotate the first 2F elements of every head by angles whose cosines and sines are in tables, in place.
 
     Args:
-        query_THD: any float dtype, any strides but of the last axis, 1; in place.
-        key_TGD: likewise; None to turn queries alone.
-        cos_PF: any float dtype, a cosine for each *pair*: of tables that repeat them, a slice (`[:, :F]`, `[:, ::2]`).
-        sin_PF: likewise.
-        positions_T: which row is for which token, int32 or int64 in [0, rows), which is not checked on a GPU; None
-            for row t % P, as where samples of a video share one table.
-        interleaved: whether pairs are neighbours, (2f, 2f + 1), or halves of what is turned, (f, f + F).
+        query_THD: any float dtype and any strides, but stride 1 of the last dim.
+        key_TGD: keys, as queries; None to rotate queries alone.
+        cos_PF: any float dtype, one cosine for each *pair*; pass a slice of tables that repeat them (`[:, :F]`,
+            `[:, ::2]`).
+        sin_PF: sines, as cosines.
+        positions_T: int32 or int64, the table row of each token in [0, rows), which is not checked on a GPU; None for
+            row t % P, for example if the samples of a video share one table.
+        interleaved: whether pair f is the elements (2f, 2f + 1), and not (f, f + F).
 
     Raises:
         ValueError: shapes, strides or dtypes do not fit.
@@ -115,7 +119,7 @@ def rotary_by_table(
 
 
 def axes_of(sections: Sequence[int], device: torch.device | str = "cpu") -> torch.Tensor:
-    """The axis of each frequency, int32, where each axis has a run of them: (22, 21, 21) for Wan's heads of 128."""
+    """The axis of each frequency, int32, if each axis has a run of frequencies ((22, 21, 21) in Wan's heads)."""
     return torch.repeat_interleave(torch.arange(len(sections), dtype=torch.int32), torch.tensor(list(sections))).to(
         device
     )

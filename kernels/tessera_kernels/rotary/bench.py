@@ -1,4 +1,4 @@
-"""What is measured of `rotary`: text models by inverse frequencies, video in three dimensions by both ways."""
+"""Benchmark cases of `rotary`: text models by inverse frequencies, video with three axes and by table."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from tessera_kernels.rotary.cost import cost
 BOUNDS = {torch.float32: 1e-5, torch.bfloat16: 8e-3}
 BF16 = torch.bfloat16
 GOAL, MANY = 0.85, 8192
-"""Of bandwidth, from so many tokens on."""
+"""Fraction of the roofline to reach, and the number of tokens from which a case has this goal."""
 WAN_SECTIONS = (22, 21, 21)
 FURTHEST = 4096
-"""Positions are drawn below it: float32 angles of two devices agree to the bounds."""
+"""Upper bound of the random positions, below which float32 angles of two devices agree within `BOUNDS`."""
 
 
 def cases() -> Iterator[BenchCase]:
-    """Few tokens and many of text models; a video's."""
+    """Few tokens and many of text models, the tokens of a video, and tiny shapes of every kind."""
     for model in (LLAMA_3_8B, QWEN3_30B_A3B):
         for tokens in (64, 8192):
             yield _case(f"{model.name} {tokens} tokens bf16", model, tokens, BF16)
@@ -41,7 +41,7 @@ def cases() -> Iterator[BenchCase]:
 
 
 def choices() -> Iterator[TuningChoice]:
-    """Heads and warps of a program."""
+    """Heads and warps of a program, for text and video."""
     from tessera_kernels.rotary.triton import bucket, candidates  # noqa: PLC0415 - Triton is needed for tuning alone
 
     for model in (LLAMA_3_8B, WAN_14B):

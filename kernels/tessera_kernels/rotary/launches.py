@@ -1,4 +1,4 @@
-"""What `rotary` may launch."""
+"""All launches of `rotary`."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def launches() -> Iterator[Launch]:
         kernel=triton.tables_kernel,
         signature=pointers | {"count": "i32", "pairs": "i32", "axes": "i32", "scaling": "fp32"},
         constants={"BLOCK": triton.TABLE_BLOCK},
-        tuned=False,  # nothing is chosen, and what it keeps on its stack are the words of 2/pi for large angles
+        tuned=False,  # it has one configuration, and its stack holds the words of 2/pi for large angles
         aligned=frozenset(pointers) | {"count", "pairs"},
     )
 

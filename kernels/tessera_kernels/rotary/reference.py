@@ -1,4 +1,4 @@
-"""`rotary` in plain torch. T tokens, H heads, D head dim, F pairs, A axes, P table rows."""
+"""`rotary` in plain torch. Shape letters: T tokens, H heads, D head dim, F pairs, A axes, P table rows."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def rotary(
     cos_TF, sin_TF = tables(positions_TA, inverse_F, axis_F, scaling)
     for heads in (query_THD, key_TGD):
         if heads is not None:
-            _turn(heads, cos_TF, sin_TF, interleaved=interleaved)
+            _rotate(heads, cos_TF, sin_TF, interleaved=interleaved)
 
 
 def rotary_by_table(
@@ -49,14 +49,16 @@ def rotary_by_table(
         cos_TF, sin_TF = cos_PF[positions_T.long()], sin_PF[positions_T.long()]
     for heads in (query_THD, key_TGD):
         if heads is not None:
-            _turn(heads, cos_TF.float(), sin_TF.float(), interleaved=interleaved)
+            _rotate(heads, cos_TF.float(), sin_TF.float(), interleaved=interleaved)
 
 
-def _turn(heads_THD: torch.Tensor, cos_TF: torch.Tensor, sin_TF: torch.Tensor, *, interleaved: bool) -> None:
+def _rotate(heads_THD: torch.Tensor, cos_TF: torch.Tensor, sin_TF: torch.Tensor, *, interleaved: bool) -> None:
     pairs = cos_TF.shape[-1]
-    turned = heads_THD[..., : 2 * pairs]
-    first, second = (turned[..., ::2], turned[..., 1::2]) if interleaved else (turned[..., :pairs], turned[..., pairs:])
+    rotated = heads_THD[..., : 2 * pairs]
+    first, second = (
+        (rotated[..., ::2], rotated[..., 1::2]) if interleaved else (rotated[..., :pairs], rotated[..., pairs:])
+    )
     x, y, cos, sin = first.float(), second.float(), cos_TF[:, None], sin_TF[:, None]
-    turned_first, turned_second = x * cos - y * sin, x * sin + y * cos
-    first.copy_(turned_first)
-    second.copy_(turned_second)
+    rotated_first, rotated_second = x * cos - y * sin, x * sin + y * cos
+    first.copy_(rotated_first)
+    second.copy_(rotated_second)

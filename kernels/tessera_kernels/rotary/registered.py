@@ -1,7 +1,7 @@
-"""`rotary` as torch.compile and CUDA graphs see it, and which implementation it runs.
+"""Registers `rotary` for torch.compile and CUDA graphs, and chooses the implementation that runs.
 
-Does not check arguments: the public functions do. T tokens, H query heads, G key heads, D head dim, F pairs, A axes,
-P table rows.
+Checks no arguments: the public functions do. Shape letters: T tokens, H query heads, G key heads, D head dim,
+F pairs, A axes, P table rows.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def compute_by_table(
     positions_T: torch.Tensor | None,
     interleaved: bool,
 ) -> None:
-    """`rotary_by_table`, likewise."""
+    """`rotary_by_table` by the fastest implementation for these tensors."""
     if not triton_support(query_THD, key_TGD, cos_PF, sin_PF, positions_T).ok:
         reference.rotary_by_table(query_THD, key_TGD, cos_PF, sin_PF, positions_T, interleaved)
         return
@@ -65,7 +65,7 @@ def compute_by_table(
 def compute_tables(
     positions_TA: torch.Tensor, inverse_F: torch.Tensor, axis_F: torch.Tensor | None, scaling: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """`tables`, likewise."""
+    """`tables` by the fastest implementation for these tensors."""
     if not triton_support(positions_TA, inverse_F, axis_F).ok:
         return reference.tables(positions_TA, inverse_F, axis_F, scaling)
     from tessera_kernels.rotary import triton  # noqa: PLC0415 - only where there is a GPU

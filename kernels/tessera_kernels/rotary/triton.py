@@ -1,7 +1,8 @@
 # mypy: disable-error-code="no-untyped-def,untyped-decorator"
-"""`rotary` in Triton: a program turns some heads of one token, of its queries or its keys.
+"""`rotary` in Triton: a program rotates some query heads or some key heads of one token.
 
-Does not know axes' meaning or whose tokens they are. T tokens, H query heads, G key heads, D head dim, F pairs.
+Knows nothing of what axes mean or which requests tokens belong to. Shape letters: T tokens, H query heads, G key heads,
+D head dim, F pairs.
 """
 
 from __future__ import annotations
@@ -14,29 +15,29 @@ import triton.language as tl
 
 from tessera_kernels import tuning
 
-FEW = 128
-"""Tokens up to which programs of many heads do not fill a device, and angles are computed where they are used.
+FEW_TOKENS = 128
+"""Largest number of tokens for which programs have fewer heads, to fill a device, and compute angles themselves.
 
-Beyond it they are computed once, into tables: every thread that turns a head would compute the same again, which takes
-longer than moving the heads.
+For more tokens, angles are computed once, into tables: otherwise every program of a token would compute the same angles
+again, which takes longer than moving the heads.
 """
 TABLE_BLOCK = 256
-"""Angles of a program that fills tables."""
+"""Angles that one program of `tables_kernel` computes."""
 
 
 @triton.jit
-def _turn(p_token, heads, head_stride, i_block, pairs, b_cos, b_sin, INTERLEAVED, BLOCK_H, BLOCK_F):
-    """Turn a block of heads of the token that starts at `p_token`."""
+def _rotate(p_token, heads, head_stride, i_block, pairs, b_cos, b_sin, INTERLEAVED, BLOCK_H, BLOCK_F):
+    """Rotate a block of heads of the token that starts at `p_token`."""
     i_h = i_block * BLOCK_H + tl.arange(0, BLOCK_H)
     p_heads = p_token + i_h.to(tl.int64)[:, None] * head_stride
     if INTERLEAVED:
-        # Neighbours are loaded together and parted in registers: every load and store is of whole lines.
+        # Both elements of a pair are loaded together and split in registers, so loads and stores are coalesced.
         o_d = tl.arange(0, 2 * BLOCK_F)
         here = (i_h < heads)[:, None] & (o_d < 2 * pairs)[None, :]
         b_x = tl.load(p_heads + o_d[None, :], mask=here, other=0.0).to(tl.float32)
         b_first, b_second = tl.split(tl.reshape(b_x, (BLOCK_H, BLOCK_F, 2)))
-        b_turned = tl.join(b_first * b_cos - b_second * b_sin, b_first * b_sin + b_second * b_cos)
-        b_out = tl.reshape(b_turned, (BLOCK_H, 2 * BLOCK_F))
+        b_rotated = tl.join(b_first * b_cos - b_second * b_sin, b_first * b_sin + b_second * b_cos)
+        b_out = tl.reshape(b_rotated, (BLOCK_H, 2 * BLOCK_F))
         tl.store(p_heads + o_d[None, :], b_out.to(p_token.dtype.element_ty), mask=here)
     else:
         o_f = tl.arange(0, BLOCK_F)
@@ -50,7 +51,7 @@ def _turn(p_token, heads, head_stride, i_block, pairs, b_cos, b_sin, INTERLEAVED
 
 @triton.jit
 def _angles(p_positions, p_inverse, p_axis, token, axes, o_f, here):
-    """Angles of the frequencies `o_f` at a token, or at a block of tokens."""
+    """Angles of the frequencies `o_f` for a token, or for a block of tokens."""
     o_axis = tl.zeros_like(o_f)
     if p_axis is not None:
         o_axis = tl.load(p_axis + o_f, mask=here, other=0)
@@ -60,7 +61,7 @@ def _angles(p_positions, p_inverse, p_axis, token, axes, o_f, here):
 
 @triton.jit(do_not_specialize=["scaling"])
 def tables_kernel(p_positions, p_inverse, p_axis, p_cos, p_sin, count, pairs, axes, scaling, BLOCK: tl.constexpr):
-    """Cosines and sines of all tokens' angles, in the order of memory [T, F]."""
+    """Write cosines and sines of the angles of all tokens, [T, F]."""
     i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     here = i < count
     b_angle = _angles(p_positions, p_inverse, p_axis, i // pairs, axes, (i % pairs).to(tl.int32), here)
@@ -93,7 +94,7 @@ def rotary_kernel(
     BLOCK_H: tl.constexpr,
     BLOCK_F: tl.constexpr,
 ):
-    """Program (t, b) turns block b of token t: of its queries' blocks first, then of its keys'."""
+    """Program (t, b) rotates block b of the heads of token t; blocks of query heads come before blocks of key heads."""
     token = tl.program_id(0).to(tl.int64)
     i_block = tl.program_id(1)
     o_f = tl.arange(0, BLOCK_F)
@@ -110,37 +111,40 @@ def rotary_kernel(
     query_blocks = tl.cdiv(query_heads, BLOCK_H)
     if i_block < query_blocks:
         p_token = p_query + token * query_stride_t
-        _turn(p_token, query_heads, query_stride_h, i_block, pairs, b_cos, b_sin, INTERLEAVED, BLOCK_H, BLOCK_F)
+        _rotate(p_token, query_heads, query_stride_h, i_block, pairs, b_cos, b_sin, INTERLEAVED, BLOCK_H, BLOCK_F)
     else:
         p_token = p_key + token * key_stride_t
         i_block -= query_blocks
-        _turn(p_token, key_heads, key_stride_h, i_block, pairs, b_cos, b_sin, INTERLEAVED, BLOCK_H, BLOCK_F)
+        _rotate(p_token, key_heads, key_stride_h, i_block, pairs, b_cos, b_sin, INTERLEAVED, BLOCK_H, BLOCK_F)
 
 
 def bucket(tokens: int, heads: int, pairs: int) -> str:
-    """The name of a class of shapes, as tuned tables have it; `heads` are those of queries."""
-    return f"H{heads} F{pairs} {'few' if tokens <= FEW else 'many'}"
+    """Name of the bucket of shapes, as it appears in tuned files; `heads` counts query heads."""
+    return f"H{heads} F{pairs} {'few' if tokens <= FEW_TOKENS else 'many'}"
 
 
 def config(tokens: int, heads: int, pairs: int, dtype: torch.dtype) -> Mapping[str, int]:
-    """`BLOCK_H` and `num_warps` of a program."""
+    """The launch configuration: `BLOCK_H` and `num_warps`."""
     name = bucket(tokens, heads, pairs)
     tuned = tuning.lookup("rotary", tuning.device_here(), str(dtype).removeprefix("torch."), name)
     return tuned or heuristic(tokens, heads, pairs)
 
 
 def heuristic(tokens: int, heads: int, pairs: int) -> Mapping[str, int]:
-    """All heads of a token up to 4,096 numbers, 16 pairs a thread; few tokens are cut smaller."""
-    largest = (512 if tokens <= FEW else 2048) // triton.next_power_of_2(pairs)
+    """Configuration without a tuned entry: all heads of a token up to 4,096 elements, 16 pairs for each thread.
+
+    With few tokens, blocks have up to 1,024 elements.
+    """
+    largest = (512 if tokens <= FEW_TOKENS else 2048) // triton.next_power_of_2(pairs)
     together = max(1, min(triton.next_power_of_2(heads), largest))
     warps = together * triton.next_power_of_2(pairs) // 512
     return {"BLOCK_H": together, "num_warps": max(1, min(warps, 8))}
 
 
 def candidates(tokens: int, pairs: int) -> list[Mapping[str, int]]:
-    """What tuning chooses from: 4 to 16 pairs a thread; small programs where each computes its angles."""
+    """Configurations to tune: 4 to 16 pairs for each thread; small programs if each computes its angles."""
     block = triton.next_power_of_2(pairs)
-    few = tokens <= FEW
+    few = tokens <= FEW_TOKENS
     return [
         {"BLOCK_H": together, "num_warps": warps}
         for together in ((2, 4, 8) if few else (4, 8, 16, 32, 64))
@@ -152,7 +156,7 @@ def candidates(tokens: int, pairs: int) -> list[Mapping[str, int]]:
 def tables(
     positions_TA: torch.Tensor, inverse_F: torch.Tensor, axis_F: torch.Tensor | None, scaling: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Cosines and sines [tokens, pairs], float32; arguments are contiguous."""
+    """Cosines and sines, float32 [tokens, pairs], of contiguous arguments as in the public function."""
     tokens, pairs = positions_TA.shape[0], inverse_F.shape[0]
     cos_TF, sin_TF = inverse_F.new_empty(tokens, pairs), inverse_F.new_empty(tokens, pairs)
     if cos_TF.numel():
@@ -185,19 +189,19 @@ def rotary(
     scaling: float = 1.0,
     configuration: Mapping[str, int] | None = None,
 ) -> None:
-    """Turn queries and keys in place, by tables where there are some, else by inverse frequencies.
+    """Rotate queries and keys in place, by tables if they are given, else by inverse frequencies.
 
     Args:
-        query_THD: with contiguous heads.
-        key_TGD: likewise, or None.
-        positions: [tokens] or [tokens, axes], contiguous; None with tables for row t % P.
-        inverse_F: float32, contiguous, or None.
-        axis_F: int32, contiguous, or None for axis 0.
-        cos_PF: with contiguous pairs, or None.
-        sin_PF: likewise.
-        interleaved: whether pairs are neighbours.
-        scaling: of cosine and sine that are computed.
-        configuration: instead of what `config` decides.
+        query_THD: stride 1 of the last dim.
+        key_TGD: stride 1 of the last dim; None to rotate queries alone.
+        positions: [tokens] or [tokens, axes], contiguous; with tables, the row of each token, or None for row t % P.
+        inverse_F: float32, contiguous; None with tables.
+        axis_F: int32, contiguous; None for axis 0.
+        cos_PF: contiguous pairs; None to compute angles.
+        sin_PF: contiguous pairs; None to compute angles.
+        interleaved: whether pair f is the elements (2f, 2f + 1), and not (f, f + F).
+        scaling: factor on cosine and sine that are computed; tables are used as they are.
+        configuration: launch configuration; the result of `config` if not given.
     """
     tokens, heads, _ = query_THD.shape
     key = query_THD[:, :0] if key_TGD is None else key_TGD
@@ -206,7 +210,7 @@ def rotary(
     pairs = table.shape[-1]
     if tokens == 0 or pairs == 0 or heads + key.shape[1] == 0:
         return
-    if cos_PF is None and tokens > FEW:
+    if cos_PF is None and tokens > FEW_TOKENS:
         assert positions is not None
         cos_PF, sin_PF = tables(positions, table, axis_F, scaling)
         positions = inverse_F = axis_F = None
