@@ -9,7 +9,7 @@ from typing import Literal, cast
 from tessera.device.hardware import choose
 from tessera.hub.cards import read_card
 from tessera.sequence.engine import SequenceEngine
-from tessera.sequence.runner.sequence_runner import SequenceRunner
+from tessera.sequence.runner.build import build_runner
 from tessera.settings.sequence import SequenceEngineSettings
 from tessera.tokenizer.chat_template import ChatTemplate
 from tessera.tokenizer.tokenizer import Tokenizer
@@ -28,7 +28,7 @@ class InProcessModel:
         self._directory = directory
         self._settings = SequenceEngineSettings(max_running=128, max_batch_tokens=2048, kv_cache_bytes=64 << 20)
         self._place = choose(cast("Literal['auto', 'cpu', 'cuda']", device))
-        self.runner = SequenceRunner(
+        self.runner = build_runner(
             directory,
             self._place,
             page_size=self._settings.page_size,

@@ -14,6 +14,7 @@ from tessera.hub import store
 from tessera.sequence.engine import SequenceEngine
 from tessera.sequence.grammar.backends import check_backend, compiler_for
 from tessera.sequence.grammar.queue import GrammarQueue
+from tessera.sequence.runner.build import build_runner
 from tessera.sequence.runner.sequence_runner import SequenceRunner
 from tessera.sequence.speculation.draft_model import DraftModel
 from tessera.settings.sequence import SequenceEngineSettings
@@ -84,7 +85,7 @@ def _runner(
     dummy: bool = False,
 ) -> SequenceRunner:
     dispatch.disable_triton("the setting `kernels` is `reference`" if settings.kernels == "reference" else "")
-    return SequenceRunner(
+    return build_runner(
         directory,
         device,
         page_size=settings.page_size,

@@ -9,7 +9,7 @@ from tokenizers import Tokenizer
 
 from tessera.device.hardware import choose
 from tessera.sequence.engine import SequenceEngine
-from tessera.sequence.runner.sequence_runner import SequenceRunner
+from tessera.sequence.runner.build import build_runner
 from tessera.settings.sequence import SequenceEngineSettings
 from tessera.wire.engine import Generate, GeneratedTokens, Ready, Sampling
 
@@ -75,7 +75,7 @@ def test_prompt_logprobs_have_vllms_shape(client, reference):
 def test_pieces_of_a_prompt_and_preemption_change_no_score(tiny_text_model, reference, changes):
     ids, logprobs = reference
     settings = SequenceEngineSettings(**({"page_size": 4, "kv_cache_bytes": 1 << 20} | changes))
-    runner = SequenceRunner(
+    runner = build_runner(
         tiny_text_model, choose("cpu", threads=1), page_size=4, kv_cache_bytes=settings.kv_cache_bytes
     )
     engine = SequenceEngine(runner, settings, Ready(device="cpu", cards=[], directories=[], report={}))

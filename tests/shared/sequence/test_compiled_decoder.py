@@ -10,7 +10,8 @@ from tessera.device.hardware import choose
 from tessera.models.quantized import Int8Linear
 from tessera.sequence.batch import Batch, Chunk
 from tessera.sequence.request import SequenceRequest
-from tessera.sequence.runner import sequence_runner
+from tessera.sequence.runner import build
+from tessera.sequence.runner.build import build_runner
 from tessera.sequence.runner.compiled import decoder as compiled_decoder
 from tessera.sequence.runner.compiled.rotary_order import half_order
 from tessera.sequence.runner.sequence_runner import SequenceRunner
@@ -75,7 +76,7 @@ def directory(tmp_path_factory):
 
 def runner(directory, **changes) -> SequenceRunner:
     settings = {"page_size": PAGE, "kv_cache_bytes": 1 << 22, "weights": "int8"} | changes
-    return SequenceRunner(directory, choose("cpu", threads=1), **settings)
+    return build_runner(directory, choose("cpu", threads=1), **settings)
 
 
 def prompts() -> list[list[int]]:
@@ -176,13 +177,13 @@ def test_positions_are_rotated_as_transformers_does_it(scaling, directory, tmp_p
 def test_it_computes_what_the_models_own_layers_do(name, kv_cache_dtype, group, bound, directory, monkeypatch):
     monkeypatch.setattr(compiled_decoder, "DOWN_GROUP", group)
     compiled = runner(directory(name), kv_cache_dtype=kv_cache_dtype)
-    assert compiled._compiled is not None
+    assert compiled.forward.is_compiled
     stored = {"computed": torch.float32, "auto": torch.float16, "int8": torch.int8}
-    assert compiled.caches[0].key_PSHD.dtype == stored[kv_cache_dtype]
+    assert compiled.storage.caches[0].key_PSHD.dtype == stored[kv_cache_dtype]
     with monkeypatch.context() as patch:
-        patch.setattr(sequence_runner, "compile_decoder", lambda *_: (None, "off"))
+        patch.setattr(build, "compile_decoder", lambda *_: (None, "off"))
         own = runner(directory(name), kv_cache_dtype=kv_cache_dtype)
-    assert own.caches[0].key_PSHD.dtype == (torch.int8 if kv_cache_dtype == "int8" else torch.float32)
+    assert own.storage.caches[0].key_PSHD.dtype == (torch.int8 if kv_cache_dtype == "int8" else torch.float32)
     for chunks in (whole(requests()), [Chunk(request, len(request.token_ids) - 1, 1) for request in requests()]):
         (got, scored), (wanted, scores) = logits(compiled, chunks), logits(own, chunks)
         assert compiled_decoder._far(got, wanted) < bound
@@ -195,7 +196,7 @@ def test_it_computes_what_the_models_own_layers_do(name, kv_cache_dtype, group, 
 )
 def test_a_model_that_computes_in_bfloat16_loads_and_is_near(kv_cache_dtype, stored, directory):
     exact, made = (
-        SequenceRunner(
+        build_runner(
             directory("qwen3"),
             choose("cpu", threads=1, dtype=dtype),
             page_size=PAGE,
@@ -205,8 +206,8 @@ def test_a_model_that_computes_in_bfloat16_loads_and_is_near(kv_cache_dtype, sto
         )
         for dtype in ("float32", "bfloat16")
     )
-    assert made.caches[0].key_PSHD.dtype == stored
-    assert (made._compiled is not None) == (stored != torch.bfloat16)
+    assert made.storage.caches[0].key_PSHD.dtype == stored
+    assert made.forward.is_compiled == (stored != torch.bfloat16)
     got, wanted = (logits(one, whole(requests()))[0].float() for one in (made, exact))
     assert compiled_decoder._far(got, wanted) < 0.05
 
@@ -231,7 +232,7 @@ def test_a_row_is_the_same_bits_whatever_shares_its_step_and_however_many_thread
 def test_hidden_states_are_those_behind_the_last_norm(directory, monkeypatch):
     compiled = runner(directory("llama"))
     with monkeypatch.context() as patch:
-        patch.setattr(sequence_runner, "compile_decoder", lambda *_: (None, "off"))
+        patch.setattr(build, "compile_decoder", lambda *_: (None, "off"))
         own = runner(directory("llama"))
     request = SequenceRequest("embedded", prompts()[2], None, pages=list(range(10)))
     got, wanted = (made.run(Batch(whole([request]))).hidden_TD for made in (compiled, own))
@@ -242,7 +243,7 @@ def test_hidden_states_are_those_behind_the_last_norm(directory, monkeypatch):
 def test_a_model_that_does_not_fit_runs_as_before_and_says_why(name, words, directory, caplog):
     caplog.set_level("INFO")
     made = runner(directory(name))
-    assert made._compiled is None
+    assert not made.forward.is_compiled
     assert words in caplog.text
     assert torch.isfinite(logits(made, whole(requests()))[0]).all()
 
@@ -257,7 +258,7 @@ def test_layers_that_only_look_alike_are_found_out_by_trying(tried, words, direc
     if not tried:  # What is compiled is tried once more, all of it.
         monkeypatch.setattr(compiled_decoder, "try_layers", lambda *_: half_order(SMALL["head_dim"]))
     made = runner(directory("llama"))
-    assert made._compiled is None
+    assert not made.forward.is_compiled
     assert words in caplog.text
     assert torch.isfinite(logits(made, whole(requests()))[0]).all()
 
@@ -266,9 +267,9 @@ def test_layers_that_only_look_alike_are_found_out_by_trying(tried, words, direc
     ("changes", "compiled"), [({}, True), ({"kv_cache_dtype": "fp8"}, False), ({"page_size": 8}, False)]
 )
 def test_weights_are_rounded_unasked_only_where_steps_are_compiled(changes, compiled, directory, monkeypatch):
-    monkeypatch.setattr(sequence_runner, "LARGE", 0)
+    monkeypatch.setattr(build, "AUTO_INT8_MIN_WEIGHTS", 0)
     made = runner(directory("llama"), **({"weights": "auto"} | changes))
-    assert (made._compiled is not None) == compiled
+    assert made.forward.is_compiled == compiled
     assert any(isinstance(module, Int8Linear) for module in made.model.modules()) == compiled
 
 

@@ -27,7 +27,8 @@ from tessera.sequence import start as sequence_start
 from tessera.sequence.batch import Batch, Chunk
 from tessera.sequence.engine import SequenceEngine
 from tessera.sequence.request import SequenceRequest
-from tessera.sequence.runner import sequence_runner
+from tessera.sequence.runner import build
+from tessera.sequence.runner.build import build_runner
 from tessera.sequence.runner.sequence_runner import SequenceRunner
 from tessera.sequence.runner.step_inputs import StaticInputs, padded_sizes
 from tessera.settings.sequence import SequenceEngineSettings
@@ -130,7 +131,7 @@ def directory_of(tmp_path_factory):
 def runner_of(directory, capture=None, device=None, **changes) -> SequenceRunner:
     settings = {"page_size": PAGE, "kv_cache_bytes": 1 << 20, "weights": "stored"} | changes
     device = device or choose("cpu", threads=1)
-    return SequenceRunner(directory, device, graph_rows=ROWS if capture else 0, capture=capture, **settings)
+    return build_runner(directory, device, graph_rows=ROWS if capture else 0, capture=capture, **settings)
 
 
 def engine_of(runner: SequenceRunner, **changes) -> SequenceEngine:
@@ -176,7 +177,7 @@ def test_sizes_are_those_of_the_field_and_end_at_the_most_sequences():
 @pytest.mark.parametrize("name", CLASSES)
 def test_padding_changes_no_token_of_any_kind_of_attention(name, directory_of):
     plain, padded = runner_of(directory_of(name)), runner_of(directory_of(name), Again())
-    for cache in padded.caches:
+    for cache in padded.storage.caches:
         for tensor in cache.tensors:
             tensor[padded.pages :] = float("nan")  # what no request ever has
     assert texts(engine_of(padded), messages()) == texts(engine_of(plain), messages())
@@ -262,11 +263,11 @@ def test_a_padded_step_writes_its_own_slots_and_the_padding_pages_alone(director
         SequenceRequest(str(row), list(range(5, 5 + 3 * row + 1)), Sampling(max_tokens=3), pages=[9 - 3 * row, 40, 41])
         for row in range(3)
     ]
-    before = [[tensor.clone() for tensor in cache.tensors] for cache in runner.caches]
+    before = [[tensor.clone() for tensor in cache.tensors] for cache in runner.storage.caches]
     runner.run(Batch([Chunk(request, len(request.token_ids) - 1, 1) for request in requests], [Copy(1, 2)]))
     assert runner.graph_steps == 1
     written = {request.pages[3 * row // PAGE] * PAGE + 3 * row % PAGE for row, request in enumerate(requests)}
-    for cache, old in zip(runner.caches, before, strict=True):
+    for cache, old in zip(runner.storage.caches, before, strict=True):
         for tensor, was in zip(cache.tensors, old, strict=True):
             changed = (tensor != was).flatten(2).any(dim=-1).flatten().nonzero()[:, 0].tolist()
             assert {slot for slot in changed if slot < runner.pages * PAGE} == written
@@ -343,7 +344,7 @@ def test_memory_for_graphs_is_known_before_the_cache_is_made(directory_of, monke
     caplog.set_level(logging.INFO)
     whole = runner_of(directory_of("llama"), kv_cache_bytes=1 << 20)
     free = 34 << 20
-    monkeypatch.setattr(sequence_runner, "free_bytes", lambda _: free)
+    monkeypatch.setattr(build, "free_bytes", lambda _: free)
     made = runner_of(directory_of("llama"), Again(), kv_cache_bytes=1 << 20)
     # Four graphs of 8 MiB, one of memory to work in, logits and two pages of padding.
     assert 0.8 * whole.pages < made.pages < whole.pages
@@ -357,7 +358,7 @@ def test_memory_for_graphs_is_known_before_the_cache_is_made(directory_of, monke
 @pytest.mark.parametrize(("place", "graphs", "rows"), [("cuda", "auto", 5), ("cuda", "off", 0), ("cpu", "auto", 0)])
 def test_the_device_and_the_setting_say_whether_there_are_graphs(place, graphs, rows, tmp_path, monkeypatch):
     said = {}
-    monkeypatch.setattr(sequence_start, "SequenceRunner", lambda *_, **options: said.update(options))
+    monkeypatch.setattr(sequence_start, "build_runner", lambda *_, **options: said.update(options))
     settings = SequenceEngineSettings(graphs=graphs, max_running=5)
     device = Device(torch.device(place), torch.float32, place)
     sequence_start._runner(tmp_path, device, settings, kv_cache_bytes=1)
@@ -371,8 +372,8 @@ gpu = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason
 @pytest.mark.parametrize("graphed", [pytest.param(True, marks=gpu)])
 def test_on_a_gpu_graphs_say_what_single_launches_do(name, graphed, directory_of, caplog):
     device = choose("cuda", dtype="float32")
-    plain = SequenceRunner(directory_of(name), device, page_size=16, kv_cache_bytes=1 << 20)
-    made = SequenceRunner(directory_of(name), device, page_size=16, kv_cache_bytes=1 << 20, graph_rows=ROWS)
+    plain = build_runner(directory_of(name), device, page_size=16, kv_cache_bytes=1 << 20)
+    made = build_runner(directory_of(name), device, page_size=16, kv_cache_bytes=1 << 20, graph_rows=ROWS)
     captured = "not captured as CUDA graphs" not in caplog.text
     assert captured or name == "gpt_oss", (
         caplog.text

@@ -12,6 +12,7 @@ from tokenizers import Tokenizer, models
 from tessera.device.hardware import choose
 from tessera.errors import ModelLoadError
 from tessera.sequence.engine import SequenceEngine
+from tessera.sequence.runner.build import build_runner
 from tessera.sequence.runner.sequence_runner import SequenceRunner
 from tessera.sequence.speculation.draft_model import DraftModel
 from tessera.sequence.start import start_sequence_engine
@@ -51,7 +52,7 @@ def directory_of(tmp_path_factory):
 
 
 def runner_of(directory, pages_of_bytes: int = 1 << 20) -> SequenceRunner:
-    return SequenceRunner(directory, choose("cpu", threads=1), page_size=4, kv_cache_bytes=pages_of_bytes)
+    return build_runner(directory, choose("cpu", threads=1), page_size=4, kv_cache_bytes=pages_of_bytes)
 
 
 def engine_of(directory, draft: SequenceRunner | None, **changes) -> SequenceEngine:

@@ -11,8 +11,8 @@ from tessera.errors import ContextLengthError, InvalidRequestError, ModelLoadErr
 from tessera.sequence.batch import StepOutput
 from tessera.sequence.engine import SequenceEngine
 from tessera.sequence.intake import media_cache_ids
+from tessera.sequence.runner.build import build_runner
 from tessera.sequence.runner.image_encoder import ImageFeatures
-from tessera.sequence.runner.sequence_runner import SequenceRunner
 from tessera.sequence.speculation.policy import Speculation
 from tessera.settings.sequence import SequenceEngineSettings
 from tessera.wire.engine import Array, Embed, Embedded, Failed, Generate, GeneratedTokens, Ready, Sampling
@@ -105,7 +105,7 @@ def tiny_models(tmp_path_factory):
 def engine_for(directory, **changes) -> SequenceEngine:
     settings = SequenceEngineSettings(**({"max_batch_tokens": 64, "page_size": 4} | changes))
     pages = settings.kv_cache_bytes
-    runner = SequenceRunner(
+    runner = build_runner(
         directory,
         choose("cpu", threads=1),
         page_size=settings.page_size,

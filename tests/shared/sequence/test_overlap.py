@@ -12,7 +12,7 @@ import transformers
 from tessera.device.hardware import choose
 from tessera.sequence.engine import SequenceEngine
 from tessera.sequence.request import PENDING, SequenceRequest
-from tessera.sequence.runner.sequence_runner import SequenceRunner
+from tessera.sequence.runner.build import build_runner
 from tessera.sequence.sampling import sampler
 from tessera.settings.sequence import SequenceEngineSettings
 from tessera.wire.engine import Embed, Embedded, Failed, Generate, GeneratedTokens, Ready, Sampling
@@ -55,7 +55,7 @@ def directory(tmp_path_factory):
 
 def engine_of(directory, overlap: str, *, pages: int = 200, host: int = 0, graphs: bool = False, **changes):
     settings = SequenceEngineSettings(**({"max_batch_tokens": 24, "page_size": PAGE, "overlap": overlap} | changes))
-    runner = SequenceRunner(
+    runner = build_runner(
         directory,
         choose("cpu", threads=1),
         page_size=PAGE,
@@ -306,7 +306,7 @@ def test_guesses_need_the_tokens_at_once_so_steps_do_not_overlap(directory, capl
 def test_on_a_gpu_overlapped_steps_of_graphs_say_what_single_ones_do(directory, option):
     found = []
     for overlap, rows in (("off", 0), ("on", 0), ("on", ROWS)):
-        runner = SequenceRunner(
+        runner = build_runner(
             directory, choose("cuda", dtype="float32"), page_size=16, kv_cache_bytes=1 << 22, graph_rows=rows
         )
         engine = SequenceEngine(

@@ -11,7 +11,7 @@ import transformers
 from tessera.device.hardware import choose
 from tessera.errors import TesseraError
 from tessera.sequence.engine import SequenceEngine
-from tessera.sequence.runner.sequence_runner import SequenceRunner
+from tessera.sequence.runner.build import build_runner
 from tessera.settings.sequence import SequenceEngineSettings
 from tessera.wire.engine import Embed, Embedded, Failed, Generate, GeneratedTokens, Ready, Sampling
 
@@ -71,7 +71,7 @@ def test_thousands_of_requests_leak_no_page_and_each_is_answered_to_its_end(dire
         page_size=4, max_batch_tokens=24, max_running=8, max_waiting=40, speculation=speculation
     )
     page = 4 * 2 * 8 * 4  # slots, keys and values, head dimension, bytes
-    runner = SequenceRunner(
+    runner = build_runner(
         directory, choose("cpu", threads=1), page_size=4, kv_cache_bytes=60 * page, host_cache_bytes=30 * page
     )
     assert (runner.pages, runner.host_pages) == (60, 30)

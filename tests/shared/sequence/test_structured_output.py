@@ -17,7 +17,7 @@ from tessera.sequence.engine import SequenceEngine
 from tessera.sequence.grammar.backends import compiler_for
 from tessera.sequence.grammar.queue import GrammarQueue
 from tessera.sequence.request import SequenceRequest
-from tessera.sequence.runner.sequence_runner import SequenceRunner
+from tessera.sequence.runner.build import build_runner
 from tessera.sequence.sampling.sampler import sample
 from tessera.settings.sequence import SequenceEngineSettings
 from tessera.wire.engine import Failed, Generate, GeneratedTokens, Grammar, Ready, Sampling
@@ -70,7 +70,7 @@ def gated(directory):
 @pytest.fixture(params=["off", "on"])
 def engine(directory, gated, request):
     settings = SequenceEngineSettings(max_waiting=3, kv_cache_bytes=1 << 20, overlap=request.param)
-    runner = SequenceRunner(directory, choose("cpu", threads=1), page_size=4, kv_cache_bytes=1 << 20)
+    runner = build_runner(directory, choose("cpu", threads=1), page_size=4, kv_cache_bytes=1 << 20)
     grammars = GrammarQueue(lambda: gated, vocabulary=SIZE, stop_ids=[STOP], timeout_s=5)
     return SequenceEngine(runner, settings, Ready(device="cpu", cards=[], directories=[], report={}), grammars)
 
@@ -278,7 +278,7 @@ def test_forced_tokens_change_no_text_whatever_else_the_engine_does(directory, g
 
     def answers(settings: dict[str, object], pages: int) -> dict[str, list[int]]:
         room = pages * 4 * 256  # a page of four positions
-        runner = SequenceRunner(directory, choose("cpu", threads=1), page_size=4, kv_cache_bytes=room)
+        runner = build_runner(directory, choose("cpu", threads=1), page_size=4, kv_cache_bytes=room)
         assert runner.pages == pages
         grammars = GrammarQueue(lambda: gated, vocabulary=SIZE, stop_ids=[STOP], timeout_s=5)
         ready = Ready(device="cpu", cards=[], directories=[], report={})

@@ -1,7 +1,7 @@
-"""What a model's numbers are like where they are to be rounded: found by running some tokens, kept beside the model.
+"""Calibration: the largest magnitudes of a model's inputs and keys, found by running some tokens.
 
-Running them in float32 is most of a model's start on a CPU, so what is found is written to a file in its directory and
-read again while the weights are the same. Does not know schemes.
+Running the tokens in float32 is most of a model's start on a CPU, so the result is written to a file in the model's
+directory and read again as long as the weights are the same. Knows nothing about quantization schemes.
 """
 
 from __future__ import annotations
@@ -24,17 +24,19 @@ from tessera_kernels.storage.paged_kv import PagedKV
 logger = logging.getLogger(__name__)
 
 CALIBRATION_FILE = ".calibration"
-"""Safetensors, but without their suffix: it is no weight of the model, and no checksum of its card."""
-_INPUT, _KEY, _OF = "input/", "key/", "of"
+"""Name of the calibration file in a model directory. It holds safetensors, but lacks their suffix: it is no weight of
+the model, and the card has no checksum of it."""
+_INPUT, _KEY, _SOURCE = "input/", "key/", "of"
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """Largest magnitudes.
+    """Largest magnitudes that were seen.
 
     Attributes:
-        inputs: of each input of linear layers, [inputs], by the layers' names; without layers that were not reached.
-        keys: of each number of keys, [heads, dim], by layer.
+        inputs: largest magnitude of each input of a linear layer, [inputs], by the layer's name. Layers that were not
+            reached are missing.
+        keys: largest magnitude of each element of the keys, [heads, dim], one tensor per layer.
     """
 
     inputs: dict[str, torch.Tensor]
@@ -42,15 +44,21 @@ class Calibration:
 
 
 def calibrate(model: nn.Module, caches: Sequence[PagedKV], run: Callable[[], object]) -> Calibration:
-    """Look on while `run` runs the model on some tokens, whose keys are in `caches` afterwards."""
+    """Observe the model while `run` runs it on some tokens, whose keys are in `caches` afterwards.
+
+    Args:
+        model: its linear layers are observed.
+        caches: storage of keys and values, one per layer.
+        run: runs the model.
+    """
     inputs: dict[str, torch.Tensor] = {}
 
-    def look(name: str, given: torch.Tensor) -> None:
+    def observe(name: str, given: torch.Tensor) -> None:
         largest_K = given.reshape(-1, given.shape[-1]).float().abs().amax(dim=0)
         inputs[name] = torch.maximum(inputs[name], largest_K) if name in inputs else largest_K
 
     hooks = [
-        module.register_forward_pre_hook(lambda _, given, name=name: look(name, given[0]))
+        module.register_forward_pre_hook(lambda _, given, name=name: observe(name, given[0]))
         for name, module in model.named_modules()
         if type(module) is nn.Linear
     ]
@@ -63,32 +71,38 @@ def calibrate(model: nn.Module, caches: Sequence[PagedKV], run: Callable[[], obj
 
 
 def load_or_calibrate(directory: Path, settings: str, find: Callable[[], Calibration]) -> Calibration:
-    """What was found before with the same weights and the same settings, or what `find` does, which is written down."""
-    path, of = directory / CALIBRATION_FILE, json.dumps([settings, *_files(directory)])
+    """The calibration stored in a model directory, or a new one, which is then stored there.
+
+    Args:
+        directory: the model directory. A file there is used as long as weights and configuration are unchanged.
+        settings: describes how the calibration is made; a file made with other settings is not used.
+        find: makes a new calibration.
+    """
+    path, source = directory / CALIBRATION_FILE, json.dumps([settings, *_files(directory)])
     try:
         with safe_open(path, framework="pt") as file:
-            if (file.metadata() or {}).get(_OF) == of:
+            if (file.metadata() or {}).get(_SOURCE) == source:
                 return _unpacked({name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118 (no mapping)
     except FileNotFoundError:
         pass
     except (SafetensorError, OSError) as error:
         logger.warning("%s cannot be read (%s) and is made anew", path, error)
-    found = find()
-    new = path.with_name(f"{CALIBRATION_FILE}.{os.getpid()}")  # others may start with the same model
+    calibration = find()
+    new = path.with_name(f"{CALIBRATION_FILE}.{os.getpid()}")  # other processes may start with the same model
     try:
-        save_file(dict(_packed(found)), new, metadata={_OF: of})
+        save_file(dict(_packed(calibration)), new, metadata={_SOURCE: source})
         new.replace(path)
     except (SafetensorError, OSError) as error:
         with contextlib.suppress(OSError):
             new.unlink()
         logger.info("the next start finds out again what inputs are like: %s cannot be written (%s)", path, error)
-    return found
+    return calibration
 
 
 def _files(directory: Path) -> list[tuple[str, int, int]]:
-    """That a model is: its weights and its configuration, by size and time."""
-    found = [(path.name, path.stat()) for path in sorted([*directory.glob("*.safetensors"), directory / "config.json"])]
-    return [(name, stat.st_size, stat.st_mtime_ns) for name, stat in found]
+    """Name, size and modification time of the files that make a model: its weights and its configuration."""
+    stats = [(path.name, path.stat()) for path in sorted([*directory.glob("*.safetensors"), directory / "config.json"])]
+    return [(name, stat.st_size, stat.st_mtime_ns) for name, stat in stats]
 
 
 def _packed(calibration: Calibration) -> Iterator[tuple[str, torch.Tensor]]:
@@ -106,7 +120,7 @@ def _unpacked(tensors: dict[str, torch.Tensor]) -> Calibration:
 
 
 def _largest_keys(cache: PagedKV) -> torch.Tensor:
-    """[H, D], of all keys that are there."""
+    """Largest magnitude of each element over all keys in the cache, [H, D]."""
     if cache.key_scale_PSH is None:
         return cache.key_PSHD.float().abs().amax(dim=(0, 1))
     written_P = cache.key_scale_PSH.amax(dim=(1, 2)).nonzero()[:, 0]

@@ -1,10 +1,10 @@
-"""How many CPU threads a step uses: all that were given, fewer while other processes want the cores.
+"""Chooses how many CPU threads a step uses: all of them, or fewer while other processes need the cores.
 
-A parallel loop waits at its end for the slowest thread. When another busy process holds one of the cores, that thread
-waits for its turn at every one of some hundred loops of a step, and two threads become ten times slower than one. A
-step whose threads got far less CPU time than wall time × threads was such a step. After some in a row the next ones run
-on fewer threads for a while, then all are tried again; a single one is a machine that did something else for a moment.
-Torch-free; does not know what a step computes.
+A parallel loop ends when its slowest thread does. When another busy process holds one of the cores, the thread on that
+core waits for its time slice in every one of a step's hundred or so loops, and two threads become ten times slower than
+one. Such a step is called stalled: its threads got far less CPU time than wall time × threads. After several stalled
+steps in a row the next steps run on fewer threads for a while, then all threads are tried again. A single stalled step
+changes nothing: the machine was busy for a moment. Torch-free; does not know what a step computes.
 """
 
 from __future__ import annotations
@@ -14,23 +14,30 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 STALLED_CPU_SHARE = 0.6
-"""Share of its threads' time that a step must have spent on a CPU. Measured alone on two cores: 0.9 to 1.0; beside
-one busy process: 0.3 to 0.5."""
+"""A step is stalled when its threads spent a smaller share of their wall time than this on a CPU. Measured on two
+cores: 0.9 to 1.0 for a step alone, 0.3 to 0.5 beside one busy process."""
 MIN_STEP_S = 0.005
-"""Shorter steps say nothing: the clock of CPU time is coarse."""
+"""Shortest step, in seconds, that is judged: the clock of CPU time is too coarse for shorter ones."""
 STALLS_BEFORE_FEWER = 3
-"""Stalled steps in a row after which fewer threads are used."""
+"""Number of stalled steps in a row after which fewer threads are used."""
 FIRST_PAUSE_S = 1.0
+"""Seconds with fewer threads before all are tried again, the first time. Each further time takes twice as long."""
 MAX_PAUSE_S = 30.0
+"""Most seconds with fewer threads before all are tried again."""
 
 
 class ThreadShare:
     """Chooses the number of threads step by step.
 
     Args:
-        max_threads: threads when nobody else wants the cores.
-        set_threads: makes it so for what comes.
-        wall, cpu: clocks in seconds; the process's own when not given.
+        max_threads: number of threads while no other process needs the cores.
+        set_threads: sets the number of threads of the steps that follow.
+        wall: clock of wall time in seconds.
+        cpu: clock of the process's CPU time in seconds, summed over its threads.
+
+    Attributes:
+        threads: number of threads that steps use now.
+        stalls: number of stalled steps since the start.
     """
 
     def __init__(
@@ -53,7 +60,7 @@ class ThreadShare:
 
     @contextmanager
     def step(self, spared: int = 0) -> Iterator[None]:
-        """Around one step, which leaves `spared` of its threads without work."""
+        """Context around one step. `spared` of its threads have no work in this step."""
         if self.threads < self.max_threads and self._wall() >= self._again_at:
             self._use(self.max_threads)
         wall, cpu = self._wall(), self._cpu()

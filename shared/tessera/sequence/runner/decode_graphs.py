@@ -1,11 +1,11 @@
-"""Decode steps as CUDA graphs: captured once for each padded size, replayed on whatever stands in the static inputs.
+"""Decode steps as CUDA graphs: captured once for each padded size, replayed on the contents of the static inputs.
 
 A decode step of a small model is hundreds of kernels of a few microseconds, and launching them from Python takes longer
-than they do; a graph is one launch. What is captured reads static inputs, weights and the cache, and writes the cache
-and one tensor of logits, nothing else; so graphs share one pool of memory, which is as large as the largest needs.
+than running them; a graph is one launch. A captured step reads static inputs, weights and the cache, and writes the
+cache and one tensor of logits, nothing else. So all graphs share one memory pool, as large as the largest graph needs.
 
-What cannot be captured (prompts, guesses, images, a model that asks the device something while it runs) runs as before.
-Does not know what a model computes.
+Steps that cannot be captured (prompts, draft tokens, images, a model that synchronizes with the device while it runs)
+run as separate launches. Does not know what a model computes.
 """
 
 from __future__ import annotations
@@ -23,34 +23,34 @@ from tessera.sequence.runner.step_inputs import StaticInputs, StepInputs, is_dec
 logger = logging.getLogger(__name__)
 
 GRAPH_BYTES = 8 << 20
-"""What the driver keeps of one graph beside its memory for tensors: a guess on the safe side. The log of the start says
-what it was."""
+"""Bytes that the driver is assumed to need for one graph, beside its memory for tensors; an estimate on the safe side.
+The log of the start shows what all graphs took."""
 
 Compute = Callable[[StepInputs], torch.Tensor]
-"""Logits [R, V] of a step, from its inputs."""
+"""Computes the logits [R, V] of a step from its inputs."""
 
 
 class Capture(Protocol):
-    """Makes graphs. `CudaCapture` is one; tests have others, which show what a graph would read and write."""
+    """Makes graphs. `CudaCapture` makes real ones; those of tests show what a graph would read and write."""
 
     def graph(self, run: Callable[[], None]) -> Callable[[], None]:
-        """What repeats the device's work of `run`, on the same memory, without its Python.
+        """Capture `run`; the returned function repeats its device work on the same memory, without its Python.
 
         Raises:
-            RuntimeError: `run` does what a graph cannot.
+            RuntimeError: `run` does something that cannot be captured.
         """
         ...
 
     def working_bytes(self, run: Callable[[], object]) -> int:
-        """The most memory that `run` takes beside what there is before, found by running it."""
+        """Peak bytes of device memory that `run` allocates, measured by running it."""
         ...
 
 
 class CudaCapture:
-    """Graphs of one CUDA device, in one pool of memory.
+    """Captures graphs on one CUDA device, in one memory pool.
 
     Args:
-        device: where all of them run.
+        device: where all graphs run.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -59,12 +59,12 @@ class CudaCapture:
         self._pool = torch.cuda.graph_pool_handle()
 
     def graph(self, run: Callable[[], None]) -> Callable[[], None]:
-        """As `Capture.graph`."""
+        """Capture `run`, after a run that compiles kernels and one that finds what would synchronize."""
         self._stream.wait_stream(torch.cuda.current_stream(self._device))
         before = torch.cuda.get_sync_debug_mode()
         with torch.cuda.stream(self._stream):
             run()
-            # What waits for the device would break a capture, and the allocator with it: it is found before.
+            # A synchronization would break the capture, and the allocator with it, so it is found before.
             torch.cuda.set_sync_debug_mode("error")
             try:
                 run()
@@ -78,8 +78,8 @@ class CudaCapture:
         return replay
 
     def working_bytes(self, run: Callable[[], object]) -> int:
-        """As `Capture.working_bytes`."""
-        run()  # compiles kernels and makes workspaces, which stay
+        """Peak bytes that the second run allocates."""
+        run()  # compiles kernels and allocates workspaces, which stay
         torch.cuda.synchronize(self._device)
         before = torch.cuda.memory_allocated(self._device)
         torch.cuda.reset_peak_memory_stats(self._device)
@@ -89,26 +89,29 @@ class CudaCapture:
 
 
 class DecodeGraphs:
-    """Decode steps of one model, each padded to the next size of which there is a graph.
+    """Decode steps of one model, each padded to the next size that has a graph.
 
     Args:
-        inputs: that graphs read.
-        compute: the model's forward, for decode steps.
-        capture: makes the graphs. All of them are made at once, the largest first, so that smaller ones find their
-            memory in the pool.
+        inputs: static inputs that the graphs read.
+        compute: the model's forward pass for decode steps.
+        capture: makes the graphs, all of them at once and the largest first, so that smaller ones find their memory in
+            the pool.
+
+    Attributes:
+        sizes: padded sizes, ascending.
+        replayed: number of steps that ran as a graph.
+        logits_NV: logits of the last step.
 
     Raises:
-        RuntimeError: the model does what a graph cannot.
+        RuntimeError: the model does something that cannot be captured.
     """
 
     def __init__(self, inputs: StaticInputs, compute: Compute, capture: Capture) -> None:
         self.sizes = padded_sizes(inputs.max_rows)
         self.replayed = 0
-        """Steps that ran as a graph."""
         self._inputs = inputs
         largest = compute(inputs.view(inputs.max_rows))
         self.logits_NV = torch.empty_like(largest)
-        """Of the last step."""
         del largest
         self._graphs: dict[int, Callable[[], None]] = {}
         for size in reversed(self.sizes):
@@ -123,11 +126,11 @@ class DecodeGraphs:
         return run
 
     def can_run(self, batch: Batch) -> bool:
-        """Whether `run` can compute a batch: its transfers are the caller's."""
+        """Whether `run` can compute a batch. The caller makes the batch's transfers."""
         return len(batch.chunks) <= self._inputs.max_rows and is_decode(batch)
 
     def run(self, batch: Batch) -> torch.Tensor:
-        """Logits of each chunk of a batch that `can_run`, [chunks, V]; valid until the next step."""
+        """Logits [chunks, V] of a batch for which `can_run` is true; valid until the next step."""
         rows = len(batch.chunks)
         size = self.sizes[bisect.bisect_left(self.sizes, rows)]
         self._inputs.write(batch, size)
@@ -137,31 +140,32 @@ class DecodeGraphs:
 
 
 def graph_bytes(inputs: StaticInputs, compute: Compute, capture: Capture) -> int:
-    """Device memory that `DecodeGraphs` of the same arguments will take, found by running the largest step.
+    """Bytes of device memory that `DecodeGraphs` of the same arguments will take, measured by running the largest step.
 
-    Its logits are there twice: once where they are computed and once where they stay.
+    Logits count twice: the tensor that the model computes, and the one that keeps them until the next step.
     """
     given = inputs.view(inputs.max_rows)
     logits_NV = compute(given)
-    kept = logits_NV.nbytes
+    logits_bytes = logits_NV.nbytes
     del logits_NV
-    return capture.working_bytes(lambda: compute(given)) + kept + GRAPH_BYTES * len(padded_sizes(inputs.max_rows))
+    overhead = GRAPH_BYTES * len(padded_sizes(inputs.max_rows))
+    return capture.working_bytes(lambda: compute(given)) + logits_bytes + overhead
 
 
 def capture_graphs(inputs: StaticInputs, compute: Compute, capture: Capture) -> DecodeGraphs | None:
-    """`DecodeGraphs`, or None where they cannot be made: the log says why, and steps run one launch after another."""
+    """Capture decode steps; None where that is impossible. The log gives the reason, and steps run kernel by kernel."""
     try:
-        made = DecodeGraphs(inputs, compute, capture)
+        graphs = DecodeGraphs(inputs, compute, capture)
     except RuntimeError as error:
         reason = str(_first(error)).strip().split("\n", maxsplit=1)[0]
         logger.warning("decode steps are not captured as CUDA graphs: %s", reason)
         return None
-    logger.info("decode steps of %s sequences are CUDA graphs", ", ".join(map(str, made.sizes)))
-    return made
+    logger.info("decode steps of %s sequences are CUDA graphs", ", ".join(map(str, graphs.sizes)))
+    return graphs
 
 
 def _first(error: BaseException) -> BaseException:
-    """What went wrong first: a capture that is broken off raises once more at its end."""
+    """The first error of a chain: a capture that fails raises once more when it ends."""
     while isinstance(error.__context__, RuntimeError):
         error = error.__context__
     return error

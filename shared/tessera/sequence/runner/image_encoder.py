@@ -1,7 +1,8 @@
-"""Images in a decoder: encoded once when a request arrives, spliced in place of its image tokens chunk by chunk.
+"""Encodes a request's images once, when it arrives, and puts their features in place of its image tokens.
 
-Works with every Transformers class that has `get_image_features` and one token per feature, in a decoder for which an
-image token is a token like others. Does not know how an image became pixel tensors: the service's preprocessing does.
+Works with every Transformers class that has `get_image_features` and one token per feature, as long as its decoder
+treats an image token like any other token. Does not know how an image became pixel tensors: the service's preprocessing
+does.
 """
 
 from __future__ import annotations
@@ -26,18 +27,22 @@ _DTYPES = frozenset({"float32", "float16", "int64", "int32", "bool", "uint8"})
 
 @dataclass(frozen=True)
 class ImageFeatures:
-    """Image features of one request, in the order of its image tokens: [image tokens, hidden]."""
+    """Image features of one request.
+
+    Attributes:
+        rows_ND: [image tokens, hidden], in the order of the request's image tokens.
+        positions: row of `rows_ND` by position in the request.
+    """
 
     rows_ND: torch.Tensor
     positions: dict[int, int]
-    """Position in the request → row of `rows_ND`."""
 
 
 def to_tensor(array: Array) -> torch.Tensor:
-    """An array from the wire as a tensor of its own memory.
+    """Copy an array from the wire into a tensor.
 
     Raises:
-        InvalidRequestError: a dtype that is not allowed, or a size that does not fit the shape.
+        InvalidRequestError: the dtype is not allowed, or the size does not fit the shape.
     """
     if array.dtype not in _DTYPES:
         raise InvalidRequestError(f"arrays of dtype {array.dtype!r} are not accepted")
@@ -48,7 +53,8 @@ def to_tensor(array: Array) -> torch.Tensor:
 
 
 def why_unsupported(model: PreTrainedModel) -> str | None:
-    """Why spliced features and one position per token would give wrong answers silently; None when they do not."""
+    """The reason why this model's answers would be silently wrong with one position per token and features in place of
+    image tokens; None when they are right."""
     needed = inspect.signature(model.forward).parameters.keys() & {"token_type_ids", "mm_token_type_ids"}
     if needed or hasattr(model.base_model, "get_rope_index"):
         return "its decoder gives image tokens positions or attention of their own"
@@ -58,7 +64,12 @@ def why_unsupported(model: PreTrainedModel) -> str | None:
 
 
 class ImageEncoder:
-    """The vision part of a loaded vision-language model."""
+    """The vision part of a loaded vision-language model.
+
+    Args:
+        model: the whole model.
+        image_token: id of the token that stands for one image feature.
+    """
 
     def __init__(self, model: PreTrainedModel, image_token: int) -> None:
         self.model = model
@@ -66,7 +77,7 @@ class ImageEncoder:
 
     @classmethod
     def of(cls, model: PreTrainedModel) -> ImageEncoder | None:
-        """The encoder of `model`, or None when it has none, or one whose features are not all its decoder needs."""
+        """The encoder of `model`; None when it has none, or when its decoder needs more than the features."""
         token = getattr(model.config, "image_token_id", None)
         if token is None or not hasattr(model, "get_image_features"):
             return None
@@ -77,7 +88,7 @@ class ImageEncoder:
 
     @torch.inference_mode()
     def encode(self, token_ids: list[int], media: dict[str, Array]) -> ImageFeatures:
-        """Run the vision tower over a request's images.
+        """Compute the features of a request's images.
 
         Args:
             token_ids: the prompt, with one image token per feature.
@@ -101,7 +112,7 @@ class ImageEncoder:
         return ImageFeatures(rows_ND, {position: row for row, position in enumerate(positions)})
 
     def embed(self, ids_1T: torch.Tensor, chunks: list[Chunk]) -> torch.Tensor:
-        """Input embeddings [1, tokens, hidden] of a ragged batch, image features in place."""
+        """Input embeddings [1, tokens, hidden] of a ragged batch, with image features in place of image tokens."""
         embeds_1TD: torch.Tensor = self.model.get_input_embeddings()(ids_1T).clone()
         offset = 0
         for chunk in chunks:

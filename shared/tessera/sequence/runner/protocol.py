@@ -1,4 +1,4 @@
-"""What the sequence engine needs of a loaded model."""
+"""The interface between the sequence engine and a loaded model."""
 
 from __future__ import annotations
 
@@ -9,30 +9,34 @@ from tessera.sequence.runner.image_encoder import ImageEncoder
 
 
 class BatchRunner(Protocol):
-    """What the engine needs of a model; `tessera.sequence.runner.sequence_runner.SequenceRunner` is one."""
+    """A model that computes batches; `tessera.sequence.runner.sequence_runner.SequenceRunner` is the real one."""
 
     pages: int
+    """Number of KV pages on the device."""
     page_size: int
+    """Token slots of a page."""
     host_pages: int
+    """Number of KV pages on the host."""
     encoder: ImageEncoder | None
+    """The vision part; None when the model takes no images."""
     asynchronous: bool
-    """Whether `run` comes back before its batch is computed."""
+    """Whether `run` returns before its batch is computed."""
 
     @property
     def context_length(self) -> int:
-        """Positions the model was made for."""
+        """Positions that the model was trained for."""
         ...
 
     @property
     def vocabulary(self) -> int:
-        """Number of token ids the model knows."""
+        """Number of token ids that the model knows."""
         ...
 
     @property
     def graph_steps(self) -> int:
-        """Steps that were computed as a graph."""
+        """Number of steps since the start that were computed as a graph."""
         ...
 
     def run(self, batch: Batch) -> StepOutput:
-        """Compute a batch."""
+        """Compute a batch; the returned tensors are valid until the next run."""
         ...

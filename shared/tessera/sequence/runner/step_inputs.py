@@ -1,8 +1,8 @@
-"""What a step's forward reads, made from its chunks: as fresh tensors of any length, or in tensors that stay.
+"""The tensors that a step's forward pass reads, made from its chunks: fresh ones of any length, or static ones.
 
-Those that stay are for decode steps, one token of each sequence. They are as long as one of a few sizes; rows behind
-the last sequence are padding, which writes its keys and values to pages of its own that no request ever has. So what a
-CUDA graph has been captured with is where the next step's inputs stand, too. Does not know models, nor graphs.
+Static inputs are for decode steps, which compute one token of each sequence. Their length is one of a few padded sizes.
+Rows behind the last sequence are padding, which writes its keys and values to pages that no request ever has. So a CUDA
+graph that was captured with static inputs can be replayed for every later step. Knows neither models nor graphs.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from tessera_kernels.paged_attention import Ragged
 _IDS, _POSITIONS, _SLOTS, _CONTEXTS, _SOURCES = range(5)
 _LINES = 5
 SIZE_STEP, FINE_MAX_ROWS = 8, 256
-"""Padded sizes are multiples of `SIZE_STEP` up to `FINE_MAX_ROWS` rows, and of twice as many beyond."""
+"""Padded sizes are multiples of `SIZE_STEP` rows up to `FINE_MAX_ROWS`, and of twice as many rows beyond."""
 STAGING_BUFFERS = 2
-"""Steps whose inputs may be on their way to a GPU at once."""
+"""Number of steps whose inputs may be copied to a GPU at the same time."""
 
 
 @dataclass(frozen=True)
 class StepInputs:
-    """Of one forward.
+    """Inputs of one forward pass.
 
     Attributes:
-        ids_1T: int64.
-        position_1T: int64.
-        batch: where keys and values go, and who sees what.
-        rows_R: int64, tokens whose logits are wanted: of those that are sampled first.
-        sampled: how many of them are sampled.
+        ids_1T: int64 token ids.
+        position_1T: int64 positions of the tokens in their requests.
+        batch: the slots that keys and values are written to, and the positions that each query sees.
+        rows_R: int64 indices of the tokens whose logits are wanted. Those to be sampled come first.
+        sampled: how many of `rows_R` are to be sampled.
     """
 
     ids_1T: torch.Tensor
@@ -48,7 +48,7 @@ class StepInputs:
 
 
 def fresh_inputs(batch: Batch, page_size: int, device: torch.device) -> StepInputs:
-    """Inputs of any batch, in tensors of their own."""
+    """Inputs of any batch, in new tensors on `device`."""
     chunks = batch.chunks
     ids = [token for chunk in chunks for token in chunk.token_ids]
     positions = [p for chunk in chunks for p in range(chunk.start, chunk.start + chunk.count)]
@@ -84,7 +84,7 @@ def fresh_inputs(batch: Batch, page_size: int, device: torch.device) -> StepInpu
 
 
 def attention_batch(chunks: Sequence[Chunk], page_size: int, device: torch.device) -> AttentionBatch:
-    """Which slots of the cache the chunks' keys and values are written to, and which positions each query sees."""
+    """The cache slots that the chunks' keys and values are written to, and the positions that each query sees."""
     slots = [
         chunk.request.pages[position // page_size] * page_size + position % page_size
         for chunk in chunks
@@ -114,20 +114,26 @@ def padded_sizes(max_rows: int) -> list[int]:
 
 
 def is_decode(batch: Batch) -> bool:
-    """Whether a batch is one token of each sequence, whose next one is sampled and of which nothing else is wanted."""
+    """Whether a batch has one token of each sequence, whose next token is sampled, and nothing else is wanted of it."""
     return bool(batch.chunks) and all(
         chunk.count == 1
         and chunk.completes
         and chunk.request.sampling is not None
         and not chunk.request.scored_positions(chunk.start, 1)
-        # Of a prompt with images the last token may be a part of one.
+        # The last token of a prompt with images may be a part of one.
         and (chunk.request.media is None or chunk.start >= chunk.request.prompt_length)
         for chunk in batch.chunks
     )
 
 
 class _StagingBuffer:
-    """Where the host writes a step's inputs, until a GPU has copied them."""
+    """Host memory that a step's inputs are written to, and that stays untouched until a GPU has copied them.
+
+    Attributes:
+        numbers: int64 [lines, rows]: ids, positions, slots, contexts and sources of each row.
+        pages: int32 page tables, as many as fit.
+        copied: recorded behind the copy to the GPU; None on a CPU.
+    """
 
     def __init__(self, max_rows: int, width: int, *, pinned: bool) -> None:
         self.numbers = torch.empty(_LINES, max_rows, dtype=torch.int64, pin_memory=pinned)
@@ -135,24 +141,24 @@ class _StagingBuffer:
         self.copied = torch.cuda.Event() if pinned else None  # type: ignore[no-untyped-call]
 
     def wait(self) -> None:
-        """Until what was written last has been copied."""
+        """Wait until the last contents have been copied."""
         if self.copied is not None:
             self.copied.synchronize()
 
     def mark(self) -> None:
-        """What is queued now copies what was written."""
+        """Record that the copy of the present contents has been queued."""
         if self.copied is not None:
             self.copied.record(torch.cuda.current_stream())
 
 
 class StaticInputs:
-    """Inputs of decode steps at places that stay the same.
+    """Inputs of decode steps in memory that stays the same.
 
     Args:
-        max_rows: rows.
-        width: pages that a sequence may have.
-        page_size: of the cache.
-        padding_page: the first of as many pages as `padding_pages` says, which padding alone writes to.
+        max_rows: largest number of rows.
+        width: most pages of a sequence.
+        page_size: token slots of a page.
+        padding_page: the first of the `padding_pages` pages that only padding writes to.
         device: of the model.
     """
 
@@ -160,7 +166,7 @@ class StaticInputs:
         self.max_rows, self.page_size = max_rows, page_size
         rows = torch.arange(max_rows)
         self._padding_page_N = padding_page + rows // page_size
-        # Nothing is stored twice at one place, not by padding either.
+        # Every row of padding has a slot of its own, so that no slot is written twice in a step.
         lines = [0 * rows, 0 * rows, padding_page * page_size + rows, 0 * rows + 1, 0 * rows - 1]
         self._padding_LN = torch.stack(lines)
         self._numbers_LN = self._padding_LN.to(device, copy=True)
@@ -177,7 +183,7 @@ class StaticInputs:
 
     @staticmethod
     def padding_pages(max_rows: int, page_size: int) -> int:
-        """Pages that padding of up to `max_rows` rows writes to."""
+        """Number of pages that padding of up to `max_rows` rows writes to."""
         return -(-max_rows // page_size)
 
     @property
@@ -186,7 +192,7 @@ class StaticInputs:
         return [self._numbers_LN, self._table_NM, self._rows_N]
 
     def view(self, size: int) -> StepInputs:
-        """The first `size` rows: always the same memory, whatever is written to it."""
+        """The first `size` rows, which are always the same memory."""
         numbers = self._numbers_LN
         ragged = Ragged(self._table_NM[:size], numbers[_CONTEXTS, :size], [1] * size)
         return StepInputs(
@@ -198,7 +204,7 @@ class StaticInputs:
         )
 
     def write(self, batch: Batch, size: int) -> None:
-        """Let the first rows be those of a decode step's chunks, and the rest of `size` padding."""
+        """Write a decode step's chunks to the first rows, and padding to the others of `size` rows."""
         chunks, pending = batch.chunks, batch.pending
         stage = next(self._stages)
         stage.wait()
@@ -226,5 +232,5 @@ class StaticInputs:
         flat = self._pages[: size * used]
         flat.copy_(pages, non_blocking=True)
         stage.mark()
-        # Further columns may name pages of steps before: nobody reads what is behind a sequence's context.
+        # Further columns may name pages of earlier steps: nothing behind a sequence's context is read.
         self._table_NM[:size, :used] = flat.view(size, used)
