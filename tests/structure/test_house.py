@@ -26,7 +26,10 @@ PACKAGES = {
     "tessera_speech",
     "tessera_bench",
 }
-MOST_LINES = 350
+ASK_ABOVE = 350
+"""Lines of a file above which somebody asks whether it answers two questions."""
+LONGER: dict[str, str] = {}
+"""Files above `ASK_ABOVE` that answer one question all the same, each with the sentence that says why."""
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 
@@ -59,10 +62,12 @@ def test_every_top_level_folder_says_what_it_is() -> None:
         assert (ROOT / folder / "README.md").is_file(), folder
 
 
-def test_no_file_answers_too_many_questions() -> None:
-    long = {str(path.relative_to(ROOT)): len(path.read_text().splitlines()) for path in python_files()}
-    ours = {name: lines for name, lines in long.items() if not name.startswith("tests/") and lines > MOST_LINES}
-    assert ours == {}
+def test_a_long_file_has_a_reason_to_be_one_file() -> None:
+    """The length is a question, not a rule: a file that belongs together stays whole and is listed with its reason."""
+    lines = {str(path.relative_to(ROOT)): len(path.read_text().splitlines()) for path in python_files()}
+    long = {name for name, count in lines.items() if not name.startswith("tests/") and count > ASK_ABOVE}
+    assert long - LONGER.keys() == set(), "two questions: split it; one: say why in LONGER"
+    assert LONGER.keys() - long == set(), "not long any more: take it out of LONGER"
 
 
 def test_every_module_says_what_it_is_for() -> None:
