@@ -1,6 +1,7 @@
 """The gateway's app: keys in front of everything under `/v1`, limits per kind of route, upstreams behind it.
 
-Knows no model and no torch; state that must survive it is in Redis and in the services.
+Makes the collaborators that handlers take as parameters, each once. Knows no model and no torch; state that must
+survive the process is in Redis and in the services.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ from litestar.openapi.spec import SecurityScheme
 from litestar.types import ControllerRouterHandler
 from prometheus_client import CollectorRegistry
 
-from tessera.api.transcriptions.routes import mount_transcriptions
+from tessera.api.mounting import mount_transcriptions, mount_videos
 from tessera.api.transcriptions.submission import FORM_BYTES
-from tessera.api.videos.routes import mount_videos
 from tessera.settings.tree import Settings
 from tessera.web.app import build_app
+from tessera.web.dependencies import Opened, provide
 from tessera.wire.models import Card
 from tessera_gateway.keys import Keys
 from tessera_gateway.live import LiveProxy, realtime
@@ -51,39 +52,49 @@ def create_app(settings: Settings) -> Litestar:
     upstreams = Upstreams(configured(settings), metrics, timeout_s=settings.gateway.connect_timeout_s)
 
     @contextlib.asynccontextmanager
-    async def serving(app: Litestar) -> AsyncIterator[None]:
-        async with _session() as session, upstreams.polling(session):
-            app.state.proxy = Proxy(
-                upstreams,
-                session,
-                metrics,
-                connect_timeout_s=settings.gateway.connect_timeout_s,
-                idle_timeout_s=settings.gateway.idle_timeout_s,
-            )
-            app.state.live = LiveProxy(
-                upstreams,
-                session,
-                metrics,
-                keys,
-                most=settings.gateway.max_live_sessions,
-                connect_timeout_s=settings.gateway.connect_timeout_s,
-            )
-            yield
+    async def open_session() -> AsyncIterator[aiohttp.ClientSession]:
+        async with _session() as opened, upstreams.polling(opened):
+            yield opened
+
+    session = Opened(open_session)
+
+    @contextlib.asynccontextmanager
+    async def open_proxy() -> AsyncIterator[Proxy]:
+        yield Proxy(
+            upstreams,
+            session.value,
+            metrics,
+            connect_timeout_s=settings.gateway.connect_timeout_s,
+            idle_timeout_s=settings.gateway.idle_timeout_s,
+        )
+
+    @contextlib.asynccontextmanager
+    async def open_live() -> AsyncIterator[LiveProxy]:
+        yield LiveProxy(
+            upstreams,
+            session.value,
+            metrics,
+            keys,
+            max_sessions=settings.gateway.max_live_sessions,
+            connect_timeout_s=settings.gateway.connect_timeout_s,
+        )
+
+    proxy, live = Opened(open_proxy), Opened(open_live)
 
     async def video_card(name: str | None) -> Card:
         return await upstreams.card(name, "video")
 
-    videos = mount_videos(settings, video_card) if "video" in settings.gateway.services else None
-
     async def transcription_card(name: str | None) -> Card:
         return await upstreams.card(name, "transcription")
 
-    heard = mount_transcriptions(settings, transcription_card) if "speech" in settings.gateway.services else None
-    jobs = [each for each in (videos, heard) if each is not None]
-    recordings = settings.speech.max_job_bytes + FORM_BYTES if heard else 0
+    services = settings.gateway.services
+    videos = mount_videos(settings, video_card) if "video" in services else None
+    recordings = mount_transcriptions(settings, transcription_card) if "speech" in services else None
+    mounted = [each for each in (videos, recordings) if each is not None]
+    recording_bytes = settings.speech.max_job_bytes + FORM_BYTES if recordings else 0
 
     async def ready() -> Mapping[str, str]:
-        return {**(await jobs[0].ready() if jobs else {}), **upstreams.states()}
+        return {**(await mounted[0].ready() if mounted else {}), **upstreams.states()}
 
     def behind_keys(handlers: list[ControllerRouterHandler], max_body_bytes: int) -> Router:
         security: list[dict[str, list[str]]] = [{"key": []}] if keys.required else []
@@ -105,8 +116,8 @@ def create_app(settings: Settings) -> Litestar:
                 settings.gateway.max_json_bytes,
             ),
             behind_keys(
-                [transcriptions, *(heard.route_handlers if heard else [])],
-                max(recordings, settings.gateway.max_body_bytes),
+                [transcriptions, *(recordings.route_handlers if recordings else [])],
+                max(recording_bytes, settings.gateway.max_body_bytes),
             ),
             behind_keys([translations], settings.gateway.max_body_bytes),
             *([behind_keys(videos.route_handlers, settings.gateway.max_json_bytes)] if videos else []),
@@ -114,11 +125,13 @@ def create_app(settings: Settings) -> Litestar:
         ready=ready,
         registry=registry,
         description=DESCRIPTION,
-        lifespan=[serving, *(each for one in jobs for each in one.lifespan)],
-        state={
-            "upstreams": upstreams,
-            "max_body_bytes": settings.gateway.max_body_bytes,
-            **{name: value for one in jobs for name, value in one.state.items()},
+        lifespan=[session.lifespan, proxy.lifespan, live.lifespan, *(each for one in mounted for each in one.lifespan)],
+        dependencies={
+            "upstreams": provide(upstreams),
+            "proxy": proxy.provide,
+            "live": live.provide,
+            "transcription_jobs": provide(recordings.resources if recordings else None),
+            "max_form_bytes": provide(settings.gateway.max_body_bytes),
         },
         max_body_bytes=settings.gateway.max_json_bytes,
         security_schemes=_SCHEMES if keys.required else None,

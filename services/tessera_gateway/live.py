@@ -22,6 +22,7 @@ from litestar.datastructures import State
 from litestar.exceptions import WebSocketDisconnect
 
 from tessera.errors import BadGatewayError, RateLimitError, TesseraError, UnavailableError
+from tessera.web.dependencies import Injected
 from tessera.web.errors import envelope
 from tessera.web.middleware import request_id_from
 from tessera.web.origins import refuse_foreign_pages
@@ -48,7 +49,7 @@ class LiveProxy:
         session: connections to them.
         metrics: of the gateway.
         keys: who may come in.
-        most: sessions of one key at once.
+        max_sessions: live sessions that one key may have open at once.
         connect_timeout_s: to reach an upstream.
     """
 
@@ -59,14 +60,14 @@ class LiveProxy:
         metrics: GatewayMetrics,
         keys: Keys,
         *,
-        most: int,
+        max_sessions: int,
         connect_timeout_s: float,
     ) -> None:
         self.upstreams = upstreams
         self.keys = keys
         self._session = session
         self._metrics = metrics
-        self._most = most
+        self._max_sessions = max_sessions
         self._timeout_s = connect_timeout_s
         self._open: Counter[str] = Counter()
 
@@ -105,9 +106,9 @@ class LiveProxy:
 
     @contextlib.contextmanager
     def _seat(self, owner: str) -> Iterator[None]:
-        if self._open[owner] >= self._most:
+        if self._open[owner] >= self._max_sessions:
             raise RateLimitError(
-                f"this key has {self._most} live sessions open, which is the limit; close one", retry_after=5
+                f"this key has {self._max_sessions} live sessions open, which is the limit; close one", retry_after=5
             )
         self._open[owner] += 1
         try:
@@ -175,8 +176,11 @@ async def _to_upstream(socket: WebSocket[Any, Any, State], line: aiohttp.ClientW
         message = await socket.receive()
         if message["type"] == "websocket.disconnect":
             return
-        text = message.get("text")
-        await (line.send_str(text) if text is not None else line.send_bytes(message.get("bytes") or b""))
+        text, data = message.get("text"), message.get("bytes")
+        if isinstance(text, str):
+            await line.send_str(text)
+        else:
+            await line.send_bytes(data if isinstance(data, bytes) else b"")
 
 
 async def _to_client(socket: WebSocket[Any, Any, State], line: aiohttp.ClientWebSocketResponse) -> None:
@@ -210,7 +214,6 @@ async def _deny(socket: WebSocket[Any, Any, State], error: TesseraError) -> None
 
 
 @websocket(PATH)
-async def realtime(socket: WebSocket[Any, Any, State], state: State) -> None:
+async def realtime(socket: WebSocket[Any, Any, State], live: Injected[LiveProxy]) -> None:
     """OpenAI's Realtime events, to and from the speech service."""
-    live: LiveProxy = state.live
     await live.carry(socket)

@@ -10,7 +10,7 @@ from litestar import Litestar, Router
 from prometheus_client import CollectorRegistry, Histogram
 
 from tessera.api.job_maintenance import maintain_jobs
-from tessera.api.transcriptions.routes import mount_transcriptions
+from tessera.api.mounting import mount_transcriptions
 from tessera.api.transcriptions.submission import FORM_BYTES as JOB_FORM_BYTES
 from tessera.engine.host import EngineHost
 from tessera.errors import UnavailableError
@@ -81,7 +81,7 @@ def create_app(settings: Settings) -> Litestar:
             "host": host,
             "live_seats": LiveSessionLimit(settings.speech.max_live_sessions),
             "max_body_bytes": waited_for,
-            **heard.state,
+            "transcriptions": heard.resources,
         },
         max_body_bytes=waited_for,
     )

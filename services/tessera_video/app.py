@@ -12,7 +12,7 @@ from litestar import Litestar
 from prometheus_client import CollectorRegistry
 
 from tessera.api.job_maintenance import maintain_jobs
-from tessera.api.videos import routes as video_routes
+from tessera.api.mounting import mount_videos
 from tessera.errors import UnavailableError
 from tessera.jobs.records import Counts
 from tessera.jobs.store import AsyncJobStore
@@ -49,7 +49,7 @@ def create_app(settings: Settings) -> Litestar:
             }
         )
 
-    videos = video_routes.mount_videos(settings, card_of)
+    videos = mount_videos(settings, card_of)
 
     async def ready() -> Mapping[str, str]:
         parts = dict(await videos.ready())
@@ -74,5 +74,4 @@ def create_app(settings: Settings) -> Litestar:
         description=DESCRIPTION,
         lifespan=[*videos.lifespan, maintain_jobs(settings, on_counts=on_counts), looking_ends, catalog.lifespan],
         dependencies={"models": provide(catalog.models)},
-        state=videos.state,
     )

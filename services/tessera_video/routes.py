@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from litestar.types import ControllerRouterHandler
 
-from tessera.api.job_resources import Mounted
+from tessera.api.mounting import MountedRoutes
 from tessera.web.models import MODEL_ROUTES
 
 
-def routes(videos: Mounted) -> list[ControllerRouterHandler]:
+def routes(videos: MountedRoutes) -> list[ControllerRouterHandler]:
     """All routes beside the operational ones."""
     return [*videos.route_handlers, *MODEL_ROUTES]

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from litestar import Request, post
-from litestar.datastructures import State
+from litestar import post
 from litestar.types import ASGIApp
 
+from tessera.web.dependencies import HTTPRequest, Injected
 from tessera.web.docs import documented
-from tessera.wire.chat import ChatCompletionRequest, CompletionRequest, EmbeddingRequest, TokenizeRequest
-from tessera.wire.tools import DetokenizeRequest
+from tessera.wire.chat import (
+    ChatCompletion,
+    ChatCompletionChunk,
+    ChatCompletionRequest,
+    Completion,
+    CompletionRequest,
+    EmbeddingList,
+    EmbeddingRequest,
+    TokenizeRequest,
+)
+from tessera.wire.tools import Detokenized, DetokenizeRequest, Tokenized
 from tessera_gateway.limits import read_json
 from tessera_gateway.proxy import Proxy
 
@@ -20,11 +27,10 @@ from tessera_gateway.proxy import Proxy
     status_code=200,
     summary="Answer a conversation.",
     tags=["language"],
-    operation_class=documented(ChatCompletionRequest),
+    operation_class=documented(ChatCompletionRequest, returns=ChatCompletion, events=ChatCompletionChunk),
 )
-async def chat_completions(request: Request[Any, Any, Any], state: State) -> ASGIApp:
+async def chat_completions(request: HTTPRequest, proxy: Injected[Proxy]) -> ASGIApp:
     """Streams server-sent events with `stream: true`. A vision model takes images in messages, by data URL."""
-    proxy: Proxy = state.proxy
     return await proxy.forward(request, "/v1/chat/completions", "chat", await read_json(request))
 
 
@@ -33,11 +39,10 @@ async def chat_completions(request: Request[Any, Any, Any], state: State) -> ASG
     status_code=200,
     summary="Continue a text.",
     tags=["language"],
-    operation_class=documented(CompletionRequest),
+    operation_class=documented(CompletionRequest, returns=Completion, events=Completion),
 )
-async def completions(request: Request[Any, Any, Any], state: State) -> ASGIApp:
+async def completions(request: HTTPRequest, proxy: Injected[Proxy]) -> ASGIApp:
     """Streams server-sent events with `stream: true`."""
-    proxy: Proxy = state.proxy
     return await proxy.forward(request, "/v1/completions", "completions", await read_json(request))
 
 
@@ -46,11 +51,10 @@ async def completions(request: Request[Any, Any, Any], state: State) -> ASGIApp:
     status_code=200,
     summary="Turn texts into vectors.",
     tags=["language"],
-    operation_class=documented(EmbeddingRequest),
+    operation_class=documented(EmbeddingRequest, returns=EmbeddingList),
 )
-async def embeddings(request: Request[Any, Any, Any], state: State) -> ASGIApp:
+async def embeddings(request: HTTPRequest, proxy: Injected[Proxy]) -> ASGIApp:
     """Vectors come as lists of floats or, with `encoding_format: base64`, as little-endian float32."""
-    proxy: Proxy = state.proxy
     return await proxy.forward(request, "/v1/embeddings", "embeddings", await read_json(request))
 
 
@@ -59,11 +63,10 @@ async def embeddings(request: Request[Any, Any, Any], state: State) -> ASGIApp:
     status_code=200,
     summary="The tokens of a prompt.",
     tags=["language"],
-    operation_class=documented(TokenizeRequest),
+    operation_class=documented(TokenizeRequest, returns=Tokenized),
 )
-async def tokenize(request: Request[Any, Any, Any], state: State) -> ASGIApp:
+async def tokenize(request: HTTPRequest, proxy: Injected[Proxy]) -> ASGIApp:
     """Of a text, or of a conversation as the model's template writes it. Route and shapes are vLLM's."""
-    proxy: Proxy = state.proxy
     return await proxy.forward(request, "/tokenize", "chat", await read_json(request))
 
 
@@ -72,9 +75,8 @@ async def tokenize(request: Request[Any, Any, Any], state: State) -> ASGIApp:
     status_code=200,
     summary="The text of tokens.",
     tags=["language"],
-    operation_class=documented(DetokenizeRequest),
+    operation_class=documented(DetokenizeRequest, returns=Detokenized),
 )
-async def detokenize(request: Request[Any, Any, Any], state: State) -> ASGIApp:
+async def detokenize(request: HTTPRequest, proxy: Injected[Proxy]) -> ASGIApp:
     """Control tokens included. Route and shapes are vLLM's."""
-    proxy: Proxy = state.proxy
     return await proxy.forward(request, "/detokenize", "chat", await read_json(request))

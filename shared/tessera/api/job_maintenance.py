@@ -1,6 +1,6 @@
-"""What an HTTP service of jobs does beside answering: a reaper, and webhooks. Any number of services may do it at once.
+"""What an HTTP service of jobs runs beside its routes: a reaper and the delivery of webhooks.
 
-Does not know what jobs do.
+Any number of services may run them at once. Does not know what jobs do.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from tessera.web.app import Lifespan
 
 
 def maintain_jobs(settings: Settings, *, on_counts: Callable[[Counts], None] = lambda _: None) -> Lifespan:
-    """The lifespan of an app that keeps jobs.
+    """The lifespan of an app that reaps jobs and delivers their webhooks while it serves.
 
     Args:
         settings: of the suite.
-        on_counts: told how many jobs there are, every few seconds.
+        on_counts: called with the number of jobs in each state, every few seconds.
     """
 
     @asynccontextmanager
     async def lifespan(_: Litestar) -> AsyncIterator[None]:
-        store = WorkerStore(settings.redis_url, timeout_s=settings.redis.timeout_s, settings=settings.jobs)
-        told = AsyncJobStore(settings.redis_url, timeout_s=settings.redis.timeout_s, settings=settings.jobs)
+        reaper_store = WorkerStore(settings.redis_url, timeout_s=settings.redis.timeout_s, settings=settings.jobs)
+        webhook_store = AsyncJobStore(settings.redis_url, timeout_s=settings.redis.timeout_s, settings=settings.jobs)
         bell = make_bell(settings)
-        reaper = Reaper(store, make_artifact_store(settings), bell, on_counts=on_counts)
+        reaper = Reaper(reaper_store, make_artifact_store(settings), bell, on_counts=on_counts)
         reaper.start()
-        webhooks = Webhooks(told, settings.webhooks)
+        webhooks = Webhooks(webhook_store, settings.webhooks)
         webhooks.start()
         try:
             yield
@@ -45,7 +45,7 @@ def maintain_jobs(settings: Settings, *, on_counts: Callable[[Counts], None] = l
             await webhooks.close()
             await asyncio.to_thread(reaper.close)
             bell.close()
-            store.close()
-            await told.close()
+            reaper_store.close()
+            await webhook_store.close()
 
     return lifespan

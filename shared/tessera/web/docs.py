@@ -17,7 +17,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, cast
+from types import UnionType
+from typing import Annotated, Any, ClassVar, cast, get_args
 
 import msgspec
 import swagger_ui_bundle
@@ -160,7 +161,9 @@ def documented(
 
     @dataclass
     class DeclaredOperation(DocumentedOperation):
-        wire_types: ClassVar[tuple[Any, ...]] = tuple(each for each in (body, returns, events) if each is not None)
+        wire_types: ClassVar[tuple[Any, ...]] = tuple(
+            member for each in (body, returns, events) if each is not None for member in _members(each)
+        )
 
         def __post_init__(self) -> None:
             if request_body is not None:
@@ -177,6 +180,11 @@ _REFERENCE = "#/components/schemas/{name}"
 
 
 def _schema_of(wire_type: Any) -> RawSchema:
-    """The schema of a type: a reference to its component, or a union of references."""
-    (schema,), _ = msgspec.json.schema_components([wire_type], ref_template=_REFERENCE)
-    return RawSchema(raw=schema)
+    """The schema of a type: a reference to its component, or a choice of references for a union."""
+    schemas, _ = msgspec.json.schema_components(_members(wire_type), ref_template=_REFERENCE)
+    return RawSchema(raw=schemas[0] if len(schemas) == 1 else {"anyOf": list(schemas)})
+
+
+def _members(wire_type: Any) -> tuple[Any, ...]:
+    """The types of a union, of which msgspec describes only tagged ones as a whole; or the one type."""
+    return get_args(wire_type) if isinstance(wire_type, UnionType) else (wire_type,)

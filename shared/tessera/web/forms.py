@@ -6,16 +6,19 @@ writes nested fields in forms.
 
 from __future__ import annotations
 
+import hashlib
 import io
 import re
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import multipart
 from litestar import Request
 
 from tessera.errors import InvalidRequestError, UnsupportedMediaError
-from tessera.wire.decoding import DAMAGED
+from tessera.wire.decoding import DAMAGED, convert_form, decode_json
+
+T = TypeVar("T", bound=msgspec.Struct)
 
 _BRACKETED = re.compile(r"^(?P<outer>[^\[\]]+)\[(?P<inner>[^\[\]]*)\]$")
 MAX_PARTS = 64
@@ -30,10 +33,25 @@ class Upload(msgspec.Struct, frozen=True):
 
 
 class Form(msgspec.Struct, frozen=True):
-    """Decoded fields and files of a request."""
+    """Fields and files of a body."""
 
     fields: dict[str, Any]
     files: dict[str, Upload]
+    json: bytes | None = None
+    """The body itself where it was JSON; None where it was a form, whose values are all strings."""
+
+    def decode(self, wire_type: type[T]) -> T:
+        """The fields as a wire type.
+
+        Raises:
+            InvalidRequestError: a field is unknown, missing or wrong; names it.
+        """
+        return convert_form(self.fields, wire_type) if self.json is None else decode_json(self.json, wire_type)
+
+    def fingerprint(self) -> str:
+        """A hash of fields and files: equal for repeated requests, whatever their multipart boundary is."""
+        files = {name: hashlib.sha256(upload.data).hexdigest() for name, upload in self.files.items()}
+        return hashlib.sha256(msgspec.json.encode([self.fields, files], order="deterministic")).hexdigest()
 
 
 def parse_multipart(body: bytes, content_type: str) -> Form:
@@ -118,8 +136,8 @@ def _put(fields: dict[str, Any], name: str, value: str) -> None:
         items.append(value)
 
 
-async def read_form(request: Request[Any, Any, Any]) -> tuple[Form, bool]:
-    """The body of a JSON or multipart request; the second value says whether it was a form (all values strings).
+async def read_form(request: Request[Any, Any, Any]) -> Form:
+    """The body of a JSON or multipart request.
 
     Raises:
         UnsupportedMediaError: any other content type.
@@ -128,10 +146,10 @@ async def read_form(request: Request[Any, Any, Any]) -> tuple[Form, bool]:
     kind = request.headers.get("content-type", "")
     body = await request.body()
     if kind.startswith("multipart/form-data"):
-        return parse_multipart(body, kind), True
+        return parse_multipart(body, kind)
     if kind.startswith("application/json"):
         try:
-            return Form(msgspec.json.decode(body, type=dict[str, Any]), {}), False
+            return Form(msgspec.json.decode(body, type=dict[str, Any]), {}, json=body)
         except DAMAGED as error:
             raise InvalidRequestError(f"the body is not a JSON object: {error}", code="invalid_json") from error
     given = kind.split(";")[0] or "(none)"

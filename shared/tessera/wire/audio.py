@@ -11,6 +11,8 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 AudioFormat = Literal["mp3", "opus", "aac", "flac", "wav", "pcm"]
+AUDIO_TYPES = ("audio/mpeg", "audio/ogg", "audio/aac", "audio/flac", "audio/wav", "audio/pcm")
+"""Content types of synthesized speech, by `response_format`."""
 TranscriptFormat = Literal["json", "text", "srt", "verbose_json", "vtt"]
 DiarizedFormat = Literal["json", "text", "srt", "verbose_json", "vtt", "diarized_json"]
 
@@ -154,6 +156,14 @@ class DiarizedTranscription(msgspec.Struct, frozen=True, kw_only=True):
     text: str
     segments: list[TranscriptTextSegment]
     usage: TranscriptUsage
+
+
+TRANSCRIPT_TYPES = ("text/plain", "text/vtt", "application/x-subrip")
+"""Content types of transcripts that are not JSON."""
+TranslationBody = Transcription | VerboseTranscription
+"""A translation as JSON, by `response_format`."""
+TranscriptBody = Transcription | VerboseTranscription | DiarizedTranscription
+"""A transcript as JSON, by `response_format`."""
 
 
 class TranscriptTextDelta(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="transcript.text.delta"):

@@ -198,9 +198,13 @@ class RunningGateway:
         self._thread.join(DEADLINE_S)
         assert not self._thread.is_alive()
 
+    def collaborator(self, name: str) -> Any:
+        """What the gateway's handlers get under this name."""
+        return asyncio.run(self.app.dependencies[name]())
+
     def knows(self, *names: str) -> RunningGateway:
         """Wait until the polls have found these models."""
-        upstreams = self.app.state.upstreams
+        upstreams = self.collaborator("upstreams")
         wait_until(lambda: set(names) <= {model.id for model in upstreams.models()}, f"models {names}")
         return self
 

@@ -100,7 +100,7 @@ def test_a_key_has_so_many_sessions(live: Any, wait: Any) -> None:
             assert (status, error["code"]) == (429, "rate_limit_exceeded")
 
     asyncio.run(talk())
-    wait(lambda: not gateway.app.state.live._open, "the seats to be free")
+    wait(lambda: not gateway.collaborator("live")._open, "the seats to be free")
     asyncio.run(asyncio.wait_for(once(address(gateway)), 20))
 
 
@@ -151,7 +151,9 @@ def test_a_client_that_leaves_ends_its_session_upstream(live: Any, wait: Any) ->
     gateway, fake = live()
     asyncio.run(once(address(gateway)))
     assert fake.left.wait(20)
-    wait(lambda: all(upstream.in_flight == 0 for upstream in gateway.app.state.upstreams.all), "nothing in flight")
+    wait(
+        lambda: all(upstream.in_flight == 0 for upstream in gateway.collaborator("upstreams").all), "nothing in flight"
+    )
 
 
 def test_a_speech_service_that_is_away_is_told(live: Any) -> None:

@@ -14,7 +14,7 @@ from litestar import Litestar
 from litestar.testing import TestClient
 from prometheus_client import CollectorRegistry
 
-from tessera.api.videos import routes as video_routes
+from tessera.api.mounting import mount_videos
 from tessera.errors import InvalidRequestError, ModelNotFoundError, StorageFullError, UnavailableError
 from tessera.jobs.artifacts.store import DirectoryArtifacts
 from tessera.jobs.worker.runner import JobContext, JobRunner
@@ -73,7 +73,7 @@ class House:
         raise ModelNotFoundError(f"there is no video model {name!r}", param="model")
 
     def app(self) -> Litestar:
-        videos = video_routes.mount_videos(self.settings, self.cards)
+        videos = mount_videos(self.settings, self.cards)
         return build_app(
             "video",
             videos.route_handlers,
@@ -81,7 +81,6 @@ class House:
             registry=CollectorRegistry(),
             description="",
             lifespan=videos.lifespan,
-            state=videos.state,
         )
 
     def paint(self, job: Job, context: JobContext) -> Mapping[str, Artifact]:

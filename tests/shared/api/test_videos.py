@@ -15,7 +15,7 @@ from litestar.types import ASGIApp, Receive, Scope, Send
 from PIL import Image
 from prometheus_client import CollectorRegistry
 
-from tessera.api.videos import routes as video_routes
+from tessera.api.mounting import mount_videos
 from tessera.api.videos.request import make_input
 from tessera.errors import InvalidRequestError, ModelNotFoundError
 from tessera.jobs.artifacts.store import DirectoryArtifacts
@@ -64,8 +64,6 @@ def test_steps_and_guidance_are_the_requests_the_operators_or_the_cards(
         VideoCreateRequest(prompt="a cat", **asked),
         msgspec.structs.replace(TEXT_CARD, steps=card[0], guidance_scale=card[1]),
         VideoSettings(steps=operator, max_steps=40),
-        image=None,
-        request_id=None,
     )
     assert (given.steps, given.guidance_scale) == made
 
@@ -84,14 +82,14 @@ def test_the_second_guidance_scale_is_the_requests_or_goes_with_the_cards_first(
 ) -> None:
     card = msgspec.structs.replace(TEXT_CARD, experts=2, guidance_scale=4.0, guidance_scale_2=3.0)
     request = VideoCreateRequest(prompt="a cat", **asked)
-    given = make_input(request, card, VideoSettings(), image=None, request_id=None)
+    given = make_input(request, card, VideoSettings())
     assert (given.guidance_scale, given.guidance_scale_2) == made
 
 
 def test_a_second_guidance_scale_is_refused_for_a_model_with_one_expert() -> None:
     request = VideoCreateRequest(prompt="a cat", guidance_scale_2=3.0)
     with pytest.raises(InvalidRequestError, match="'tiny' has one") as refused:
-        make_input(request, TEXT_CARD, VideoSettings(), image=None, request_id=None)
+        make_input(request, TEXT_CARD, VideoSettings())
     assert refused.value.param == "guidance_scale_2"
 
 
@@ -114,7 +112,7 @@ class House:
         raise ModelNotFoundError(f"there is no video model {name!r}", param="model")
 
     def app(self) -> Litestar:
-        videos = video_routes.mount_videos(self.settings, self.cards)
+        videos = mount_videos(self.settings, self.cards)
         app = build_app(
             "video",
             videos.route_handlers,
@@ -122,7 +120,6 @@ class House:
             registry=CollectorRegistry(),
             description="",
             lifespan=videos.lifespan,
-            state=videos.state,
         )
         app.asgi_handler = _owned(app.asgi_handler)
         return app

@@ -16,7 +16,7 @@ from diffusers.training_utils import _collate_lora_metadata
 from safetensors.torch import load_file, save_file
 from tests.shared.diffusion.tiny_models import cogvideox, hunyuan, ltx, mochi, request, wan
 
-from tessera.api.videos.request import make_input, read_request
+from tessera.api.videos.request import make_input
 from tessera.diffusion.families.base import FamilyModel
 from tessera.diffusion.families.registry import family_of
 from tessera.diffusion.loading import lora_files as diffusion_adapters
@@ -29,6 +29,7 @@ from tessera.settings.video import VideoSettings
 from tessera.web.forms import Form
 from tessera.wire.jobs import VideoInput
 from tessera.wire.models import Card
+from tessera.wire.videos import VideoCreateRequest
 
 CPU = torch.device("cpu")
 MOST_DIFFERENCE = 1e-4
@@ -333,15 +334,15 @@ def test_an_adapter_that_is_not_there_is_refused_with_those_that_are(tmp_path: P
 
 
 def made_of(body: dict[str, Any]) -> VideoInput:
-    asked = read_request(Form(body, {}), msgspec.json.encode(body), is_form=False)
-    return make_input(asked, CARD, VideoSettings(), image=None, request_id=None)
+    asked = Form(body, {}, json=msgspec.json.encode(body)).decode(VideoCreateRequest)
+    return make_input(asked, CARD, VideoSettings())
 
 
 def test_a_request_names_adapters_in_json_and_in_a_form() -> None:
     body = {"prompt": "a cat", "adapters": {"ink": 0, "film": 0.8}}
     in_form = {"prompt": "a cat", "adapters": {"ink": "0", "film": "0.8"}}
-    as_form = read_request(Form(in_form, {}), b"", is_form=True)
-    from_form = make_input(as_form, CARD, VideoSettings(), image=None, request_id=None)
+    as_form = Form(in_form, {}).decode(VideoCreateRequest)
+    from_form = make_input(as_form, CARD, VideoSettings())
     assert made_of(body).adapters == from_form.adapters == {"film": 0.8}
     for wrong, reason in (({"oil": 1}, "'oil'.*film, ink"), ({"film": 9}, "adapters")):
         bad = {"prompt": "a cat", "adapters": wrong}

@@ -20,7 +20,7 @@ from prometheus_client import CollectorRegistry
 from tests.shared.jobs.cutting_proxy import CuttingProxy
 from tests.shared.jobs.s3_server import S3Server
 
-from tessera.api.videos import routes as video_routes
+from tessera.api.mounting import mount_videos
 from tessera.errors import NotFoundError, SettingsError, StorageFullError, UnavailableError
 from tessera.jobs.artifacts.s3 import S3Artifacts
 from tessera.jobs.artifacts.selection import make_artifact_store
@@ -285,7 +285,7 @@ def _client(redis_server: Any, place: ArtifactSettings, jobs: JobSettings) -> Te
     async def card(_: str | None) -> Card:
         return CARD
 
-    videos = video_routes.mount_videos(settings, card)
+    videos = mount_videos(settings, card)
     return TestClient(
         build_app(
             "video",
@@ -294,7 +294,6 @@ def _client(redis_server: Any, place: ArtifactSettings, jobs: JobSettings) -> Te
             registry=CollectorRegistry(),
             description="",
             lifespan=videos.lifespan,
-            state=videos.state,
         )
     )
 

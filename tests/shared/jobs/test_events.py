@@ -14,7 +14,7 @@ import pytest
 from litestar.testing import TestClient
 from prometheus_client import CollectorRegistry
 
-from tessera.api.videos import routes as video_routes
+from tessera.api.mounting import mount_videos
 from tessera.errors import NotFoundError
 from tessera.jobs import event_subscription
 from tessera.jobs.records import JobEvent, Lease
@@ -174,7 +174,7 @@ def client(redis_server: Any) -> Any:
     async def cards(_: str | None) -> Card:
         return CARD
 
-    videos = video_routes.mount_videos(settings, cards)
+    videos = mount_videos(settings, cards)
     app = build_app(
         "video",
         videos.route_handlers,
@@ -182,7 +182,6 @@ def client(redis_server: Any) -> Any:
         registry=CollectorRegistry(),
         description="",
         lifespan=videos.lifespan,
-        state=videos.state,
     )
     with TestClient(app) as found:
         yield found

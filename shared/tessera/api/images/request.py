@@ -1,12 +1,15 @@
-"""From the body of `POST /v1/images/generations` to the input of an image job: everything that can be wrong is said
-here, before there is a record. Does not know HTTP.
+"""From the body of `POST /v1/images/generations` to an `ImageOrder`: every field checked and every default decided.
+
+What can be wrong with a request is said here, before there is a record. Does not know HTTP.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal
 
 from tessera.api.generation_parameters import cost_of_frames, guidance_of, seed_of, size_of, steps_of
+from tessera.api.job_resources import JobResources
 from tessera.errors import InvalidRequestError
 from tessera.settings.video import VideoSettings
 from tessera.wire.images import ImageGenerationRequest
@@ -16,6 +19,31 @@ from tessera.wire.models import Card
 ShownQuality = Literal["low", "medium", "high"]
 _QUALITIES: dict[str | None, ShownQuality] = {"low": "low", "high": "high", "hd": "high"}
 _STEPS_OF_QUALITY: dict[ShownQuality, float] = {"low": 0.5, "medium": 1.0, "high": 2.0}
+"""Denoising steps as a multiple of the model's own."""
+
+
+@dataclass(frozen=True)
+class ImageOrder:
+    """Images that were asked for, checked: what `tessera.api.images.submission.submitted` accepts."""
+
+    request: ImageGenerationRequest
+    """The request as it was decoded; it has the priority and the deadline."""
+    job_input: ImageInput
+    """What the worker gets. Submission sets its `request_id`."""
+    card: Card
+    quality: ShownQuality
+
+
+async def order_from(request: ImageGenerationRequest, jobs: JobResources) -> ImageOrder:
+    """The order of a decoded request.
+
+    Raises:
+        InvalidRequestError: a field that this model or server does not allow; names the field.
+        ModelNotFoundError, UnavailableError: as `Cards`.
+    """
+    card = await jobs.cards(request.model)
+    job_input = make_input(request, card, jobs.settings.video)
+    return ImageOrder(request, job_input, card, quality_of(request))
 
 
 def quality_of(request: ImageGenerationRequest) -> ShownQuality:
@@ -23,16 +51,13 @@ def quality_of(request: ImageGenerationRequest) -> ShownQuality:
     return _QUALITIES.get(request.quality, "medium")
 
 
-def make_image_input(
-    request: ImageGenerationRequest, card: Card, settings: VideoSettings, *, request_id: str | None
-) -> ImageInput:
+def make_input(request: ImageGenerationRequest, card: Card, settings: VideoSettings) -> ImageInput:
     """What the worker gets, every default decided.
 
     Args:
-        request: as decoded.
-        card: of the model that will do it.
+        request: the decoded body.
+        card: the card of the model that will make the images.
         settings: limits and defaults.
-        request_id: for the worker's log.
 
     Raises:
         InvalidRequestError: a size, count, quality, format or number of steps that cannot be; names the field.
@@ -67,7 +92,7 @@ def make_image_input(
         seed=seed_of(request.seed),
         output_format=output_format,
         compression=request.output_compression,
-        request_id=request_id,
+        request_id=None,
     )
 
 

@@ -1,56 +1,38 @@
-"""Long recordings as jobs, the same in the gateway and in the speech service: it reads and writes job records.
+"""Transcription jobs of long recordings, the same in the gateway and in the speech service, over the job records.
 
-They are made by `POST /v1/audio/transcriptions` with `background=true`, which each app answers itself (it answers those
-who wait there, too) and hands on to `submission`. Does not know who transcribes them.
+`POST /v1/audio/transcriptions` with `background=true` makes them. Each app answers that route itself, because it
+answers clients who wait there, too, and hands a job on to `tessera.api.transcriptions.submission`. Does not know who
+transcribes.
 """
 
 from __future__ import annotations
 
-import contextlib
 import re
-from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Annotated, Any, Literal
 
 import msgspec
 from litestar import Controller, HttpMethod, Response, delete, get, post, route
-from litestar.datastructures import State
 from litestar.params import Parameter
 from litestar.response import Stream
 
 from tessera.api.downloads import artifact_response
-from tessera.api.job_resources import (
-    Cards,
-    JobResources,
-    Mounted,
-    event_before,
-    mount_routes,
-    owner_of,
-    poll_headers,
-    remove_files,
-)
-from tessera.api.transcriptions.view import transcription_job_of
+from tessera.api.job_events import event_stream
+from tessera.api.job_headers import last_event_id, owner_of, poll_headers
+from tessera.api.job_resources import JobResources
+from tessera.api.transcriptions.view import transcription_event, transcription_job_of
 from tessera.errors import ConflictError, InvalidRequestError, NotFoundError
-from tessera.jobs.records import JobEvent
-from tessera.settings.tree import Settings
 from tessera.web.app import json_response
-from tessera.web.dependencies import HTTPRequest
-from tessera.web.sse import PING, event, stream_response
+from tessera.web.dependencies import HTTPRequest, Injected
+from tessera.web.docs import documented
+from tessera.web.sse import stream_response
+from tessera.wire.audio import TRANSCRIPT_TYPES, TranscriptBody
 from tessera.wire.jobs import Job, TranscriptionInput
 from tessera.wire.transcription_jobs import TranscriptionJob, TranscriptionJobDeleted, TranscriptionJobList
 
 JobId = Annotated[str, Parameter(description="Id of a transcription job.")]
 MAX_LIST = 100
+"""Most jobs of one page of a list."""
 _ID = re.compile(r"^transcription_[0-9a-f]{32}$")
-
-
-def mount_transcriptions(settings: Settings, cards: Cards) -> Mounted:
-    """Make the routes of an app. Connects to nothing yet, and works again by itself after Redis was down.
-
-    Args:
-        settings: of the suite.
-        cards: how this app finds the card of a transcription model.
-    """
-    return mount_routes("transcriptions", [TranscriptionsController], settings, cards)
 
 
 class TranscriptionsController(Controller):
@@ -63,13 +45,12 @@ class TranscriptionsController(Controller):
     async def list_jobs(
         self,
         request: HTTPRequest,
-        state: State,
+        jobs: Injected[JobResources],
         after: Annotated[str | None, Parameter(description="Id of the last job of the page before.")] = None,
         limit: Annotated[int, Parameter(ge=1, le=MAX_LIST)] = 20,
         order: Annotated[Literal["asc", "desc"], Parameter(description="By time of creation.")] = "desc",
     ) -> Response[TranscriptionJobList]:
         """By time of creation, the newest first unless `order` says otherwise."""
-        jobs: JobResources = state.transcriptions
         page = await jobs.store.list(
             kind="transcription", owner=owner_of(request), after=after, limit=limit, order=order
         )
@@ -78,37 +59,44 @@ class TranscriptionsController(Controller):
         return json_response(TranscriptionJobList(data=shown, first_id=first, last_id=last, has_more=page.has_more))
 
     @get("/{job_id:str}", summary="Look at a transcription job.")
-    async def retrieve(self, request: HTTPRequest, state: State, job_id: JobId) -> Response[TranscriptionJob]:
-        """Status and seconds heard of all seconds; `openai-poll-after-ms` says when to ask again."""
-        job = await _job(request, state, job_id)
+    async def retrieve(
+        self, request: HTTPRequest, jobs: Injected[JobResources], job_id: JobId
+    ) -> Response[TranscriptionJob]:
+        """Status, and how many seconds are transcribed; `openai-poll-after-ms` says when to ask again."""
+        job = await _job(jobs, request, job_id)
         return json_response(transcription_job_of(job), headers=poll_headers(job))
 
-    @get("/{job_id:str}/events", summary="Watch a transcription job.")
-    async def events(self, request: HTTPRequest, state: State, job_id: JobId) -> Stream:
+    @get(
+        "/{job_id:str}/events",
+        summary="Watch a transcription job.",
+        operation_class=documented(events=TranscriptionJob),
+    )
+    async def events(self, request: HTTPRequest, jobs: Injected[JobResources], job_id: JobId) -> Stream:
         """Server-sent events from the job's beginning to its end, each with the job as it was then.
 
         `transcription.queued` (again after a lost worker), `transcription.in_progress`, `transcription.progress`, and
         at the end `transcription.completed`, `transcription.failed` or `transcription.cancelled`. With the header
         `Last-Event-ID` they go on behind that event.
         """
-        jobs: JobResources = state.transcriptions
-        after = event_before(request)
-        await _job(request, state, job_id)
-        found = jobs.store.events(_checked(job_id), kind="transcription", owner=owner_of(request), after=after)
-        return await stream_response(_shown(found), done=False)
+        after = last_event_id(request)
+        await _job(jobs, request, job_id)
+        events = jobs.store.events(_checked(job_id), kind="transcription", owner=owner_of(request), after=after)
+        return await stream_response(event_stream(events, transcription_event), done=False)
 
     @delete("/{job_id:str}", status_code=200, summary="Delete a transcription job, its recording and its text.")
-    async def delete_job(self, request: HTTPRequest, state: State, job_id: JobId) -> Response[TranscriptionJobDeleted]:
+    async def delete_job(
+        self, request: HTTPRequest, jobs: Injected[JobResources], job_id: JobId
+    ) -> Response[TranscriptionJobDeleted]:
         """A job that runs is stopped at once."""
-        jobs: JobResources = state.transcriptions
         await jobs.store.delete(_checked(job_id), kind="transcription", owner=owner_of(request))
-        await remove_files(jobs, job_id)
+        await jobs.remove_files(job_id)
         return json_response(TranscriptionJobDeleted(id=job_id))
 
     @post("/{job_id:str}/cancel", status_code=200, summary="Stop a transcription job but keep its record.")
-    async def cancel(self, request: HTTPRequest, state: State, job_id: JobId) -> Response[TranscriptionJob]:
+    async def cancel(
+        self, request: HTTPRequest, jobs: Injected[JobResources], job_id: JobId
+    ) -> Response[TranscriptionJob]:
         """As OpenAI's background responses are cancelled: the job becomes `cancelled`, at once or when it stops."""
-        jobs: JobResources = state.transcriptions
         job = await jobs.store.cancel(_checked(job_id), kind="transcription", owner=owner_of(request))
         return json_response(transcription_job_of(job), headers=poll_headers(job))
 
@@ -116,11 +104,12 @@ class TranscriptionsController(Controller):
         "/{job_id:str}/content",
         http_method=[HttpMethod.GET, HttpMethod.HEAD],
         summary="The transcript of a completed job.",
+        operation_class=documented(returns=TranscriptBody, files=TRANSCRIPT_TYPES),
     )
     async def content(
         self,
         request: HTTPRequest,
-        state: State,
+        jobs: Injected[JobResources],
         job_id: JobId,
         response_format: Annotated[
             str | None,
@@ -129,7 +118,7 @@ class TranscriptionsController(Controller):
     ) -> Response[Any]:
         """In the format that the job was made with, or in another: all but `diarized_json`, which has to be asked for
         when the job is made. A `Range` header names a part."""
-        job = await _job(request, state, job_id)
+        job = await _job(jobs, request, job_id)
         if job.status != "completed":
             raise ConflictError(f"the transcription {job_id!r} is {job.status}; only a completed one has content")
         chosen = response_format or msgspec.json.decode(job.input, type=TranscriptionInput).response_format
@@ -140,28 +129,10 @@ class TranscriptionsController(Controller):
                 f"`response_format` is {chosen!r}; this transcript has {known}", param="response_format"
             )
         name = f"{job_id}.{artifact.key.rpartition('.')[2]}"
-        return await artifact_response(request, state.transcriptions.artifacts, artifact, filename=name)
+        return await artifact_response(request, jobs.artifacts, artifact, filename=name)
 
 
-async def _shown(events: AsyncGenerator[tuple[JobEvent, Job]]) -> AsyncIterator[bytes]:
-    yield PING  # so that the answer begins, though nothing may happen for long
-    async with contextlib.aclosing(events):
-        async for happened, job in events:
-            then = msgspec.structs.replace(
-                job,
-                status=happened.status,
-                progress=happened.progress,
-                done=happened.done,
-                total=happened.total,
-                error=happened.error or job.error,
-            )
-            if not happened.last:
-                then = msgspec.structs.replace(then, artifacts={}, ended_at=None, expires_at=None)
-            yield event(transcription_job_of(then), f"transcription.{happened.name}", identity=happened.id)
-
-
-async def _job(request: HTTPRequest, state: State, job_id: str) -> Job:
-    jobs: JobResources = state.transcriptions
+async def _job(jobs: JobResources, request: HTTPRequest, job_id: str) -> Job:
     return await jobs.store.get(_checked(job_id), kind="transcription", owner=owner_of(request))
 
 

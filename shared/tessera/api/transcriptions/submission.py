@@ -1,4 +1,4 @@
-"""How a long recording is accepted: its file is stored, then its record is written, then somebody rings.
+"""How a long recording is accepted: its file is stored, then its record is written, then a worker is rung for.
 
 The file goes to the artifact store as it comes when it is too large for memory. Whatever goes wrong leaves neither a
 record nor a file. Does not know what is in a recording.
@@ -17,16 +17,15 @@ from typing import Any
 import msgspec
 from litestar import Response
 
-from tessera.api.job_resources import JobResources, idempotency_of, owner_of, poll_headers, remove_files, ring
+from tessera.api.job_headers import idempotency_of, owner_of
+from tessera.api.job_resources import JobResources, NewJob
 from tessera.api.transcriptions.request import cost_of_recording, hash_of, input_of, is_background, read_transcription
-from tessera.api.transcriptions.view import transcription_job_of
+from tessera.api.transcriptions.view import accepted
 from tessera.errors import InvalidRequestError, PayloadTooLargeError, TesseraError, UnsupportedMediaError
 from tessera.jobs.artifacts.store import UnfinishedArtifact
 from tessera.jobs.queues import queue_of_transcriptions
-from tessera.jobs.records import Created
 from tessera.jobs.webhooks import checked_webhook
 from tessera.telemetry import request_id_var
-from tessera.web.app import json_response
 from tessera.web.dependencies import HTTPRequest
 from tessera.web.forms import Form
 from tessera.web.uploads import Uploaded, read_to_disk
@@ -134,46 +133,38 @@ async def _submit(
 ) -> Response[TranscriptionJob]:
     """The rest once the file is stored: 202 with the job, or with the one that an idempotency key stands for."""
     try:
-        if not uploaded.bytes:
-            raise InvalidRequestError(f"`{FILE}` is empty", param=FILE)
-        created = await _create(request, jobs, job_id, body, uploaded)
+        new = await _new_job(request, jobs, job_id, body, uploaded)
     except TesseraError:
-        await remove_files(jobs, job_id)
+        await jobs.remove_files(job_id)
         raise
-    if created.replayed:
-        await remove_files(jobs, job_id)
-    else:
-        await ring(jobs.bell, created.job)
-    replayed = {"idempotent-replayed": "true"} if created.replayed else {}
-    return json_response(
-        transcription_job_of(created.job), status=202, headers={**poll_headers(created.job), **replayed}
-    )
+    return accepted(await jobs.accept(new))
 
 
-async def _create(
+async def _new_job(
     request: HTTPRequest, jobs: JobResources, job_id: str, body: TranscriptionRequest, uploaded: Uploaded
-) -> Created:
+) -> NewJob:
+    if not uploaded.bytes:
+        raise InvalidRequestError(f"`{FILE}` is empty", param=FILE)
     speakers = None
     if body.known_speaker_references:
         speakers = f"{job_id}/speakers.json"
         data = msgspec.json.encode(body.known_speaker_references)
         await asyncio.to_thread(jobs.artifacts.put, speakers, data, "application/json")
-    job_input = input_of(
-        body,
-        recording=f"{job_id}/input",
-        size=uploaded.bytes,
-        filename=uploaded.filename,
-        speakers=speakers,
-        request_id=request_id_var.get(),
-    )
-    return await jobs.store.create(
-        job_id,
+    return NewJob(
+        id=job_id,
         kind="transcription",
         owner=owner_of(request),
         queue=queue_of_transcriptions(body.model),
-        job_input=job_input,
-        idempotency=idempotency_of(request, hash_of(uploaded.fields, uploaded.sha256)),
+        job_input=input_of(
+            body,
+            recording=f"{job_id}/input",
+            size=uploaded.bytes,
+            filename=uploaded.filename,
+            speakers=speakers,
+            request_id=request_id_var.get(),
+        ),
         cost=cost_of_recording(uploaded.bytes),
+        idempotency=idempotency_of(request, hash_of(uploaded.fields, uploaded.sha256)),
         priority=body.priority,
         deadline_s=body.deadline_s,
         webhook=checked_webhook(body.webhook_url, jobs.settings.webhooks),

@@ -1,16 +1,13 @@
-"""From the body of `POST /v1/videos` to the input of a video job: everything that can be wrong is said here, before
-there is a record.
+"""From the body of `POST /v1/videos` to a `VideoOrder`: every field checked and every default decided.
 
-Does not know HTTP beyond the form, and does not look into an image further than its first bytes: the worker decodes it.
+What can be wrong with a request is said here, before there is a record. Orders that begin with a completed video
+(remixes and extensions) are in `tessera.api.videos.derived_request`. Does not know HTTP beyond the form.
 """
 
 from __future__ import annotations
 
-import base64
-import binascii
-import hashlib
-
-import msgspec
+import re
+from dataclasses import dataclass
 
 from tessera.api.generation_parameters import (
     cost_of_frames,
@@ -20,128 +17,83 @@ from tessera.api.generation_parameters import (
     size_of,
     steps_of,
 )
-from tessera.api.videos.image_dimensions import image_size, image_type
-from tessera.errors import InvalidRequestError, PayloadTooLargeError, UnsupportedMediaError
-from tessera.jobs.artifacts.store import ArtifactStore
+from tessera.api.job_resources import JobResources
+from tessera.api.videos.first_frame import IMAGE_FIELD, InputFile, read_first_frame
+from tessera.errors import InvalidRequestError, NotFoundError
 from tessera.settings.video import VideoSettings
 from tessera.web.forms import Form
-from tessera.wire.decoding import convert_form, decode_json
 from tessera.wire.jobs import VideoInput
 from tessera.wire.models import Card
-from tessera.wire.videos import VideoCreateRequest, VideoRemixRequest
+from tessera.wire.videos import VideoCreateRequest, VideoExtendRequest, VideoRemixRequest
 
 DEFAULT_SECONDS = 4.0
 DEFAULT_FPS = 16
 MOST_FPS_OF_A_GIF = 50
-"""Its frames are shown for whole hundredths of a second, and players slow down those of one hundredth."""
-IMAGE_FIELD = "input_reference"
+"""A GIF's frames are shown for whole hundredths of a second, and players slow down those of one hundredth."""
+_ID = re.compile(r"^video_[0-9a-f]{32}$")
 
 
-class ImageUpload(msgspec.Struct, frozen=True):
-    """A first frame: encoded bytes and the type that they begin like."""
+@dataclass(frozen=True)
+class StoredFile:
+    """A file of an earlier job, which the new job keeps a copy of, so that the earlier job may be deleted."""
 
-    data: bytes
-    content_type: str
-
-
-def read_request(form: Form, body: bytes, *, is_form: bool) -> VideoCreateRequest:
-    """The typed request. Raises `InvalidRequestError` naming the field."""
-    unknown = [name for name in form.files if name != IMAGE_FIELD]
-    if unknown:
-        raise InvalidRequestError(
-            f"`{unknown[0]}` is not a file of this request; only `{IMAGE_FIELD}` is", param=unknown[0]
-        )
-    return convert_form(form.fields, VideoCreateRequest) if is_form else decode_json(body, VideoCreateRequest)
+    key: str
+    """Artifact key of the file."""
+    content_type: str | None
+    """None for an image, whose type its first bytes tell."""
 
 
-def read_remix(form: Form, body: bytes, *, is_form: bool) -> VideoRemixRequest:
-    """The typed request of a remix. Raises `InvalidRequestError` naming the field."""
-    if form.files:
-        name = next(iter(form.files))
-        raise InvalidRequestError(f"`{name}` is not a file of this request: a remix takes none", param=name)
-    return convert_form(form.fields, VideoRemixRequest) if is_form else decode_json(body, VideoRemixRequest)
+@dataclass(frozen=True)
+class VideoOrder:
+    """A video that was asked for, checked: what `tessera.api.videos.submission.submit` accepts."""
+
+    request: VideoCreateRequest | VideoRemixRequest | VideoExtendRequest
+    """The request as it was decoded; it has the priority, the deadline and the webhook."""
+    job_input: VideoInput
+    """What the worker gets. Submission sets its `image` and its `request_id`."""
+    card: Card
+    begins_with: InputFile | StoredFile | None
+    """The first frame, or the video that goes on; None for a video from text alone."""
+    fingerprint: str
+    """A hash of what was asked for: the same for a repeated request."""
 
 
-def stored_input(artifacts: ArtifactStore, given: VideoInput) -> ImageUpload | None:
-    """What an earlier job began with: its first frame, or the video that it went on from. Raises `NotFoundError`."""
-    if given.image is None:
-        return None
-    with artifacts.open(given.image) as file:
-        data = file.read()
-    return ImageUpload(data, _image_type(data) if given.extends is None else "application/octet-stream")
-
-
-def check_limits(given: VideoInput, card: Card, settings: VideoSettings) -> None:
-    """Refuse to make again what was allowed once and is no more. Raises `InvalidRequestError`."""
-    size_of(f"{given.width}x{given.height}", card, settings)
-    steps_of(given.steps, card, settings)
-    own_fps = card.fps or DEFAULT_FPS
-    most = frames_for(settings.max_seconds, min(given.fps, own_fps), card.frames_multiple)
-    if given.frames > most:
-        raise InvalidRequestError(f"the video has {given.frames} frames; the limit is {most} now", param="video_id")
-
-
-def body_hash(form: Form) -> str:
-    """A hash of what a request asks for: equal for repeated requests, whatever their multipart boundary is."""
-    files = {name: hashlib.sha256(upload.data).hexdigest() for name, upload in form.files.items()}
-    return hashlib.sha256(msgspec.json.encode([form.fields, files], order="deterministic")).hexdigest()
-
-
-def read_image(form: Form, request: VideoCreateRequest, card: Card, settings: VideoSettings) -> ImageUpload | None:
-    """The first frame, given as a file or as a data URL.
+async def order_from(form: Form, jobs: JobResources) -> VideoOrder:
+    """The order of `POST /v1/videos`.
 
     Raises:
-        InvalidRequestError: the model needs one, or takes none, or it is given twice or not as a data URL, or it is
-            damaged or has more pixels than `video.max_pixels`.
-        PayloadTooLargeError: it is over `video.max_image_bytes`.
-        UnsupportedMediaError: it is not PNG, JPEG or WebP.
+        InvalidRequestError: a field that is wrong, or that this model or server does not allow; names the field.
+        PayloadTooLargeError, UnsupportedMediaError: as `read_first_frame`.
+        ModelNotFoundError, UnavailableError: as `Cards`.
     """
-    upload = form.files.get(IMAGE_FIELD)
-    if upload is not None and request.input_reference is not None:
-        raise InvalidRequestError(f"`{IMAGE_FIELD}` is given twice", param=IMAGE_FIELD)
-    if upload is None and request.input_reference is None:
-        if card.image_input == "required":
-            raise InvalidRequestError(
-                f"the model {card.id!r} starts from an image: send it as `{IMAGE_FIELD}`",
-                param=IMAGE_FIELD,
-                code="missing_required_parameter",
-            )
-        return None
-    if card.image_input == "none":
-        raise InvalidRequestError(
-            f"the model {card.id!r} takes no `{IMAGE_FIELD}`: it is text to video", param=IMAGE_FIELD
-        )
-    if upload is not None:
-        data = upload.data
-    else:
-        assert request.input_reference is not None
-        data = _from_data_url(request.input_reference.image_url)
-    if len(data) > settings.max_image_bytes:
-        raise PayloadTooLargeError(
-            f"`{IMAGE_FIELD}` has {len(data)} bytes; the limit is {settings.max_image_bytes}", param=IMAGE_FIELD
-        )
-    kind, size = _image_type(data), image_size(data)
-    if size is None:
-        raise InvalidRequestError(f"`{IMAGE_FIELD}` is damaged: its header says no size", param=IMAGE_FIELD)
-    if size[0] * size[1] > settings.max_pixels:
-        raise InvalidRequestError(
-            f"`{IMAGE_FIELD}` has {size[0]}x{size[1]} pixels; the limit is {settings.max_pixels} in all",
-            param=IMAGE_FIELD,
-        )
-    return ImageUpload(data, kind)
+    unknown = next((name for name in form.files if name != IMAGE_FIELD), None)
+    if unknown is not None:
+        raise InvalidRequestError(f"`{unknown}` is not a file of this request; only `{IMAGE_FIELD}` is", param=unknown)
+    request = form.decode(VideoCreateRequest)
+    card = await jobs.cards(request.model)
+    first_frame = read_first_frame(form, request, card, jobs.settings.video)
+    job_input = make_input(request, card, jobs.settings.video)
+    return VideoOrder(request, job_input, card, first_frame, form.fingerprint())
 
 
-def make_input(
-    request: VideoCreateRequest, card: Card, settings: VideoSettings, *, image: str | None, request_id: str | None
-) -> VideoInput:
+def checked_id(video_id: str) -> str:
+    """The id of a video, or of what could be one.
+
+    Raises:
+        NotFoundError: no video has such an id.
+    """
+    if not _ID.match(video_id):
+        raise NotFoundError(f"there is no video {video_id!r}", code="video_not_found")
+    return video_id
+
+
+def make_input(request: VideoCreateRequest, card: Card, settings: VideoSettings) -> VideoInput:
     """What the worker gets, every default decided.
 
     Args:
-        request: as decoded.
-        card: of the model that will do it.
+        request: the decoded body.
+        card: the card of the model that will make the video.
         settings: limits and defaults.
-        image: artifact key of the first frame.
-        request_id: for the worker's log.
 
     Raises:
         InvalidRequestError: a size, length or number of steps that cannot be; names the field and the limit.
@@ -167,14 +119,14 @@ def make_input(
         seed=seed_of(request.seed),
         step_cache=cache,
         step_cache_threshold=request.step_cache_threshold or threshold or None,
-        image=image,
+        image=None,
         output_format=request.output_format,
-        request_id=request_id,
+        request_id=None,
     )
 
 
 def _adapters(request: VideoCreateRequest, card: Card) -> dict[str, float]:
-    """What the request asks for, without those that have no weight."""
+    """The adapters that the request asks for with a weight other than zero."""
     for name in request.adapters or {}:
         if name not in card.adapters:
             known = ", ".join(card.adapters) or "none: `video.adapters` lists them"
@@ -182,9 +134,24 @@ def _adapters(request: VideoCreateRequest, card: Card) -> dict[str, float]:
     return {name: weight for name, weight in sorted((request.adapters or {}).items()) if weight}
 
 
-def cost_of(given: VideoInput) -> float:
+def check_limits(given: VideoInput, card: Card, settings: VideoSettings) -> None:
+    """Refuse to make again what the limits of an earlier day allowed.
+
+    Raises:
+        InvalidRequestError: the size, the steps or the frames are over a limit.
+    """
+    size_of(f"{given.width}x{given.height}", card, settings)
+    steps_of(given.steps, card, settings)
+    own_fps = card.fps or DEFAULT_FPS
+    most = frames_for(settings.max_seconds, min(given.fps, own_fps), card.frames_multiple)
+    if given.frames > most:
+        raise InvalidRequestError(f"the video has {given.frames} frames; the limit is {most} now", param="video_id")
+
+
+def cost_of(job_input: VideoInput) -> float:
     """How much work a video is: millions of pixels that are denoised, over all passes."""
-    return cost_of_frames(given.width, given.height, given.frames, given.steps, given.guidance_scale)
+    size = job_input.width, job_input.height
+    return cost_of_frames(*size, job_input.frames, job_input.steps, job_input.guidance_scale)
 
 
 def frames_for(seconds: float, fps: int, multiple: int) -> int:
@@ -237,25 +204,3 @@ def _exact(request: VideoCreateRequest, multiple: int) -> int:
             param="frames",
         )
     return request.frames
-
-
-def _from_data_url(url: str) -> bytes:
-    head, comma, encoded = url.partition(",")
-    if not head.startswith("data:") or not head.endswith(";base64") or not comma:
-        raise InvalidRequestError(
-            "`input_reference.image_url` must be a data URL (data:image/png;base64,…): nothing is fetched for you",
-            param="input_reference.image_url",
-        )
-    try:
-        return base64.b64decode(encoded, validate=True)
-    except binascii.Error as error:
-        raise InvalidRequestError(
-            f"`input_reference.image_url` is not valid base64: {error}", param="input_reference.image_url"
-        ) from error
-
-
-def _image_type(data: bytes) -> str:
-    kind = image_type(data)
-    if kind is None:
-        raise UnsupportedMediaError(f"`{IMAGE_FIELD}` is not a PNG, JPEG or WebP image", param=IMAGE_FIELD)
-    return kind

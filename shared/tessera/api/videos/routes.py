@@ -1,88 +1,47 @@
 """`/v1/videos` as OpenAI has it, the same in the gateway and in the video service: it reads and writes job records.
 
-Each app calls `mount_videos` once and passes on what it gets. Does not know who makes the video, nor which keys there
-are: the owner is what the key middleware put into the scope.
+Each handler passes the modules of this folder once: `request` (or `derived_request`) makes an order of the body,
+`submission` accepts it, `view` shows the job. Does not know who makes the video, nor which keys there are: the owner is
+what the guard of the app put into the scope.
 """
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import uuid
-from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Annotated, Any, Literal
 
-import msgspec
-from litestar import Controller, HttpMethod, Response, Router, delete, get, post, route
-from litestar.datastructures import State
+from litestar import Controller, HttpMethod, Response, delete, get, post, route
 from litestar.params import Parameter
 from litestar.response import Stream
-from litestar.types import ControllerRouterHandler
 
 from tessera.api.downloads import artifact_response
-from tessera.api.images.routes import generate_images
-from tessera.api.job_resources import (
-    Cards,
-    JobResources,
-    Mounted,
-    event_before,
-    idempotency_of,
-    mount_routes,
-    owner_of,
-    poll_headers,
-    remove_files,
-)
-from tessera.api.memory_check import check_memory
-from tessera.api.videos.extensions import edit_video, extend_video
-from tessera.api.videos.previews import preview_of
-from tessera.api.videos.request import (
-    body_hash,
-    check_limits,
-    make_input,
-    read_image,
-    read_remix,
-    read_request,
-    stored_input,
-)
-from tessera.api.videos.submission import Submission, submit
-from tessera.api.videos.view import accepted, checked_id, video_of
+from tessera.api.job_events import event_stream
+from tessera.api.job_headers import idempotency_of, last_event_id, owner_of, poll_headers
+from tessera.api.job_resources import JobResources
+from tessera.api.videos.derived_request import extension_order, remix_order
+from tessera.api.videos.request import checked_id, order_from
+from tessera.api.videos.submission import submit
+from tessera.api.videos.view import accepted, video_event, video_of
 from tessera.errors import ConflictError, InvalidRequestError
-from tessera.jobs.records import JobEvent
-from tessera.settings.tree import Settings
-from tessera.telemetry import request_id_var
 from tessera.web.app import json_response
-from tessera.web.dependencies import HTTPRequest
+from tessera.web.dependencies import HTTPRequest, Injected
 from tessera.web.docs import documented
 from tessera.web.forms import read_form
-from tessera.web.sse import PING, event, stream_response
-from tessera.wire.jobs import Job, VideoInput
+from tessera.web.sse import stream_response
+from tessera.wire.jobs import Job
 from tessera.wire.videos import (
     Video,
     VideoCreateRequest,
     VideoDeleted,
+    VideoEditRequest,
+    VideoExtendRequest,
     VideoList,
+    VideoPreview,
     VideoRemixRequest,
 )
 
 VideoId = Annotated[str, Parameter(description="Id of a video.")]
-
 MAX_LIST = 100
-FORM_OVERHEAD_BYTES = 256 * 1024
-
-
-def mount_videos(settings: Settings, cards: Cards) -> Mounted:
-    """Make the video routes of an app. Connects to nothing yet, and works again by itself after Redis was down.
-
-    Args:
-        settings: of the suite.
-        cards: how this app finds the card of a video model.
-    """
-    # a data URL is a third longer than the image
-    body_limit = settings.video.max_image_bytes * 4 // 3 + FORM_OVERHEAD_BYTES
-    handlers: list[ControllerRouterHandler] = [VideosController, extend_video, edit_video, generate_images]
-    router = Router("/", route_handlers=handlers, request_max_body_size=body_limit)
-
-    return mount_routes("videos", [router], settings, cards)
+"""Most videos of one page of a list."""
 
 
 class VideosController(Controller):
@@ -99,19 +58,10 @@ class VideosController(Controller):
             VideoCreateRequest, "multipart/form-data", "application/json", file="input_reference"
         ),
     )
-    async def create(self, request: HTTPRequest, state: State) -> Response[Video]:
+    async def create(self, request: HTTPRequest, jobs: Injected[JobResources]) -> Response[Video]:
         """Answers at once with a job to poll. An `Idempotency-Key` header makes repeating the request safe."""
-        jobs: JobResources = state.videos
-        form, is_form = await read_form(request)
-        asked = read_request(form, await request.body(), is_form=is_form)
-        card = await jobs.cards(asked.model)
-        image = read_image(form, asked, card, jobs.settings.video)
-        job_id = f"video_{uuid.uuid4().hex}"
-        image_key = f"{job_id}/input" if image is not None else None
-        job_input = make_input(asked, card, jobs.settings.video, image=image_key, request_id=request_id_var.get())
-        check_memory(job_input, card)
-        submission = Submission(job_id, job_input, asked, idempotency_of(request, body_hash(form)), image)
-        return accepted(await submit(jobs, owner_of(request), submission))
+        order = await order_from(await read_form(request), jobs)
+        return accepted(await submit(jobs, owner_of(request), order, idempotency_of(request, order.fingerprint)))
 
     @post(
         "/{video_id:str}/remix",
@@ -119,83 +69,92 @@ class VideosController(Controller):
         summary="Make a variation of a video.",
         operation_class=documented(VideoRemixRequest, "application/json", "multipart/form-data"),
     )
-    async def remix(self, request: HTTPRequest, state: State, video_id: VideoId) -> Response[Video]:
+    async def remix(self, request: HTTPRequest, jobs: Injected[JobResources], video_id: VideoId) -> Response[Video]:
         """A new job with another prompt and all else as it was: model, seed, first frame, size, length, steps, format.
 
         The noise that it begins with is the same, so what the prompts have in common tends to stay where it was.
         """
-        jobs: JobResources = state.videos
-        form, is_form = await read_form(request)
-        asked = read_remix(form, await request.body(), is_form=is_form)
-        source = await _job(request, state, video_id)
-        if source.status != "completed":
-            raise ConflictError(f"the video {video_id!r} is {video_of(source).status}; only a completed one is remixed")
-        given = msgspec.json.decode(source.input, type=VideoInput)
-        card = await jobs.cards(given.model)
-        image = await asyncio.to_thread(stored_input, jobs.artifacts, given)
-        job_id = f"video_{uuid.uuid4().hex}"
-        job_input = msgspec.structs.replace(
-            given,
-            prompt=asked.prompt,
-            image=f"{job_id}/input" if image is not None else None,
-            remixed_from=video_id,
-            request_id=request_id_var.get(),
+        owner = owner_of(request)
+        order = await remix_order(await read_form(request), jobs, owner, video_id)
+        return accepted(await submit(jobs, owner, order, idempotency_of(request, order.fingerprint)))
+
+    @post(
+        "/extensions",
+        status_code=200,
+        summary="Let a video go on.",
+        operation_class=documented(VideoExtendRequest, "multipart/form-data", "application/json"),
+    )
+    async def extend(self, request: HTTPRequest, jobs: Injected[JobResources]) -> Response[Video]:
+        """A new job whose clip begins with the old one and goes on from its last frame, by the same model, at the same
+        size and rate. For models that start from a given frame."""
+        owner = owner_of(request)
+        order = await extension_order(await read_form(request), jobs, owner)
+        return accepted(await submit(jobs, owner, order, idempotency_of(request, order.fingerprint)))
+
+    @post(
+        "/edits",
+        status_code=200,
+        summary="Edit a video: no model here can.",
+        operation_class=documented(VideoEditRequest, "multipart/form-data", "application/json"),
+    )
+    async def edit(self, request: HTTPRequest) -> Response[Video]:
+        """Always an error that names what there is instead."""
+        await read_form(request)
+        raise InvalidRequestError(
+            "no model of this server edits a video that was made: `POST /v1/videos/{id}/remix` makes it again with "
+            "another prompt, `POST /v1/videos/extensions` lets it go on",
+            param="video",
+            code="unsupported_operation",
         )
-        check_limits(job_input, card, jobs.settings.video)
-        check_memory(job_input, card)
-        submission = Submission(
-            job_id, job_input, asked, idempotency_of(request, f"{video_id} {body_hash(form)}"), image
-        )
-        return accepted(await submit(jobs, owner_of(request), submission))
 
     @get("/", summary="List videos.")
     async def list_videos(
         self,
         request: HTTPRequest,
-        state: State,
+        jobs: Injected[JobResources],
         after: Annotated[str | None, Parameter(description="Id of the last video of the page before.")] = None,
         limit: Annotated[int, Parameter(ge=1, le=MAX_LIST)] = 20,
         order: Annotated[Literal["asc", "desc"], Parameter(description="By time of creation.")] = "desc",
     ) -> Response[VideoList]:
         """By time of creation, the newest first unless `order` says otherwise."""
-        jobs: JobResources = state.videos
         page = await jobs.store.list(kind="video", owner=owner_of(request), after=after, limit=limit, order=order)
         videos = [video_of(job) for job in page.jobs]
         first, last = (videos[0].id, videos[-1].id) if videos else (None, None)
         return json_response(VideoList(data=videos, first_id=first, last_id=last, has_more=page.has_more))
 
     @get("/{video_id:str}", summary="Look at a video job.")
-    async def retrieve(self, request: HTTPRequest, state: State, video_id: VideoId) -> Response[Video]:
+    async def retrieve(self, request: HTTPRequest, jobs: Injected[JobResources], video_id: VideoId) -> Response[Video]:
         """Status and progress; `openai-poll-after-ms` says when to ask again."""
-        job = await _job(request, state, video_id)
+        job = await _video(jobs, request, video_id)
         return json_response(video_of(job), headers=poll_headers(job))
 
-    @get("/{video_id:str}/events", summary="Watch a video job.")
-    async def events(self, request: HTTPRequest, state: State, video_id: VideoId) -> Stream:
+    @get(
+        "/{video_id:str}/events", summary="Watch a video job.", operation_class=documented(events=Video | VideoPreview)
+    )
+    async def events(self, request: HTTPRequest, jobs: Injected[JobResources], video_id: VideoId) -> Stream:
         """Beyond OpenAI. Server-sent events from the job's beginning to its end, each with the video as it was then.
 
         `video.queued` (again after a lost worker), `video.in_progress`, `video.progress`, `video.preview` (a small
         JPEG of what it looks like now, as `image_url`; every `video.preview_steps`), and at the end `video.completed`
         or `video.failed`. With the header `Last-Event-ID` they go on behind that event.
         """
-        jobs: JobResources = state.videos
-        after = event_before(request)
-        await _job(request, state, video_id)
-        found = jobs.store.events(checked_id(video_id), kind="video", owner=owner_of(request), after=after)
-        return await stream_response(_shown(found), done=False)
+        after = last_event_id(request)
+        await _video(jobs, request, video_id)
+        events = jobs.store.events(checked_id(video_id), kind="video", owner=owner_of(request), after=after)
+        return await stream_response(event_stream(events, video_event), done=False)
 
     @delete("/{video_id:str}", status_code=200, summary="Delete a video and its files.")
-    async def delete_video(self, request: HTTPRequest, state: State, video_id: VideoId) -> Response[VideoDeleted]:
+    async def delete_video(
+        self, request: HTTPRequest, jobs: Injected[JobResources], video_id: VideoId
+    ) -> Response[VideoDeleted]:
         """A job that runs is stopped at its next step."""
-        jobs: JobResources = state.videos
         await jobs.store.delete(checked_id(video_id), kind="video", owner=owner_of(request))
-        await remove_files(jobs, video_id)
+        await jobs.remove_files(video_id)
         return json_response(VideoDeleted(id=video_id))
 
     @post("/{video_id:str}/cancel", status_code=200, summary="Stop a video job but keep its record.")
-    async def cancel(self, request: HTTPRequest, state: State, video_id: VideoId) -> Response[Video]:
+    async def cancel(self, request: HTTPRequest, jobs: Injected[JobResources], video_id: VideoId) -> Response[Video]:
         """Beyond OpenAI. A job that runs stops at its next step and becomes `failed` with the code `cancelled`."""
-        jobs: JobResources = state.videos
         job = await jobs.store.cancel(checked_id(video_id), kind="video", owner=owner_of(request))
         return json_response(video_of(job), headers=poll_headers(job))
 
@@ -203,18 +162,19 @@ class VideosController(Controller):
         "/{video_id:str}/content",
         http_method=[HttpMethod.GET, HttpMethod.HEAD],
         summary="Download a finished video.",
+        operation_class=documented(files=["video/mp4", "video/webm", "image/gif", "image/jpeg"]),
     )
     async def content(
         self,
         request: HTTPRequest,
-        state: State,
+        jobs: Injected[JobResources],
         video_id: VideoId,
         variant: Annotated[
             str, Parameter(description="`video`, `thumbnail` (a JPEG) or `spritesheet` (a JPEG of small frames).")
         ] = "video",
     ) -> Response[Any]:
         """The file, or the part of it that a `Range` header names."""
-        job = await _job(request, state, video_id)
+        job = await _video(jobs, request, video_id)
         if job.status != "completed":
             raise ConflictError(f"the video {video_id!r} is {video_of(job).status}; only a completed one has content")
         artifact = job.artifacts.get(variant)
@@ -222,23 +182,8 @@ class VideosController(Controller):
             known = ", ".join(sorted(job.artifacts))
             raise InvalidRequestError(f"`variant` is {variant!r}; this video has {known}", param="variant")
         name = f"{video_id}{'' if variant == 'video' else '-' + variant}.{artifact.key.rpartition('.')[2]}"
-        return await artifact_response(request, state.videos.artifacts, artifact, filename=name)
+        return await artifact_response(request, jobs.artifacts, artifact, filename=name)
 
 
-async def _shown(events: AsyncGenerator[tuple[JobEvent, Job]]) -> AsyncIterator[bytes]:
-    yield PING  # so that the answer begins, though nothing may happen for long
-    async with contextlib.aclosing(events):
-        async for happened, job in events:
-            then = msgspec.structs.replace(
-                job, status=happened.status, progress=happened.progress, error=happened.error or job.error
-            )
-            if happened.name == "preview":
-                yield event(preview_of(happened, job.id), "video.preview", identity=happened.id)
-                continue
-            name = "failed" if happened.name == "cancelled" else happened.name
-            yield event(video_of(then), f"video.{name}", identity=happened.id)
-
-
-async def _job(request: HTTPRequest, state: State, video_id: str) -> Job:
-    jobs: JobResources = state.videos
+async def _video(jobs: JobResources, request: HTTPRequest, video_id: str) -> Job:
     return await jobs.store.get(checked_id(video_id), kind="video", owner=owner_of(request))

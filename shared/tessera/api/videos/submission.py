@@ -1,64 +1,63 @@
-"""How a video job is accepted: its first frame is stored, then its record is written, then somebody rings.
+"""How a video job is accepted: memory check, first frame stored, record written, worker rung for.
 
-Whatever goes wrong leaves neither a record nor a file. Does not know HTTP.
+The one path for new videos, remixes and extensions. Whatever goes wrong leaves neither a record nor a file. Does not
+know HTTP.
 """
 
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+import uuid
 
-from tessera.api.job_resources import JobResources, remove_files, ring
-from tessera.api.videos.request import ImageUpload, cost_of
-from tessera.errors import TesseraError
+import msgspec
+
+from tessera.api.job_resources import JobResources, NewJob
+from tessera.api.memory_check import check_memory
+from tessera.api.videos.first_frame import InputFile, type_of_image
+from tessera.api.videos.request import StoredFile, VideoOrder, cost_of
+from tessera.jobs.artifacts.store import ArtifactStore
 from tessera.jobs.queues import queue_of
 from tessera.jobs.records import Created
 from tessera.jobs.store import Idempotency
 from tessera.jobs.webhooks import checked_webhook
-from tessera.wire.jobs import VideoInput
-from tessera.wire.videos import VideoCreateRequest, VideoExtendRequest, VideoRemixRequest
+from tessera.telemetry import request_id_var
 
 
-@dataclass(frozen=True)
-class Submission:
-    """A job that is about to be accepted; `job_input.image` is the key of `image` where there is one."""
-
-    job_id: str
-    job_input: VideoInput
-    asked: VideoCreateRequest | VideoExtendRequest | VideoRemixRequest
-    idempotency: Idempotency | None
-    image: ImageUpload | None
-
-
-async def submit(jobs: JobResources, owner: str, submission: Submission) -> Created:
+async def submit(jobs: JobResources, owner: str, order: VideoOrder, idempotency: Idempotency | None) -> Created:
     """Accept a job, or find the one that an idempotency key stands for.
 
     Raises:
-        InvalidRequestError: its webhook is not to be told.
+        InvalidRequestError: no worker has the memory for such a clip, or nothing may be sent to its webhook.
+        NotFoundError: the file that the video begins with is not there any more.
         TesseraError: as `AsyncJobStore.create` and `ArtifactStore.put`.
     """
-    asked, job_id, image = submission.asked, submission.job_id, submission.image
-    webhook = checked_webhook(asked.webhook_url, jobs.settings.webhooks)
-    if image is not None:
-        await asyncio.to_thread(jobs.artifacts.put, f"{job_id}/input", image.data, image.content_type)
-    try:
-        created = await jobs.store.create(
-            job_id,
+    request = order.request
+    check_memory(order.job_input, order.card)
+    webhook = checked_webhook(request.webhook_url, jobs.settings.webhooks)
+    job_id = f"video_{uuid.uuid4().hex}"
+    image = f"{job_id}/input" if order.begins_with is not None else None
+    if order.begins_with is not None:
+        await asyncio.to_thread(_store_input, jobs.artifacts, f"{job_id}/input", order.begins_with)
+    job_input = msgspec.structs.replace(order.job_input, image=image, request_id=request_id_var.get())
+    return await jobs.accept(
+        NewJob(
+            id=job_id,
             kind="video",
             owner=owner,
-            queue=queue_of(submission.job_input.model),
-            job_input=submission.job_input,
-            idempotency=submission.idempotency,
-            cost=cost_of(submission.job_input),
-            priority=asked.priority,
-            deadline_s=asked.deadline_s,
+            queue=queue_of(job_input.model),
+            job_input=job_input,
+            cost=cost_of(job_input),
+            idempotency=idempotency,
+            priority=request.priority,
+            deadline_s=request.deadline_s,
             webhook=webhook,
         )
-    except TesseraError:
-        await remove_files(jobs, job_id)
-        raise
-    if created.replayed:
-        await remove_files(jobs, job_id)
-    else:
-        await ring(jobs.bell, created.job)
-    return created
+    )
+
+
+def _store_input(artifacts: ArtifactStore, key: str, begins_with: InputFile | StoredFile) -> None:
+    if isinstance(begins_with, StoredFile):
+        with artifacts.open(begins_with.key) as file:
+            data = file.read()
+        begins_with = InputFile(data, begins_with.content_type or type_of_image(data))
+    artifacts.put(key, begins_with.data, begins_with.content_type)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from tessera.api.videos.image_dimensions import image_size, image_type
+from tessera.api.videos.image_header import image_size, image_type
 
 WAYS: list[tuple[str, str, dict[str, Any]]] = [
     ("PNG", "RGB", {}),
