@@ -34,7 +34,6 @@ def create_app(settings: Settings) -> Litestar:
         registry=registry,
         description="Language models: chat completions, completions and embeddings with OpenAI's shapes.",
         lifespan=[host.lifespan],
-        dependencies={"models": provide(host.models)},
-        state={"host": host},
+        dependencies={"host": provide(host), "models": provide(host.models)},
         max_body_bytes=settings.gateway.max_json_bytes,
     )

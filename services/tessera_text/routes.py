@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TypeAlias
 
-from litestar import Request, Response, post
-from litestar.datastructures import State
+from litestar import Response, post
 from litestar.response import Stream
 
 from tessera.engine.host import EngineHost
 from tessera.language.routes import LANGUAGE_ROUTES
 from tessera.web.app import json_response
+from tessera.web.dependencies import HTTPRequest, Injected
 from tessera.web.disconnect import unless_client_leaves
 from tessera.web.docs import documented
 from tessera.web.models import MODEL_ROUTES
@@ -19,8 +19,7 @@ from tessera.wire.chat import Completion, CompletionRequest, EmbeddingList, Embe
 from tessera.wire.decoding import decode_json
 from tessera_text.pipeline import TextTools
 
-Host = EngineHost[TextTools]
-TextRequest = Request[Any, Any, State]
+TextHost: TypeAlias = EngineHost[TextTools]
 
 
 @post(
@@ -30,14 +29,13 @@ TextRequest = Request[Any, Any, State]
     status_code=200,
     operation_class=documented(CompletionRequest, returns=Completion, events=Completion),
 )
-async def completions(request: TextRequest, state: State) -> Response[Completion] | Stream:
-    """Streams server-sent events when `stream` is true."""
+async def completions(request: HTTPRequest, host: Injected[TextHost]) -> Response[Completion] | Stream:
+    """Continue one prompt or several. Streams server-sent events when `stream` is true."""
     body = decode_json(await request.body(), CompletionRequest)
-    host: Host = state.host
-    tools = (await host.tools(body.model)).completions
+    tools = await host.tools(body.model)
     if body.stream:
-        return await unless_client_leaves(request, stream_response(tools.stream(body)))
-    return json_response(await unless_client_leaves(request, tools.answer(body)))
+        return await unless_client_leaves(request, stream_response(tools.completions.stream(body)))
+    return json_response(await unless_client_leaves(request, tools.completions.answer(body)))
 
 
 @post(
@@ -47,10 +45,9 @@ async def completions(request: TextRequest, state: State) -> Response[Completion
     status_code=200,
     operation_class=documented(EmbeddingRequest),
 )
-async def embeddings(request: TextRequest, state: State) -> Response[EmbeddingList]:
-    """The mean of the last hidden states, of length one."""
+async def embeddings(request: HTTPRequest, host: Injected[TextHost]) -> Response[EmbeddingList]:
+    """One vector of length one for each input: the mean of the model's last hidden states, normalized."""
     body = decode_json(await request.body(), EmbeddingRequest)
-    host: Host = state.host
     tools = await host.tools(body.model)
     return json_response(await unless_client_leaves(request, tools.embeddings.answer(body)))
 

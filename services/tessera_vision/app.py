@@ -43,7 +43,6 @@ def create_app(settings: Settings) -> Litestar:
         registry=registry,
         description="Vision-language models: chat completions with images by data URL, with OpenAI's shapes.",
         lifespan=[preprocessing, host.lifespan],
-        dependencies={"models": provide(host.models)},
-        state={"host": host},
+        dependencies={"host": provide(host), "models": provide(host.models)},
         max_body_bytes=settings.gateway.max_body_bytes,
     )

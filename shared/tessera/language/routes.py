@@ -1,17 +1,20 @@
-"""The routes of every service whose tools can chat: text, and vision with images in the messages."""
+"""The routes of every service that answers conversations: text, and vision with images in the messages.
+
+The app provides its `EngineHost` as the dependency `host`. Knows no template and no image: the service's tools do.
+"""
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Protocol, TypeAlias
 
-from litestar import Request, Response, post
-from litestar.datastructures import State
+from litestar import Response, post
 from litestar.response import Stream
 
 from tessera.engine.host import EngineHost
 from tessera.language.chat import ChatCompletions
 from tessera.language.tokens import Tokenization
 from tessera.web.app import json_response
+from tessera.web.dependencies import HTTPRequest, Injected
 from tessera.web.disconnect import unless_client_leaves
 from tessera.web.docs import documented
 from tessera.web.sse import stream_response
@@ -21,7 +24,7 @@ from tessera.wire.tools import Detokenized, DetokenizeRequest, Tokenized
 
 
 class ChatTools(Protocol):
-    """What the routes need of a service's tools."""
+    """What these routes need of the tools of a service's model."""
 
     @property
     def chat(self) -> ChatCompletions:
@@ -30,8 +33,11 @@ class ChatTools(Protocol):
 
     @property
     def tokens(self) -> Tokenization:
-        """Shows a prompt's tokens."""
+        """Converts between text and token ids."""
         ...
+
+
+ChatHost: TypeAlias = EngineHost[ChatTools]
 
 
 @post(
@@ -41,10 +47,9 @@ class ChatTools(Protocol):
     status_code=200,
     operation_class=documented(ChatCompletionRequest, returns=ChatCompletion, events=ChatCompletionChunk),
 )
-async def chat_completions(request: Request[Any, Any, State], state: State) -> Response[ChatCompletion] | Stream:
-    """Images come as data URLs, for models that see. Streams server-sent events when `stream` is true."""
+async def chat_completions(request: HTTPRequest, host: Injected[ChatHost]) -> Response[ChatCompletion] | Stream:
+    """Vision models take images as data URLs. Streams server-sent events when `stream` is true."""
     body = decode_json(await request.body(), ChatCompletionRequest)
-    host: EngineHost[ChatTools] = state.host
     chat = (await host.tools(body.model)).chat
     if body.stream:
         return await unless_client_leaves(request, stream_response(chat.stream(body)))
@@ -58,10 +63,9 @@ async def chat_completions(request: Request[Any, Any, State], state: State) -> R
     status_code=200,
     operation_class=documented(TokenizeRequest),
 )
-async def tokenize(request: Request[Any, Any, State], state: State) -> Response[Tokenized]:
-    """Of a text, or of a conversation as the model's template writes it. The shapes are vLLM's."""
+async def tokenize(request: HTTPRequest, host: Injected[ChatHost]) -> Response[Tokenized]:
+    """Takes a text, or a conversation, which the model's template writes. The shapes are vLLM's."""
     body = decode_json(await request.body(), TokenizeRequest)
-    host: EngineHost[ChatTools] = state.host
     tokens = (await host.tools(body.model)).tokens
     return json_response(await unless_client_leaves(request, tokens.tokenize(body)))
 
@@ -73,10 +77,9 @@ async def tokenize(request: Request[Any, Any, State], state: State) -> Response[
     status_code=200,
     operation_class=documented(DetokenizeRequest),
 )
-async def detokenize(request: Request[Any, Any, State], state: State) -> Response[Detokenized]:
-    """Control tokens included. The shapes are vLLM's."""
+async def detokenize(request: HTTPRequest, host: Injected[ChatHost]) -> Response[Detokenized]:
+    """The text includes control tokens. The shapes are vLLM's."""
     body = decode_json(await request.body(), DetokenizeRequest)
-    host: EngineHost[ChatTools] = state.host
     tokens = (await host.tools(body.model)).tokens
     return json_response(await unless_client_leaves(request, tokens.detokenize(body)))
 
