@@ -26,11 +26,11 @@ def drawn(
     if penalties is not None:
         seen = (penalties.counts_BV, penalties.repetition_B, penalties.presence_B, penalties.frequency_B)
     out = torch.full((len(logits),), -99)
-    of_row = (how.temperature_B, how.top_k_B, how.top_p_B, how.min_p_B, how.seed_B, how.place_B)
+    of_row = (how.temperature_B, how.top_k_B, how.top_p_B, how.min_p_B, how.seed_B, how.position_B)
     return triton.sample(logits, *of_row, *seen, out_B=out)
 
 
-def ways(rows: int, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, seed=0, place=0) -> SamplingParameters:
+def ways(rows: int, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, seed=0, position=0) -> SamplingParameters:
     """Each value for all rows, or a list with one for each."""
 
     def every(value, dtype):
@@ -38,7 +38,7 @@ def ways(rows: int, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, seed=0, plac
 
     floats = (every(value, torch.float32) for value in (temperature, top_p, min_p))
     temperature_B, top_p_B, min_p_B = floats
-    places = (every(value, torch.int64) for value in (seed, place))
+    places = (every(value, torch.int64) for value in (seed, position))
     return SamplingParameters(temperature_B, every(top_k, torch.int32), top_p_B, min_p_B, *places)
 
 
@@ -90,7 +90,7 @@ def test_what_may_be_drawn_and_nothing_else(implementation, seed, coarse, top_k,
     got = drawn(implementation, logits.expand(rows, -1), ways(rows, 1.7, top_k, top_p, min_p, list(range(rows))))
     may = allowed(logits[0] / 1.7, top_k, top_p, min_p)
     assert set(got.tolist()) <= may
-    kept = reference.kept(logits / 1.7, *(torch.tensor([value]) for value in (top_k, top_p, min_p)))
+    kept = reference.allowed_tokens(logits / 1.7, *(torch.tensor([value]) for value in (top_k, top_p, min_p)))
     assert set(kept[0].nonzero()[:, 0].tolist()) == may
 
 
@@ -99,10 +99,10 @@ def test_what_may_be_drawn_and_nothing_else(implementation, seed, coarse, top_k,
     vocabulary=st.sampled_from([1, 3, 1000, 1025, 4096, 5003]),
     dtype=st.sampled_from([torch.float32, torch.float16, torch.bfloat16]),
     seed=st.integers(-(2**63), 2**63 - 1),
-    place=st.integers(0, 2**40),
+    position=st.integers(0, 2**40),
     penalties=st.booleans(),
 )
-def test_the_kernel_draws_what_the_reference_draws(vocabulary, dtype, seed, place, penalties):
+def test_the_kernel_draws_what_the_reference_draws(vocabulary, dtype, seed, position, penalties):
     torch.manual_seed(vocabulary)
     rows = 6
     logits = (torch.randn(rows, vocabulary + 5) * 4).to(dtype)[:, 2:-3]
@@ -114,7 +114,7 @@ def test_the_kernel_draws_what_the_reference_draws(vocabulary, dtype, seed, plac
         [1.0, 0.9, 1.0, 0.8, 1.0, 1.0],
         [0.0, 0.0, 0.0, 0.0, 0.0, 0.1],
         seed,
-        place,
+        position,
     )
     seen = None
     if penalties:
@@ -127,14 +127,14 @@ def test_the_kernel_draws_what_the_reference_draws(vocabulary, dtype, seed, plac
 
 @pytest.mark.parametrize(("implementation", "filtered"), [("reference", False), ("reference", True), ("triton", False)])
 def test_draws_are_distributed_as_the_probabilities(implementation, filtered):
-    """Chi-squared of many places of one request, at one in a hundred thousand.
+    """Chi-squared of many positions of one request, at one in a hundred thousand.
 
     Few draws of the kernel: the interpreter is slow, and it draws what the reference draws.
     """
     torch.manual_seed(0)
     logits = torch.randn(1, 12) * 1.5
     count = 100 if implementation == "triton" else 20_000
-    how = ways(count, 0.8, *((6, 0.95) if filtered else (0, 1.0)), seed=1234, place=list(range(count)))
+    how = ways(count, 0.8, *((6, 0.95) if filtered else (0, 1.0)), seed=1234, position=list(range(count)))
     got = drawn(implementation, logits.expand(count, -1), how)
     scaled = logits[0].double() / 0.8
     may = sorted(allowed(scaled, 6, 0.95, 0.0) if filtered else range(12))
@@ -165,7 +165,7 @@ def test_a_request_draws_the_same_whatever_shares_its_batch(implementation):
     how = ways(5, 1.0, [0, 20, 0, 5, 0], [1.0, 1.0, 0.8, 0.9, 1.0], 0.0, [7, 8, 9, 10, 11], [0, 5, 6, 7, 2**33])
     together = drawn(implementation, logits, how)
     for row in (3, 4):
-        fields = ("temperature_B", "top_k_B", "top_p_B", "min_p_B", "seed_B", "place_B")
+        fields = ("temperature_B", "top_k_B", "top_p_B", "min_p_B", "seed_B", "position_B")
         alone = SamplingParameters(*(getattr(how, field)[row : row + 1] for field in fields))
         assert drawn(implementation, logits[row : row + 1], alone).item() == together[row].item()
     assert torch.equal(drawn(implementation, logits, how), together)
@@ -180,12 +180,12 @@ def test_the_likeliest_are_always_left(implementation, top_p, min_p):
 
 
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
-def test_seed_and_place_change_what_is_drawn(implementation):
+def test_seed_and_position_change_what_is_drawn(implementation):
     logits = torch.zeros(8, 1000)
     by_seed = drawn(implementation, logits, ways(8, seed=[2**32 * i for i in range(8)]))
-    by_place = drawn(implementation, logits, ways(8, place=[2**32 * i for i in range(8)]))
+    by_position = drawn(implementation, logits, ways(8, position=[2**32 * i for i in range(8)]))
     assert len(set(by_seed.tolist())) > 6
-    assert len(set(by_place.tolist())) > 6
+    assert len(set(by_position.tolist())) > 6
 
 
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
@@ -250,7 +250,7 @@ def test_no_rows_are_no_tokens():
 
 def test_the_registered_op_keeps_its_promises():
     how = ways(3, 0.7, 5, 0.9, 0.01, 1, 2)
-    of_row = (how.temperature_B, how.top_k_B, how.top_p_B, how.min_p_B, how.seed_B, how.place_B)
+    of_row = (how.temperature_B, how.top_k_B, how.top_p_B, how.min_p_B, how.seed_B, how.position_B)
     torch.library.opcheck(registered.sample, (torch.randn(3, 9), *of_row, *(None,) * 4))
     rates = (torch.ones(3), torch.zeros(3), torch.zeros(3))
     torch.library.opcheck(registered.sample, (torch.randn(3, 9), *of_row, torch.ones(3, 9, dtype=torch.int32), *rates))
@@ -266,7 +266,7 @@ def test_torch_compile_sees_one_op():
 def test_the_sorted_mass_is_exact_enough():
     """The reference's own sums, against float64 of the softmax."""
     x = torch.randn(1, 5000) * 3
-    kept = reference.kept(x, torch.tensor([0]), torch.tensor([0.9]), torch.tensor([0.0]))
+    kept = reference.allowed_tokens(x, torch.tensor([0]), torch.tensor([0.9]), torch.tensor([0.0]))
     mass = torch.softmax(x.double(), -1)
     assert mass[kept].sum() >= 0.9
     assert mass[kept].sum() - mass[kept].min() < 0.9

@@ -1,6 +1,7 @@
-"""A layer of experts with SwiGLU: each token's chosen experts, weighted and added in the order they were chosen.
+"""A mixture-of-experts layer with SwiGLU: the weighted sum of the chosen experts of each token.
 
-Does not know the router; see `moe_routing`.
+Outputs of experts are added in the order in which the experts were chosen. Knows nothing of the router, which is
+`moe_routing`.
 
 Shape letters: T tokens, D features, C chosen experts of a token, E experts, F an expert's inner features.
 """
@@ -30,20 +31,21 @@ def moe(
     down_bias: torch.Tensor | None = None,
     clamped: bool = False,
 ) -> torch.Tensor:
-    """Sum over chosen experts of weight · down(silu(gate(x)) · up(x)).
+    """Sum over the chosen experts of weight · down(silu(gate(x)) · up(x)).
 
     Args:
         x_TD: [tokens, features], float16, bfloat16 or float32.
-        gate_up: [E, 2 · F, D], gates first.
-        down: [E, D, F].
-        experts_TC: int32, from `moe_routing.route`; one outside [0, E) adds nothing (it is on another device).
-        weights_TC: float32, likewise.
-        gate_up_bias: float, [E, 2 · F].
-        down_bias: float, [E, D].
-        clamped: whether gates and ups are clamped as in gpt-oss; see `grouped_gemm`.
+        gate_up: weight [E, 2 · F, D], with the rows of gates first.
+        down: weight [E, D, F].
+        experts_TC: int32, from `moe_routing.route`; an expert outside [0, E) adds nothing (it is on another device).
+        weights_TC: float32, from `moe_routing.route`.
+        gate_up_bias: any float dtype, [E, 2 · F].
+        down_bias: any float dtype, [E, D].
+        clamped: whether gates and ups are clamped as in gpt-oss, as in `grouped_gemm`.
 
     Returns:
-        [T, D], the dtype of `x`; the same bits every time. What is not finite stays in its token.
+        [T, D], in the dtype of `x`; the same bits in every run. A token with values that are not finite affects no
+        other token.
 
     Raises:
         ValueError: shapes or dtypes do not fit together.
@@ -62,16 +64,16 @@ def moe(
 
 
 def combine(outer_AD: torch.Tensor, experts_TC: torch.Tensor, weights_TC: torch.Tensor, experts: int) -> torch.Tensor:
-    """Add up what a token's experts gave, weighted, in float32 and in the order they were chosen.
+    """Weighted sum of the outputs of each token's experts, in float32 and in the order the experts were chosen.
 
     Args:
-        outer_AD: any float dtype, a row for each assignment.
+        outer_AD: any float dtype, the output of an expert for each assignment.
         experts_TC: int32; rows of experts outside [0, experts) are not read.
-        weights_TC: float32.
-        experts: how many there are.
+        weights_TC: float32, the weight of each assignment.
+        experts: number of experts.
 
     Returns:
-        [T, D], the dtype of `outer`.
+        [T, D], in the dtype of `outer`.
 
     Raises:
         ValueError: shapes or dtypes do not fit together.

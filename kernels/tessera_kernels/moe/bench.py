@@ -1,4 +1,4 @@
-"""What is measured of `moe` itself: adding up what experts gave. Its products are `grouped_gemm`'s."""
+"""Benchmark cases of `combine`, the sum of the outputs of experts; products of experts are cases of `grouped_gemm`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BOUNDS = {torch.float32: 1e-5, torch.bfloat16: 8e-3}
 
 
 def cases() -> Iterator[BenchCase]:
-    """Qwen3's, and both dtypes tiny."""
+    """The sizes of Qwen3, and tiny sums in both dtypes."""
     model = QWEN3_30B_A3B
     for tokens in (64, 8192):
         name = f"{model.name} combine {tokens} tokens bf16"

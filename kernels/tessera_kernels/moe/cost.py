@@ -1,4 +1,4 @@
-"""What `combine` cannot do without; the products of `moe` are counted by `grouped_gemm`."""
+"""Least FLOPs and bytes of `combine`, for the roofline; `grouped_gemm` counts the products of `moe`."""
 
 from __future__ import annotations
 
@@ -8,6 +8,6 @@ from tessera_kernels.roofline import Cost
 
 
 def combine_cost(tokens: int, chosen: int, features: int, dtype: torch.dtype) -> Cost:
-    """Reading every assignment's row and writing every token's."""
+    """Cost of one call: the row of every assignment is read, the row of every token is written."""
     moved = tokens * (chosen + 1) * features * dtype.itemsize + tokens * chosen * 8
     return Cost(2.0 * tokens * chosen * features, moved, "fp32")

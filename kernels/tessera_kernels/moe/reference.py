@@ -1,4 +1,4 @@
-"""`moe` in plain torch: what experts gave, added up."""
+"""`combine` in plain torch: the weighted sum of the outputs of experts."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # mypy: disable-error-code="no-untyped-def,untyped-decorator"
-"""Adding up what a token's experts gave: a program for each token and piece of features, no atomics.
+"""`combine` in Triton: a program for each token and block of features, without atomics.
 
 Shape letters: T tokens, C chosen, A assignments, D features.
 """
@@ -10,13 +10,13 @@ import torch
 import triton
 import triton.language as tl
 
-PIECE = 1024
-"""Features of a program."""
+FEATURES_PER_PROGRAM = 1024
+"""Most features that one program sums."""
 
 
 @triton.jit
 def combine_kernel(p_outer, p_experts, p_weights, p_out, experts, features, CHOSEN: tl.constexpr, B_D: tl.constexpr):
-    """One piece of one token."""
+    """Sum one block of features of one token."""
     i_token = tl.program_id(0).to(tl.int64)
     o_d = tl.program_id(1) * B_D + tl.arange(0, B_D)
     there = o_d < features
@@ -39,11 +39,11 @@ def combine(
     *,
     out: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """See `tessera_kernels.moe.combine`; everything is contiguous."""
+    """See `tessera_kernels.moe.combine`; all tensors are contiguous."""
     (tokens, chosen), features = experts_TC.shape, outer_AD.shape[1]
     out = outer_AD.new_empty(tokens, features) if out is None else out
     if out.numel():
-        block = min(PIECE, triton.next_power_of_2(features))
+        block = min(FEATURES_PER_PROGRAM, triton.next_power_of_2(features))
         combine_kernel[(tokens, triton.cdiv(features, block))](
             outer_AD, experts_TC, weights_TC, out, experts, features, CHOSEN=chosen, B_D=block, num_warps=4
         )

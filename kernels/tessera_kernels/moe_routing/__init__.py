@@ -1,7 +1,8 @@
-"""Which experts a token goes to, how much each counts, and in which order the experts' products take the tokens.
+"""Routes tokens to experts: which experts a token goes to, with which weights, and the order of grouped products.
 
 Softmax routing as in Mixtral and Qwen3; sigmoid routing with a correction bias and groups of experts as in DeepSeek-V3
-(section 2.1.2), whose bias chooses and does not count; the best of a group as in DeepSeek-V2. Does not know weights.
+(section 2.1.2), whose bias affects the choice and not the weights; the best expert of a group as in DeepSeek-V2. Knows
+nothing of the weights of experts.
 
 Shape letters: T tokens, E experts, C chosen experts of a token, A = T · C assignments (token and choice), P places.
 """
@@ -18,6 +19,7 @@ from tessera_kernels.storage.quantized_weight import FLOATS
 __all__ = ["MOST_EXPERTS", "RoutingPlan", "RoutingRule", "plan", "route"]
 
 MOST_EXPERTS = 1024
+"""Most experts of a layer: a program holds the scores of all of them in registers."""
 
 
 def route(
@@ -27,12 +29,12 @@ def route(
 
     Args:
         logits_TE: [tokens, experts], any float dtype.
-        rule: of the model.
-        bias_E: added to the scores for choosing alone.
+        rule: how the model chooses.
+        bias_E: added to the scores for the choice, and not to the weights.
 
     Returns:
-        Weights, float32 [T, C], and experts, int32 [T, C], the best first; of equals the one with the lower number. A
-        token whose logits are not numbers has weights that are not.
+        Weights, float32 [T, C], and experts, int32 [T, C], the best first; of equal experts the one with the lower
+        index. A token with a NaN among its logits has NaN weights.
 
     Raises:
         ValueError: shapes or the rule do not fit together.
@@ -76,15 +78,15 @@ def _route(
 
 
 def plan(experts_TC: torch.Tensor, experts: int, tile: int) -> RoutingPlan:
-    """Sort assignments by expert, stable and the same every time.
+    """Sort assignments by expert; the order is stable and the same in every run.
 
     Args:
-        experts_TC: int32, from `route`; those outside [0, experts) have no place.
-        experts: how many there are.
-        tile: places of a tile: a power of two of 16 at least.
+        experts_TC: int32, from `route`; assignments to experts outside [0, experts) get no place.
+        experts: number of experts.
+        tile: places of a tile, a power of two of at least 16.
 
     Raises:
-        ValueError: another dtype, or a tile that is none.
+        ValueError: `experts_TC` has another dtype or shape, or `tile` or `experts` is not allowed.
     """
     if experts_TC.dtype != torch.int32 or experts_TC.ndim != 2:
         raise ValueError(f"experts must be int32 [tokens, chosen], not {experts_TC.dtype} {tuple(experts_TC.shape)}")

@@ -1,4 +1,4 @@
-"""What is measured of `moe_routing`: choosing and sorting, for a decode step and a prefill."""
+"""Benchmark cases of `moe_routing`: routing and sorting, for a decode step and for prefill."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DEEPSEEK_V3 = RoutingRule(8, "sigmoid", 8, 4, factor=2.5)
 
 
 def cases() -> Iterator[BenchCase]:
-    """Qwen3's router, DeepSeek-V3's, and sorting by tiles that decoding and prefills have; both tiny."""
+    """The routers of Qwen3 and DeepSeek-V3, sorting with the tiles of decode and prefill, and tiny shapes of both."""
     experts, chosen = QWEN3_30B_A3B.experts, QWEN3_30B_A3B.chosen
     for tokens in (64, 8192):
         yield _routing(f"route {tokens} tokens Qwen3-30B-A3B", tokens, experts, RoutingRule(chosen), biased=False)
@@ -28,7 +28,7 @@ def cases() -> Iterator[BenchCase]:
 
 def _routing(name: str, tokens: int, experts: int, rule: RoutingRule, *, biased: bool, tiny: bool = False) -> BenchCase:
     def make(device: torch.device) -> tuple[torch.Tensor, torch.Tensor | None]:
-        # All logits of a token differ by more than rounding: of near equals either may be chosen.
+        # All logits of a token differ by more than rounding, because either of two near equals may be chosen.
         logits_TE = torch.rand(tokens, experts, device=device).argsort(-1) / 32
         return logits_TE, torch.rand(experts, device=device).argsort() * 0.0037 if biased else None
 

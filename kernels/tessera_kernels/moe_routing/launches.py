@@ -1,11 +1,11 @@
-"""Every way in which `moe_routing` is launched, for the routers of common models."""
+"""All launches of `moe_routing`, for the routers of common models."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from tessera_kernels.gate.launch import Launch
-from tessera_kernels.moe_routing.triton import CHUNK, count_kernel, place_kernel, route_kernel
+from tessera_kernels.moe_routing.triton import ASSIGNMENTS_PER_STEP, count_kernel, place_kernel, route_kernel
 
 ROUTERS = {
     "Mixtral": (8, 2, 1, 1, False, False),
@@ -14,11 +14,11 @@ ROUTERS = {
     "DeepSeek-V2": (256, 6, 8, 3, False, False),
     "DeepSeek-V3": (256, 8, 8, 4, True, True),
 }
-"""Name: experts, chosen, groups, chosen groups, sigmoid, bias."""
+"""Routers by model: experts, chosen experts, groups, chosen groups, sigmoid scores, bias."""
 
 
 def launches() -> Iterator[Launch]:
-    """Routing by model, sorting by how many experts there are and how large a tile is."""
+    """Routing by model, sorting by number of experts and size of a tile."""
     for name, (experts, chosen, groups, chosen_groups, sigmoid, bias) in ROUTERS.items():
         for dtype in ("bf16", "fp32"):
             yield Launch(
@@ -50,7 +50,7 @@ def launches() -> Iterator[Launch]:
         name="count",
         kernel=count_kernel,
         signature={"p_experts": "*i32", "p_counts": "*i32", "assignments": "i32"},
-        constants={"B_A": CHUNK},
+        constants={"B_A": ASSIGNMENTS_PER_STEP},
         aligned=frozenset({"p_experts", "p_counts"}),
     )
     for experts, tile in ((8, 16), (128, 16), (128, 128), (256, 64)):
@@ -59,6 +59,6 @@ def launches() -> Iterator[Launch]:
             kernel=place_kernel,
             signature=dict.fromkeys(("p_experts", "p_counts", "p_rows", "p_owners"), "*i32")
             | dict.fromkeys(("assignments", "experts", "tiles"), "i32"),
-            constants={"TILE": tile, "B_E": experts, "B_A": CHUNK},
+            constants={"TILE": tile, "B_E": experts, "B_A": ASSIGNMENTS_PER_STEP},
             aligned=frozenset({"p_experts", "p_counts", "p_rows", "p_owners"}),
         )

@@ -15,7 +15,7 @@ def route(logits_TE: torch.Tensor, rule: RoutingRule, bias_E: torch.Tensor | Non
     if rule.groups > 1:
         grouped = choosing_TE.reshape(len(choosing_TE), rule.groups, choosing_TE.shape[1] // rule.groups)
         worth_TG = grouped.amax(-1) if bias_E is None else grouped.topk(2, dim=-1).values.sum(-1)
-        # A stable sort gives the lower number of equals; topk gives any.
+        # A stable sort chooses the lower index of equals; topk may choose any.
         best_TG = worth_TG.sort(dim=-1, descending=True, stable=True).indices[:, : rule.chosen_groups]
         allowed_TG = torch.zeros_like(worth_TG, dtype=torch.bool).scatter_(1, best_TG, True)
         choosing_TE = grouped.masked_fill(~allowed_TG[..., None], -torch.inf).flatten(-2)
@@ -27,12 +27,12 @@ def route(logits_TE: torch.Tensor, rule: RoutingRule, bias_E: torch.Tensor | Non
 
 
 def tiles_for(assignments: int, experts: int, tile: int) -> int:
-    """Tiles that are enough however assignments fall: all whole ones, and one that is not for each expert with any."""
+    """Tiles that are enough for any routing: all full tiles, and a partly filled one for each expert with assignments."""
     return assignments // tile + min(experts, assignments)
 
 
 def plan(experts_TC: torch.Tensor, experts: int, tile: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Places and tiles; see `tessera_kernels.moe_routing.plan`."""
+    """Rows of places and experts of tiles; see `tessera_kernels.moe_routing.plan`."""
     flat = experts_TC.flatten()
     tiles = tiles_for(len(flat), experts, tile)
     rows = torch.full((tiles * tile,), len(flat), dtype=torch.int32)

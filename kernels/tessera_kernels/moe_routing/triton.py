@@ -1,8 +1,8 @@
 # mypy: disable-error-code="no-untyped-def,untyped-decorator"
-"""Routing and sorting on a GPU: a program for each token, and one for each expert. Nothing waits for the host.
+"""Routing and sorting on a GPU: a program for each token, and one for each expert, without waiting for the host.
 
-Sorting needs two launches: each expert counts its assignments, then each writes them behind those of the experts before
-it. No atomics, so places are the same every time.
+Sorting takes two launches: each expert counts its assignments, then each writes them behind those of the experts before
+it. There are no atomics, so places are the same in every run.
 
 Shape letters: T tokens, E experts, C chosen, A assignments, P places, G groups.
 """
@@ -16,8 +16,8 @@ import triton.language as tl
 from tessera_kernels.moe_routing.reference import tiles_for
 from tessera_kernels.moe_routing.routing import RoutingRule
 
-CHUNK = 1024
-"""Assignments that a program looks at in one step."""
+ASSIGNMENTS_PER_STEP = 1024
+"""Assignments that a program of `count_kernel` or `place_kernel` reads in one step."""
 
 
 @triton.jit(do_not_specialize=["factor"])
@@ -38,7 +38,7 @@ def route_kernel(
     B_G: tl.constexpr,
     B_C: tl.constexpr,
 ):
-    """Choose for one token."""
+    """Choose the experts of one token and compute their weights."""
     i_token = tl.program_id(0).to(tl.int64)
     o_e = tl.arange(0, B_E)
     there = o_e < experts
@@ -48,7 +48,7 @@ def route_kernel(
     else:
         b_raised = tl.exp(b_logit - tl.max(b_logit, axis=0))
         b_score = b_raised / tl.sum(b_raised, axis=0)
-    spoiled = tl.sum(tl.where(there & (b_score != b_score), 1, 0), axis=0) > 0  # noqa: PLR0124
+    has_nan = tl.sum(tl.where(there & (b_score != b_score), 1, 0), axis=0) > 0  # noqa: PLR0124
     b_choosing = b_score
     if BIAS:
         b_choosing += tl.load(p_bias + o_e, mask=there, other=0.0).to(tl.float32)
@@ -83,7 +83,7 @@ def route_kernel(
         b_experts = tl.where(o_c == i_choice, i_best, b_experts)
     if RENORMALIZE:
         b_weights /= tl.sum(b_weights, axis=0)
-    b_weights = tl.where(spoiled, float("nan"), b_weights * factor)
+    b_weights = tl.where(has_nan, float("nan"), b_weights * factor)
     o_out = i_token * CHOSEN + o_c
     tl.store(p_weights + o_out, b_weights, mask=o_c < CHOSEN)
     tl.store(p_experts + o_out, b_experts, mask=o_c < CHOSEN)
@@ -91,7 +91,7 @@ def route_kernel(
 
 @triton.jit(do_not_specialize=["assignments"])
 def count_kernel(p_experts, p_counts, assignments, B_A: tl.constexpr):
-    """How many assignments one expert has."""
+    """Count the assignments of one expert."""
     i_expert = tl.program_id(0)
     b_count = tl.zeros((B_A,), dtype=tl.int32)
     for o_first in range(0, assignments, B_A):
@@ -113,7 +113,7 @@ def place_kernel(
     B_E: tl.constexpr,
     B_A: tl.constexpr,
 ):
-    """Write the assignments of one expert behind those of the experts before it; the last program writes the rest."""
+    """Write the assignments of one expert behind those of the experts before it; the last program writes padding."""
     i_expert = tl.program_id(0)
     o_e = tl.arange(0, B_E)
     b_counts = tl.load(p_counts + o_e, mask=(o_e < experts) & (o_e <= i_expert), other=0)
@@ -147,7 +147,7 @@ def route(
     *,
     out: tuple[torch.Tensor, torch.Tensor] | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """See `tessera_kernels.moe_routing.route`; logits are contiguous, `out` are weights and experts to fill."""
+    """See `tessera_kernels.moe_routing.route`; logits are contiguous, `out` are weights and experts to write to."""
     tokens, experts = logits_TE.shape
     if out is None:
         shape = tokens, rule.chosen
@@ -176,16 +176,16 @@ def route(
 def plan(
     experts_TC: torch.Tensor, experts: int, tile: int, *, out: tuple[torch.Tensor, torch.Tensor] | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Places and tiles; see `tessera_kernels.moe_routing.plan`. `experts_TC` is contiguous."""
+    """Rows of places and experts of tiles; see `tessera_kernels.moe_routing.plan`. `experts_TC` is contiguous."""
     assignments = experts_TC.numel()
     tiles = tiles_for(assignments, experts, tile)
     if out is None:
         out = experts_TC.new_empty(tiles * tile), experts_TC.new_empty(tiles)
     if assignments:
         counts_E = experts_TC.new_empty(experts)
-        count_kernel[(experts,)](experts_TC, counts_E, assignments, B_A=CHUNK, num_warps=4)
+        count_kernel[(experts,)](experts_TC, counts_E, assignments, B_A=ASSIGNMENTS_PER_STEP, num_warps=4)
         place_kernel[(experts + 1,)](
             experts_TC, counts_E, *out, assignments, experts, tiles,
-            TILE=tile, B_E=triton.next_power_of_2(experts), B_A=CHUNK, num_warps=4,
+            TILE=tile, B_E=triton.next_power_of_2(experts), B_A=ASSIGNMENTS_PER_STEP, num_warps=4,
         )  # fmt: skip
     return out

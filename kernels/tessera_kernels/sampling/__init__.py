@@ -1,11 +1,13 @@
-"""Drawing a token a row: penalties, temperature, top-k, top-p and min-p, with random numbers of the row's own.
+"""Samples one token for each row of logits: penalties, temperature, top-k, top-p and min-p.
 
-What may be drawn is said by values, so that equal logits share a fate and no sorting order matters: a token may be
-drawn if fewer than k tokens are likelier, if what is likelier has less than the share p of the mass that top-k leaves,
-and if it is at least min-p times as likely as the likeliest (Fan et al. 2018; Holtzman et al. 2019; Nguyen et al.
-2024). The draw is the argmax of logits and Gumbel noise, which follows from seed, place and token alone (Philox, Salmon
-et al. 2011): a request draws the same whatever shares its batch, on every device. Does not know requests, grammars or
-biases: what must not be drawn is -inf already. B rows, V vocabulary.
+Filters are defined by values, so that tokens with equal logits are treated alike and the order of sorting does not
+matter. A token may be drawn if fewer than k tokens are likelier, if the likelier tokens have less than the fraction p
+of the probability mass that top-k leaves, and if it is at least min-p times as likely as the likeliest token (Fan et
+al. 2018; Holtzman et al. 2019; Nguyen et al. 2024). The token is the argmax of logits plus Gumbel noise, which depends
+on seed, position and token alone (Philox, Salmon et al. 2011): a request draws the same tokens in any batch and on
+every device. Knows nothing of requests, grammars or logit biases: forbidden tokens have logits of -inf.
+
+Shape letters: B rows, V vocabulary.
 """
 
 from __future__ import annotations
@@ -22,15 +24,15 @@ __all__ = ["GREEDY_BELOW", "SEEN", "Penalties", "SamplingParameters", "count_tok
 
 @dataclass(frozen=True)
 class SamplingParameters:
-    """How each row is drawn; all tensors [B] on the logits' device.
+    """Sampling parameters of each row; all tensors are [B] on the device of the logits.
 
     Attributes:
-        temperature_B: float32; below `GREEDY_BELOW` the likeliest token is taken.
+        temperature_B: float32; below `GREEDY_BELOW` the likeliest token is chosen.
         top_k_B: int32; 0 for no bound.
         top_p_B: float32 in (0, 1]; 1 for no bound.
         min_p_B: float32 in [0, 1]; 0 for no bound.
-        seed_B: int64, of the request.
-        place_B: int64, how many tokens the request has drawn before.
+        seed_B: int64, the seed of the request.
+        position_B: int64, the number of tokens that the request has drawn before.
     """
 
     temperature_B: torch.Tensor
@@ -38,18 +40,19 @@ class SamplingParameters:
     top_p_B: torch.Tensor
     min_p_B: torch.Tensor
     seed_B: torch.Tensor
-    place_B: torch.Tensor
+    position_B: torch.Tensor
 
 
 @dataclass(frozen=True)
 class Penalties:
-    """What a row thinks of tokens that it has seen (`count_tokens` counts them).
+    """Penalties of each row on tokens of its prompt and on tokens that it has drawn (`count_tokens` counts them).
 
     Attributes:
-        counts_BV: int32, rows of contiguous numbers: how often the row drew a token, plus `SEEN` if its prompt has it.
-        repetition_B: float32; logits of seen tokens are divided by it if positive, else multiplied. 1 for none.
-        presence_B: float32, taken off logits of tokens drawn. 0 for none.
-        frequency_B: float32, likewise for each time. 0 for none.
+        counts_BV: int32, contiguous rows: how often the row drew each token, plus `SEEN` if its prompt contains it.
+        repetition_B: float32; positive logits of tokens that were drawn or are in the prompt are divided by it, the
+            others are multiplied by it. 1 for no penalty.
+        presence_B: float32, subtracted from logits of tokens that were drawn. 0 for no penalty.
+        frequency_B: float32, subtracted once for each time that a token was drawn. 0 for no penalty.
     """
 
     counts_BV: torch.Tensor
@@ -59,18 +62,18 @@ class Penalties:
 
 
 def sample(logits_BV: torch.Tensor, settings: SamplingParameters, penalties: Penalties | None = None) -> torch.Tensor:
-    """Draw a token from each row.
+    """Draw one token from each row.
 
     Args:
-        logits_BV: any float dtype, rows of contiguous numbers; tokens of -inf are never drawn.
-        settings: of each row.
-        penalties: of each row, or None for none.
+        logits_BV: any float dtype, contiguous rows; tokens with a logit of -inf are never drawn.
+        settings: sampling parameters of each row.
+        penalties: penalties of each row; None for no penalties.
 
     Returns:
         Token ids, int64 [B]; -1 for a row with NaN or +inf, or without a finite logit.
 
     Raises:
-        ValueError: shapes or dtypes do not fit. Values are not looked at: that would wait for the device.
+        ValueError: shapes or dtypes do not fit. Values are not checked, because that would wait for the device.
     """
     rows, vocabulary = _checked_logits(logits_BV)
     _check("temperature", settings.temperature_B, torch.float32, rows)
@@ -78,14 +81,14 @@ def sample(logits_BV: torch.Tensor, settings: SamplingParameters, penalties: Pen
     _check("top_p", settings.top_p_B, torch.float32, rows)
     _check("min_p", settings.min_p_B, torch.float32, rows)
     _check("seed", settings.seed_B, torch.int64, rows)
-    _check("place", settings.place_B, torch.int64, rows)
+    _check("position", settings.position_B, torch.int64, rows)
     of_row = (
         settings.temperature_B,
         settings.top_k_B,
         settings.top_p_B,
         settings.min_p_B,
         settings.seed_B,
-        settings.place_B,
+        settings.position_B,
     )
     seen: tuple[torch.Tensor | None, ...] = (None, None, None, None)
     if penalties is not None:

@@ -1,4 +1,4 @@
-"""What is measured of `sample`: rows of language models' vocabularies, greedy, free and filtered."""
+"""Benchmark cases of `sample`: vocabularies of language models, greedy, without filters and with filters."""
 
 from __future__ import annotations
 
@@ -14,31 +14,41 @@ from tessera_kernels.sampling import SEEN, reference
 from tessera_kernels.sampling.cost import cost
 
 BF16 = torch.bfloat16
-WAYS: dict[str, dict[str, float]] = {
+FILTERS: dict[str, dict[str, float]] = {
     "greedy": {"temperature": 0.0},
     "free": {},
     "top-k 50": {"top_k": 50},
     "top-p 0.95": {"top_p": 0.95},
     "top-k 50, top-p 0.9, min-p 0.02": {"top_k": 50, "top_p": 0.9, "min_p": 0.02},
 }
-UNEQUAL = 0.02
-"""Of rows that may draw another token than the reference: where two are as good but for rounding."""
+MAX_UNEQUAL = 0.02
+"""Fraction of rows that may differ from the reference, where two tokens tie but for rounding."""
 
 
 def cases() -> Iterator[BenchCase]:
-    """One row and many; each way to filter; penalties."""
+    """One row and many, with every combination of filters in `FILTERS`, and penalties."""
     for model in (LLAMA_3_8B, QWEN3_30B_A3B):
         for rows in (1, 64):
-            for way in WAYS:
-                yield _case(f"{model.name} {rows} rows bf16 {way}", rows, model.vocabulary, BF16, way)
+            for kind_of_filter in FILTERS:
+                yield _case(
+                    f"{model.name} {rows} rows bf16 {kind_of_filter}", rows, model.vocabulary, BF16, kind_of_filter
+                )
     yield _case("Llama-3-8B 64 rows bf16 free, penalties", 64, LLAMA_3_8B.vocabulary, BF16, "free", penalties=True)
     for dtype, kind in ((torch.float32, "fp32"), (BF16, "bf16")):
-        for way in WAYS:
-            yield _case(f"tiny {kind} {way}", 3, 5000, dtype, way, penalties=way == "top-k 50", tiny=True)
+        for kind_of_filter in FILTERS:
+            yield _case(
+                f"tiny {kind} {kind_of_filter}",
+                3,
+                5000,
+                dtype,
+                kind_of_filter,
+                penalties=kind_of_filter == "top-k 50",
+                tiny=True,
+            )
 
 
 def choices() -> Iterator[TuningChoice]:
-    """Warps of a row."""
+    """Warps of the program of a row."""
     from tessera_kernels.sampling.triton import bucket  # noqa: PLC0415 - Triton is needed for buckets alone
 
     for vocabulary in (32768, LLAMA_3_8B.vocabulary, QWEN3_30B_A3B.vocabulary):
@@ -49,25 +59,32 @@ def choices() -> Iterator[TuningChoice]:
 
 
 def _case(
-    name: str, rows: int, vocabulary: int, dtype: torch.dtype, way: str, *, penalties: bool = False, tiny: bool = False
+    name: str,
+    rows: int,
+    vocabulary: int,
+    dtype: torch.dtype,
+    kind_of_filter: str,
+    *,
+    penalties: bool = False,
+    tiny: bool = False,
 ) -> BenchCase:
     return BenchCase(
         name=name,
-        make=partial(_make_inputs, rows, vocabulary, dtype, way, penalties=penalties),
+        make=partial(_make_inputs, rows, vocabulary, dtype, kind_of_filter, penalties=penalties),
         run=partial(_launch_with, None),
         exact=reference.sample,
-        bound=UNEQUAL,
+        bound=MAX_UNEQUAL,
         cost=cost(rows, vocabulary, dtype, penalties=penalties),
-        peers={"torch, sorted": reference.sample} if way.startswith("top") else {},
+        peers={"torch, sorted": reference.sample} if kind_of_filter.startswith("top") else {},
         tiny=tiny,
         error=unequal,
     )
 
 
 def _make_inputs(
-    rows: int, vocabulary: int, dtype: torch.dtype, way: str, device: torch.device, *, penalties: bool
+    rows: int, vocabulary: int, dtype: torch.dtype, kind_of_filter: str, device: torch.device, *, penalties: bool
 ) -> tuple[Any, ...]:
-    settings = {"temperature": 0.8, "top_k": 0, "top_p": 1.0, "min_p": 0.0, **WAYS[way]}
+    settings = {"temperature": 0.8, "top_k": 0, "top_p": 1.0, "min_p": 0.0, **FILTERS[kind_of_filter]}
 
     def every(name: str, dtype: torch.dtype) -> torch.Tensor:
         return torch.full((rows,), settings[name], dtype=dtype, device=device)

@@ -1,4 +1,4 @@
-"""What `sample` cannot do without."""
+"""Least FLOPs and bytes of `sample`, for the roofline."""
 
 from __future__ import annotations
 
@@ -8,6 +8,6 @@ from tessera_kernels.roofline import Cost
 
 
 def cost(rows: int, vocabulary: int, dtype: torch.dtype, *, penalties: bool = False) -> Cost:
-    """Of one call, were a row read once: how often it is read depends on the filters and on the row."""
+    """Cost of one call if every row is read once; how often it is read depends on its filters and its logits."""
     size = rows * vocabulary
     return Cost(flops=4 * size, moved=size * (dtype.itemsize + 4 * penalties) + 48 * rows)

@@ -1,4 +1,4 @@
-"""What `sample` may launch."""
+"""All launches of `sample`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SETTINGS = {
     **dict.fromkeys(("p_temperature", "p_top_p", "p_min_p"), "*fp32"),
     "p_top_k": "*i32",
     "p_seed": "*i64",
-    "p_place": "*i64",
+    "p_position": "*i64",
 }
 
 

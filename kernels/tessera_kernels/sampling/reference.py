@@ -1,15 +1,18 @@
-"""`sample` in plain torch, by sorting; and the random numbers of both implementations. B rows, V vocabulary."""
+"""`sample` in plain torch, by sorting, and the random numbers that both implementations draw.
+
+Shape letters: B rows, V vocabulary.
+"""
 
 from __future__ import annotations
 
 import torch
 
 GREEDY_BELOW = 1e-5
-"""Temperatures below this one take the likeliest token: dividing by them overflows."""
+"""Temperature below which the likeliest token is chosen, because dividing logits by it overflows."""
 SEEN = 1 << 24
-"""Of a token's count, that the prompt has it; what is below it counts how often it was drawn."""
+"""Bit of a token's count that marks tokens of the prompt; the bits below count how often the token was drawn."""
 STRIP = 1024
-"""Four strips of tokens share the four numbers that Philox makes at once; it is part of what a seed means."""
+"""Tokens of a strip; four strips share the four words of one Philox call. Changing it changes what seeds draw."""
 _ROUNDS = 10
 _A, _B = 0xD2511F53, 0xCD9E8D57
 _KEY_A, _KEY_B = 0x9E3779B9, 0xBB67AE85
@@ -23,7 +26,7 @@ def sample(
     top_p_B: torch.Tensor,
     min_p_B: torch.Tensor,
     seed_B: torch.Tensor,
-    place_B: torch.Tensor,
+    position_B: torch.Tensor,
     counts_BV: torch.Tensor | None,
     repetition_B: torch.Tensor | None,
     presence_B: torch.Tensor | None,
@@ -39,18 +42,20 @@ def sample(
     greedy_B = temperature_B < GREEDY_BELOW
     x_BV = x_BV * (1.0 / torch.where(greedy_B, 1.0, temperature_B))[:, None]
     largest_B = x_BV.amax(dim=-1)
-    lost_B = ~largest_B.isfinite()
-    kept_BV = kept(x_BV.nan_to_num(neginf=-torch.inf), top_k_B, top_p_B, min_p_B)
-    noisy_BV = torch.where(kept_BV, x_BV + gumbel(seed_B, place_B, x_BV.shape[1]), -torch.inf)
+    invalid_B = ~largest_B.isfinite()
+    allowed_BV = allowed_tokens(x_BV.nan_to_num(neginf=-torch.inf), top_k_B, top_p_B, min_p_B)
+    noisy_BV = torch.where(allowed_BV, x_BV + gumbel(seed_B, position_B, x_BV.shape[1]), -torch.inf)
     chosen_B = torch.where(greedy_B, x_BV.argmax(dim=-1), noisy_BV.argmax(dim=-1))
-    return chosen_B.masked_fill_(lost_B, -1)
+    return chosen_B.masked_fill_(invalid_B, -1)
 
 
-def kept(x_BV: torch.Tensor, top_k_B: torch.Tensor, top_p_B: torch.Tensor, min_p_B: torch.Tensor) -> torch.Tensor:
-    """Which tokens may be drawn, after temperature."""
+def allowed_tokens(
+    x_BV: torch.Tensor, top_k_B: torch.Tensor, top_p_B: torch.Tensor, min_p_B: torch.Tensor
+) -> torch.Tensor:
+    """Mask of the tokens that top-k, top-p and min-p allow, of logits after temperature."""
     vocabulary = x_BV.shape[1]
     sorted_BV, order_BV = x_BV.sort(dim=-1, descending=True)
-    first_BV = torch.searchsorted(-sorted_BV, -sorted_BV)  # how many are likelier: equal ones have the same number
+    first_BV = torch.searchsorted(-sorted_BV, -sorted_BV)  # number of likelier tokens; equal logits have the same
     k_B1 = torch.where(top_k_B > 0, top_k_B, vocabulary)[:, None]
     stay_BV = (first_BV < k_B1) & (sorted_BV > -torch.inf)
     mass_BV = (sorted_BV - sorted_BV[:, :1]).double().exp().masked_fill(~stay_BV, 0.0)
@@ -63,13 +68,13 @@ def kept(x_BV: torch.Tensor, top_k_B: torch.Tensor, top_p_B: torch.Tensor, min_p
 
 
 def count_tokens(counts_BV: torch.Tensor, rows_N: torch.Tensor, tokens_N: torch.Tensor, *, prompt: bool) -> None:
-    """Count tokens that rows have drawn, or mark those that their prompts have, in place.
+    """Count tokens that rows have drawn, or mark tokens of their prompts with `SEEN`, in place.
 
     Args:
         counts_BV: int32, contiguous.
-        rows_N: int64, which row each token belongs to.
-        tokens_N: int64.
-        prompt: whether they are of prompts; these are marked once however often they come.
+        rows_N: int64, the row of each token.
+        tokens_N: int64, token ids.
+        prompt: whether these are tokens of prompts, which are marked once however often they occur.
     """
     flat, places_N = counts_BV.view(-1), rows_N * counts_BV.shape[1] + tokens_N
     if prompt:
@@ -78,22 +83,25 @@ def count_tokens(counts_BV: torch.Tensor, rows_N: torch.Tensor, tokens_N: torch.
         flat.scatter_add_(0, places_N, torch.ones_like(places_N, dtype=torch.int32))
 
 
-def gumbel(seed_B: torch.Tensor, place_B: torch.Tensor, vocabulary: int) -> torch.Tensor:
+def gumbel(seed_B: torch.Tensor, position_B: torch.Tensor, vocabulary: int) -> torch.Tensor:
     """Standard Gumbel noise [B, V], float32."""
-    share_BV = uniform_bits(seed_B, place_B, vocabulary).float().add_(0.5).mul_(2.0**-32)
-    # What wins is near zero, where a logarithm of 1 - share would have no digits left.
+    share_BV = uniform_bits(seed_B, position_B, vocabulary).float().add_(0.5).mul_(2.0**-32)
+    # Shares near zero win most draws; log(1 - share) would lose all of their digits.
     near_BV = share_BV + share_BV * share_BV * (0.5 + share_BV * (1 / 3))
     far_BV = -torch.log((1.0 - share_BV).clamp_min(2.0**-26))
     return -torch.log(torch.where(share_BV < 2.0**-10, near_BV, far_BV))
 
 
-def uniform_bits(seed_B: torch.Tensor, place_B: torch.Tensor, vocabulary: int) -> torch.Tensor:
-    """32 random bits for each token, int64 [B, V]; word j of counter c is for token (4 · (c // S) + j) · S + c % S."""
+def uniform_bits(seed_B: torch.Tensor, position_B: torch.Tensor, vocabulary: int) -> torch.Tensor:
+    """32 random bits for each token, int64 [B, V].
+
+    Word j of counter c belongs to token (4 · (c // S) + j) · S + c % S, with S = `STRIP`.
+    """
     groups = -(-vocabulary // (4 * STRIP))
-    counters = vocabulary if vocabulary <= STRIP else groups * STRIP  # the first strip needs no other word
+    counters = vocabulary if vocabulary <= STRIP else groups * STRIP  # the first strip uses the first word only
     counter_1C = torch.arange(counters, device=seed_B.device)[None]
-    place_B1 = place_B[:, None]
-    words = (counter_1C, place_B1 & _WORD, (place_B1 >> 32) & _WORD, torch.zeros_like(place_B1))
+    position_B1 = position_B[:, None]
+    words = (counter_1C, position_B1 & _WORD, (position_B1 >> 32) & _WORD, torch.zeros_like(position_B1))
     made = philox((words[0], words[1], words[2], words[3]), seed_B[:, None])
     if vocabulary <= STRIP:
         return made[0]
@@ -104,7 +112,7 @@ def uniform_bits(seed_B: torch.Tensor, place_B: torch.Tensor, vocabulary: int) -
 def philox(
     counter: tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], key: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Philox4x32-10 of words of 32 bits, each in an int64, and a key of 64."""
+    """Philox4x32-10 (Salmon et al. 2011) of four 32-bit words, each in an int64, with a key of 64 bits."""
     shape = (key + counter[0]).shape
     c0, c1, c2, c3 = (word.expand(shape) for word in counter)
     k0, k1 = key & _WORD, (key >> 32) & _WORD

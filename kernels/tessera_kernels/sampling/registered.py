@@ -1,6 +1,6 @@
-"""`sample` as torch.compile and CUDA graphs see it, and which implementation it runs.
+"""Registers `sample` for torch.compile and CUDA graphs, and chooses the implementation that runs.
 
-Does not check arguments: the public function does. B rows, V vocabulary.
+Checks no arguments: the public function does. Shape letters: B rows, V vocabulary.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ def compute(
     top_p_B: torch.Tensor,
     min_p_B: torch.Tensor,
     seed_B: torch.Tensor,
-    place_B: torch.Tensor,
+    position_B: torch.Tensor,
     counts_BV: torch.Tensor | None,
     repetition_B: torch.Tensor | None,
     presence_B: torch.Tensor | None,
     frequency_B: torch.Tensor | None,
 ) -> torch.Tensor:
     """`sample` by the fastest implementation for these tensors."""
-    settings = (temperature_B, top_k_B, top_p_B, min_p_B, seed_B, place_B)
+    settings = (temperature_B, top_k_B, top_p_B, min_p_B, seed_B, position_B)
     penalties = (repetition_B, presence_B, frequency_B)
     if not triton_support(logits_BV, counts_BV, *settings, *penalties).ok:
         return reference.sample(logits_BV, *settings, counts_BV, *penalties)
@@ -39,7 +39,7 @@ def compute(
         top_p_B.contiguous(),
         min_p_B.contiguous(),
         seed_B.contiguous(),
-        place_B.contiguous(),
+        position_B.contiguous(),
         counts_BV,
         *taken,
     )
@@ -53,7 +53,7 @@ def sample(
     top_p_B: torch.Tensor,
     min_p_B: torch.Tensor,
     seed_B: torch.Tensor,
-    place_B: torch.Tensor,
+    position_B: torch.Tensor,
     counts_BV: torch.Tensor | None,
     repetition_B: torch.Tensor | None,
     presence_B: torch.Tensor | None,
@@ -67,7 +67,7 @@ def sample(
         top_p_B,
         min_p_B,
         seed_B,
-        place_B,
+        position_B,
         counts_BV,
         repetition_B,
         presence_B,
@@ -83,7 +83,7 @@ def _(
     top_p_B: torch.Tensor,  # noqa: ARG001
     min_p_B: torch.Tensor,  # noqa: ARG001
     seed_B: torch.Tensor,  # noqa: ARG001
-    place_B: torch.Tensor,  # noqa: ARG001
+    position_B: torch.Tensor,  # noqa: ARG001
     counts_BV: torch.Tensor | None,  # noqa: ARG001
     repetition_B: torch.Tensor | None,  # noqa: ARG001
     presence_B: torch.Tensor | None,  # noqa: ARG001

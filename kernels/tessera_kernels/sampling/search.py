@@ -1,7 +1,8 @@
 # mypy: disable-error-code="no-untyped-def,untyped-decorator"
-"""Passes over a row of logits, for `sample`: reading it, and finding the least value that a filter keeps.
+"""Passes over a row of logits for `sample`: they read it, and find the smallest value that a filter keeps.
 
-Does not know what is filtered: a filter is a limit on how much lies above a value. V vocabulary.
+A filter is an upper limit on the mass, or the number of tokens, above a value; which filter it is, is not known here.
+Shape letter: V vocabulary.
 """
 
 from __future__ import annotations
@@ -10,14 +11,14 @@ import triton
 import triton.language as tl
 
 LOWEST = tl.constexpr(-3.4028234e38)
-"""What float32 has no finite number below, so that everything that may be kept lies above."""
+"""Smallest finite float32: every logit that a filter may keep lies above it."""
 SEEN = tl.constexpr(1 << 24)
-"""As `reference.SEEN`."""
+"""Equal to `reference.SEEN`: bit of a token's count that marks tokens of the prompt."""
 
 
 @triton.jit
 def adjusted(p_row, p_counts_row, o_v, vocabulary, inverse, repetition, presence, frequency):
-    """Logits after penalties and temperature, -inf beyond the vocabulary."""
+    """Logits after penalties and temperature; -inf behind the end of the vocabulary."""
     here = o_v < vocabulary
     b_x = tl.load(p_row + o_v, mask=here, other=-float("inf")).to(tl.float32)
     if p_counts_row is not None:
@@ -56,16 +57,17 @@ def least_kept(
     MASS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """The least value above which lies less than `limit`: of exp(x - largest) if MASS, else of tokens.
+    """The smallest value of the row above which lies less than `limit`.
 
-    Bisection by value. `high` is always a value of the row that is kept, and all values up to `low` are dropped; a pass
-    counts what is above a pivot, and steps to values that the row has, so few values are left after few passes.
+    With MASS, `limit` bounds the sum of exp(x - largest), else the number of tokens. The search is a bisection by
+    value: `high` is always a value of the row that is kept, and all values up to `low` are dropped. Each pass counts
+    what lies above a pivot and moves to values of the row, so few values are left after few passes.
     """
     low, high = LOWEST, largest
     searching = True
     while searching:
         middle = low * 0.5 + high * 0.5
-        # What has been masked by a huge negative number would take many halvings.
+        # Logits masked by a large negative value would take many halvings, so a step is at most 32.
         pivot = tl.maximum(middle, high - 32.0)
         pivot = tl.where(pivot >= high, middle, pivot)
         pivot = tl.where(pivot >= high, low, pivot)
@@ -84,7 +86,7 @@ def least_kept(
             b_next_down = tl.where(above, b_next_down, tl.maximum(b_next_down, b_x))
         up, down = tl.min(b_next_up, axis=0), tl.max(b_next_down, axis=0)
         if tl.sum(b_above, axis=0) < limit:
-            # Whatever is above the pivot is kept, and so is the next value below it.
+            # All values above the pivot are kept, and so is the next value below it.
             searching = down > low
             high = tl.where(searching, down, up)
         else:

@@ -1,8 +1,8 @@
 # mypy: disable-error-code="no-untyped-def,untyped-decorator"
-"""`sample` in Triton: one launch, a program a row, several passes over it; nothing is sorted and nothing written back.
+"""`sample` in Triton: one launch with a program for each row, which reads the row several times.
 
-Which tokens a filter keeps is found by bisection (`search`), so a row that asks for no filter is read twice, and a
-greedy one once. Does not know requests. B rows, V vocabulary.
+Nothing is sorted, and no filtered logits are written. Bisection (`search`) finds which tokens a filter keeps: a row
+without filters is read twice, and a greedy row once. Knows nothing of requests. Shape letters: B rows, V vocabulary.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from tessera_kernels.sampling import search
 from tessera_kernels.sampling.reference import GREEDY_BELOW, STRIP
 
 BLOCK = 4096
-"""Logits that a program reads at once: four strips."""
+"""Logits that a program reads at once: four strips of `STRIP`."""
 
 
 @triton.jit
 def _noise(bits):
     """Standard Gumbel noise from 32 random bits."""
     share = (bits.to(tl.float32) + 0.5) * 2.3283064365386963e-10
-    # What wins is near zero, where a logarithm of 1 - share would have no digits left.
+    # Shares near zero win most draws; log(1 - share) would lose all of their digits.
     near = share + share * share * (0.5 + share * 0.3333333333333333)
     far = -tl.log(tl.maximum(1.0 - share, 1.4901161193847656e-08))
     return -tl.log(tl.where(share < 0.0009765625, near, far))
@@ -34,14 +34,14 @@ def _noise(bits):
 
 @triton.jit
 def _better(b_x, o_v, b_best, b_at):
-    """The larger of two, and the token it is of; of equals the one that was first."""
+    """The larger of two values with its token; of equal values, the one that came first."""
     better = b_x > b_best
     return tl.where(better, b_x, b_best), tl.where(better, o_v, b_at)
 
 
 @triton.jit
 def _first_of(b_best, b_at):
-    """The first token of those with the largest number."""
+    """The first token that has the largest value."""
     return tl.min(tl.where(b_best == tl.max(b_best, axis=0), b_at, 2147483647), axis=0)
 
 
@@ -56,10 +56,10 @@ def _drawn(
     frequency,
     least,
     seed,
-    place,
+    position,
     STRIP: tl.constexpr,
 ):
-    """The token, of those with at least `least`, that is the largest with its noise."""
+    """The token with the largest sum of logit and noise, among tokens with a logit of at least `least`."""
     b_best = tl.full([STRIP], -float("inf"), tl.float32)
     b_at = tl.zeros([STRIP], tl.int32)
     for start in range(0, vocabulary, 4 * STRIP):
@@ -70,12 +70,12 @@ def _drawn(
         b_x2 = search.adjusted(p_row, p_counts_row, o2, vocabulary, inverse, repetition, presence, frequency)
         b_x3 = search.adjusted(p_row, p_counts_row, o3, vocabulary, inverse, repetition, presence, frequency)
         b_most = tl.maximum(tl.maximum(b_x0, b_x1), tl.maximum(b_x2, b_x3))
-        # Ten rounds of multiplications are spared wherever nothing is kept.
+        # The ten rounds of Philox are skipped if no token of the block is kept.
         if tl.max(b_most, axis=0) >= least:
             counter = (start // 4 + tl.arange(0, STRIP)).to(tl.uint32)
             nothing = tl.zeros([STRIP], tl.uint32)
-            low = nothing + (place & 0xFFFFFFFF).to(tl.uint32)
-            high = nothing + ((place >> 32) & 0xFFFFFFFF).to(tl.uint32)
+            low = nothing + (position & 0xFFFFFFFF).to(tl.uint32)
+            high = nothing + ((position >> 32) & 0xFFFFFFFF).to(tl.uint32)
             r0, r1, r2, r3 = tl.philox(seed, counter, low, high, nothing)
             b_best, b_at = _better(tl.where(b_x0 >= least, b_x0 + _noise(r0), -float("inf")), o0, b_best, b_at)
             b_best, b_at = _better(tl.where(b_x1 >= least, b_x1 + _noise(r1), -float("inf")), o1, b_best, b_at)
@@ -92,7 +92,7 @@ def sample_kernel(
     p_top_p,
     p_min_p,
     p_seed,
-    p_place,
+    p_position,
     p_counts,
     p_repetition,
     p_presence,
@@ -105,7 +105,7 @@ def sample_kernel(
     STRIP: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """Draw one row's token."""
+    """Draw the token of one row."""
     row = tl.program_id(0).to(tl.int64)
     p_row = p_logits + row * logits_stride
     p_counts_row = None
@@ -121,17 +121,17 @@ def sample_kernel(
 
     b_best = tl.full([BLOCK], -float("inf"), tl.float32)
     b_at = tl.zeros([BLOCK], tl.int32)
-    b_lost = tl.zeros([BLOCK], tl.int32)
+    b_invalid = tl.zeros([BLOCK], tl.int32)
     for start in range(0, vocabulary, BLOCK):
         o_v = start + tl.arange(0, BLOCK)
         b_x = search.adjusted(p_row, p_counts_row, o_v, vocabulary, inverse, repetition, presence, frequency)
-        b_lost |= (b_x != b_x).to(tl.int32) | (b_x == float("inf")).to(tl.int32)  # noqa: PLR0124 - NaN
+        b_invalid |= (b_x != b_x).to(tl.int32) | (b_x == float("inf")).to(tl.int32)  # noqa: PLR0124 - NaN
         b_best, b_at = _better(b_x, o_v, b_best, b_at)
     largest = tl.max(b_best, axis=0)
-    lost = (tl.max(b_lost, axis=0) > 0) | (largest == -float("inf"))
+    invalid = (tl.max(b_invalid, axis=0) > 0) | (largest == -float("inf"))
     token = _first_of(b_best, b_at)
 
-    if (lost | greedy) == 0:
+    if (invalid | greedy) == 0:
         least = search.LOWEST
         top_k = tl.load(p_top_k + row)
         if (top_k > 0) & (top_k < vocabulary):
@@ -180,19 +180,19 @@ def sample_kernel(
             frequency,
             least,
             tl.load(p_seed + row),
-            tl.load(p_place + row),
+            tl.load(p_position + row),
             STRIP,
         )
-    tl.store(p_out + row, tl.where(lost, -1, token).to(tl.int64))
+    tl.store(p_out + row, tl.where(invalid, -1, token).to(tl.int64))
 
 
 def bucket(vocabulary: int) -> str:
-    """The name of a class of shapes, as tuned tables have it."""
+    """Name of the bucket of shapes, as it appears in tuned files."""
     return f"V{triton.next_power_of_2(vocabulary)}"
 
 
 def config(vocabulary: int, dtype: torch.dtype, chip: Chip) -> Mapping[str, int]:
-    """`num_warps` of a row's program: all threads that one may have, because a row has few programs beside it."""
+    """The launch configuration: `num_warps`, as many as a program may have, because rows are few."""
     name = str(dtype).removeprefix("torch.")
     tuned = tuning.lookup("sampling", tuning.device_here(), name, bucket(vocabulary))
     return tuned or {"num_warps": 1024 // chip.warp}
@@ -205,7 +205,7 @@ def sample(
     top_p_B: torch.Tensor,
     min_p_B: torch.Tensor,
     seed_B: torch.Tensor,
-    place_B: torch.Tensor,
+    position_B: torch.Tensor,
     counts_BV: torch.Tensor | None,
     repetition_B: torch.Tensor | None,
     presence_B: torch.Tensor | None,
@@ -214,7 +214,7 @@ def sample(
     out_B: torch.Tensor | None = None,
     configuration: Mapping[str, int] | None = None,
 ) -> torch.Tensor:
-    """See `tessera_kernels.sampling.sample`; tensors [B] are contiguous, and `out` is int64 [B]."""
+    """See `tessera_kernels.sampling.sample`; tensors [B] are contiguous, and `out` is int64 [B] if given."""
     rows, vocabulary = logits_BV.shape
     out = torch.empty(rows, dtype=torch.int64, device=logits_BV.device) if out_B is None else out_B
     if rows:
@@ -225,7 +225,7 @@ def sample(
             top_p_B,
             min_p_B,
             seed_B,
-            place_B,
+            position_B,
             counts_BV,
             repetition_B,
             presence_B,

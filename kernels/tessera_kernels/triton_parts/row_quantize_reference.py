@@ -1,4 +1,4 @@
-"""A scale per row in plain torch: what ops that end in quantizing compute, and on a CPU run."""
+"""Quantizes rows in plain torch, with one scale for each row: the reference of `row_quantize`, and what a CPU runs."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from tessera_kernels.storage.paged_kv import LARGEST, quantize
 
 
 def quantized_rows(y_TK: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
-    """Numbers [..., K] of `dtype` and float32 scales [...]; numbers times their scale are the rows."""
+    """Quantize rows to elements [..., K] of `dtype` and float32 scales [...]; elements times scales are the rows."""
     return quantize(y_TK.float(), dtype)
 
 
 def check_quantized(dtype: torch.dtype) -> None:
-    """Raise unless rows can be quantized to it.
+    """Check that rows can be quantized to `dtype`.
 
     Raises:
-        ValueError: it is neither int8 nor float8 e4m3.
+        ValueError: `dtype` is neither int8 nor float8 e4m3.
     """
     if dtype not in LARGEST:
         raise ValueError(f"rows are quantized to {' or '.join(map(str, LARGEST))}, not {dtype}")

@@ -1,9 +1,10 @@
 # mypy: disable-error-code="no-untyped-def,untyped-decorator"
-"""The second pass of attention whose positions were split: parts of a row become the row. Imports Triton.
+"""The second pass of attention with split positions: combines the parts of a row. Imports Triton.
 
-A part is its own softmax; its weight is the exponential of its logsumexp (to base 2). Parts are added in their order,
-so the same parts give the same bits. Shape letters: R split rows, C parts, Q query heads, E value dim.
-Does not know which positions a part has seen.
+Each part is a softmax over its own positions; its weight is the exponential of its logsumexp (to base 2). Parts are
+added in their order, so the same parts give the same bits. Knows nothing of which positions a part covers.
+
+Shape letters: T rows of the output, R split rows, C parts, Q query heads, E value dim.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ def split_combine_kernel(
     VALUE_DIM: tl.constexpr,
     BLOCK_E: tl.constexpr,
 ):
-    """One program makes one head of one row."""
+    """Combine the parts of one head of one row."""
     LOG2_E: tl.constexpr = 1.4426950408889634
     split = tl.program_id(0).to(tl.int64)
     i_q = tl.program_id(1)
@@ -47,7 +48,7 @@ def split_combine_kernel(
     total = tl.sum(b_weight, axis=0)
     if p_sinks is not None:
         total += tl.exp2(sink - largest)
-    # A part that saw nothing wrote nothing: its memory may hold anything.
+    # A part without positions wrote nothing: its memory may hold anything.
     written = (b_lse != float("-inf"))[:, None] & (o_e < VALUE_DIM)[None, :]
     b_partial = tl.load(p_partial + part[:, None] * VALUE_DIM + o_e[None, :], mask=written, other=0)
     b_out = tl.sum(b_partial * b_weight[:, None], axis=0) / total
@@ -62,14 +63,14 @@ def split_combine(
     sinks_Q: torch.Tensor | None,
     out_TQE: torch.Tensor,
 ) -> None:
-    """Fill rows of `out`.
+    """Combine parts and write rows of `out`.
 
     Args:
-        partial_RCQE: float32, what each part alone gives; not read where its logsumexp is -inf.
-        lse_RCQ: float32, to base 2.
-        rows_R: int32, which row of `out` each is; None if it is the same.
-        sinks_Q: scores that take part without a value.
-        out_TQE: written to.
+        partial_RCQE: float32, the attention output of each part alone; not read where its logsumexp is -inf.
+        lse_RCQ: float32, logsumexp of the scores of each part, to base 2.
+        rows_R: int32, the row of `out` that each split row belongs to; None if row r is split row r.
+        sinks_Q: attention sinks: scores that take part in the softmax without a value; None for no sinks.
+        out_TQE: tensor to write to.
     """
     count, parts, heads, dim = partial_RCQE.shape
     split_combine_kernel[(count, heads)](
@@ -88,13 +89,13 @@ def split_combine(
     )
 
 
-def parts_of(programs: int, longest: int, units: int) -> int:
-    """Into how many parts to split positions, a power of two: enough programs for twice the multiprocessors.
+def parts_of(programs: int, longest: int, multiprocessors: int) -> int:
+    """Number of parts to split positions into, a power of two: enough for two programs for each multiprocessor.
 
     Args:
-        programs: there are without a split.
-        longest: positions that a sequence may have; a part has at least 256.
-        units: multiprocessors.
+        programs: number of programs without a split.
+        longest: most positions of a sequence; a part has at least 256.
+        multiprocessors: number of multiprocessors of the device.
     """
-    wanted = min(2 * units // max(programs, 1), longest // 256, 64)
+    wanted = min(2 * multiprocessors // max(programs, 1), longest // 256, 64)
     return 1 << (wanted.bit_length() - 1) if wanted > 1 else 1

@@ -9,7 +9,7 @@ from typing import Any
 from tessera_kernels.chips import CHIPS
 from tessera_kernels.gate.launch import Launch
 from tessera_kernels.storage.quantized_weight import NIBBLES
-from tessera_kernels.triton_parts.gemm_tiles import REDUCED, add_parts_kernel, without
+from tessera_kernels.triton_parts.gemm_tiles import ELEMENTS_PER_SUM, add_parts_kernel, without
 from tessera_kernels.weight_only_linear.bench import configs
 from tessera_kernels.weight_only_linear.gemv import gemv_kernel
 from tessera_kernels.weight_only_linear.triton import (
@@ -137,6 +137,6 @@ def launches() -> Iterator[Launch]:
             name=f"add {splits} parts",
             kernel=add_parts_kernel,
             signature={"p_parts": "*fp32", "p_bias": "*bf16", "p_out": "*bf16", "elements": "i32", "outputs": "i32"},
-            constants={"SPLITS": splits, "BIAS": True, "BLOCK": REDUCED},
+            constants={"SPLITS": splits, "BIAS": True, "BLOCK": ELEMENTS_PER_SUM},
             aligned=frozenset({"p_parts", "p_bias", "p_out", "elements", "outputs"}),
         )
