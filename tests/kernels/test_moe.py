@@ -233,11 +233,11 @@ def test_the_registered_ops_are_whole(way):
 
 def test_experts_farther_apart_than_32_bits_count():
     experts, outputs, inputs = 1040, 256, 8192
-    numbers = torch.empty(experts, outputs, inputs, dtype=torch.int8)  # pages that nobody touches take no memory
+    elements = torch.empty(experts, outputs, inputs, dtype=torch.int8)  # pages that nobody touches take no memory
     scale = torch.empty(experts, 1, outputs)
-    numbers[-1], scale[-1] = torch.randint(-127, 128, (outputs, inputs), dtype=torch.int8), 0.01
-    assert numbers[-1].storage_offset() > 2**31
-    weight = QuantizedWeight("int8", inputs, inputs, numbers, scale)
+    elements[-1], scale[-1] = torch.randint(-127, 128, (outputs, inputs), dtype=torch.int8), 0.01
+    assert elements[-1].storage_offset() > 2**31
+    weight = QuantizedWeight("int8", inputs, inputs, elements, scale)
     weight.check()
     x = torch.randn(2, inputs)
     places = plan(torch.zeros(2, 1, dtype=torch.int32), 1, 16)
@@ -245,7 +245,7 @@ def test_experts_farther_apart_than_32_bits_count():
     got = grouped_launcher.grouped_gemm(
         x, weight, places, 2, None, False, configuration=SMALL | {"AFTER": 0, "B_N": 256}
     )
-    assert relative_rms(got, x.double() @ (numbers[-1].double() * 0.01).t()) < BOUNDS[torch.float32]
+    assert relative_rms(got, x.double() @ (elements[-1].double() * 0.01).t()) < BOUNDS[torch.float32]
 
 
 def test_what_was_tuned_is_launched(monkeypatch):

@@ -14,10 +14,10 @@ from tessera_kernels.storage.quantized_weight import dequantize, pack, unpack
 AWQ_ORDER = [0, 2, 4, 6, 1, 3, 5, 7]
 
 
-def words(numbers, dim, order=range(8)):
-    """Eight numbers along `dim` in each 32-bit word, by the definition: a sum of shifted numbers."""
-    numbers = numbers.long().movedim(dim, -1).unflatten(-1, (-1, 8))
-    word = sum(numbers[..., place] << (4 * position) for position, place in enumerate(order))
+def words(elements, dim, order=range(8)):
+    """Eight elements along `dim` in each 32-bit word, by the definition: a sum of shifted elements."""
+    elements = elements.long().movedim(dim, -1).unflatten(-1, (-1, 8))
+    word = sum(elements[..., place] << (4 * position) for position, place in enumerate(order))
     return torch.where(word >= 2**31, word - 2**32, word).to(torch.int32).movedim(-1, dim).contiguous()
 
 
@@ -31,17 +31,17 @@ def words(numbers, dim, order=range(8)):
 def test_gptq_and_awq_mean_the_same(eights, group, groups, seed):
     generator = torch.Generator().manual_seed(seed)
     inputs, outputs = groups * group, 8 * eights
-    numbers_KN = torch.randint(0, 16, (inputs, outputs), generator=generator)
+    elements_KN = torch.randint(0, 16, (inputs, outputs), generator=generator)
     zero_GN = torch.randint(0, 16, (groups, outputs), generator=generator)
     scale_GN = torch.rand(groups, outputs, generator=generator).half()
     spread = [one.repeat_interleave(group, 0) for one in (zero_GN, scale_GN.float())]
-    stored = words(numbers_KN, 0), words(zero_GN, 1), scale_GN
+    stored = words(elements_KN, 0), words(zero_GN, 1), scale_GN
     in_order = torch.arange(inputs, dtype=torch.int32) // group
     for version in (1, 2):
-        exact = (numbers_KN - spread[0] - int(version == 1)).float() * spread[1]
+        exact = (elements_KN - spread[0] - int(version == 1)).float() * spread[1]
         assert torch.equal(dequantize(from_gptq(*stored, in_order, version=version)), exact.t())
-    awq = words(numbers_KN, 1, AWQ_ORDER), words(zero_GN, 1, AWQ_ORDER), scale_GN
-    assert torch.equal(dequantize(from_awq(*awq)), ((numbers_KN - spread[0]).float() * spread[1]).t())
+    awq = words(elements_KN, 1, AWQ_ORDER), words(zero_GN, 1, AWQ_ORDER), scale_GN
+    assert torch.equal(dequantize(from_awq(*awq)), ((elements_KN - spread[0]).float() * spread[1]).t())
 
 
 @settings(max_examples=25, deadline=None)
@@ -61,12 +61,12 @@ def test_gguf_means_the_same(outputs, blocks, kind, seed):
 @settings(max_examples=25, deadline=None)
 @given(outputs=st.integers(0, 9), inputs=st.integers(1, 200), run=st.sampled_from([16, 32, 64]))
 def test_packing_loses_nothing(outputs, inputs, run):
-    numbers = torch.randint(0, 16, (outputs, inputs), dtype=torch.uint8)
-    packed = pack(numbers, run)
+    elements = torch.randint(0, 16, (outputs, inputs), dtype=torch.uint8)
+    packed = pack(elements, run)
     assert packed.is_contiguous()
-    assert torch.equal(unpack(packed, inputs), numbers)
+    assert torch.equal(unpack(packed, inputs), elements)
     if outputs:
-        assert packed[0, 0, 0] == numbers[0, 0] + 16 * (numbers[0, run] if inputs > run else 0)
+        assert packed[0, 0, 0] == elements[0, 0] + 16 * (elements[0, run] if inputs > run else 0)
 
 
 def test_what_cannot_be_repacked_is_refused():

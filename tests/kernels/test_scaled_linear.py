@@ -29,7 +29,7 @@ NARROW = {"B_T": 16, "B_N": 32, "B_K": 128, "SPLITS": 1, "num_warps": 4, "num_st
 HOW = [NARROW, {**NARROW, "B_K": 64}, {**NARROW, "SPLITS": 2}]
 
 
-def numbers_equal(got, exact):
+def elements_equal(got, exact):
     """Rounding may differ in the last bit where a quotient is half way, which is rare."""
     same = got.float() == exact.float()
     assert same.float().mean() > 0.999 or not same.numel()
@@ -47,11 +47,11 @@ def test_tokens_are_rounded_as_defined(dtype, tokens, inputs, blocks, kind):
     torch.manual_seed(inputs)
     x = (torch.randn(tokens, inputs) * 7).to(kind)
     x[0, 0] = 0
-    numbers, scales = reference.quantize_tokens(x, dtype, blocks=blocks)
-    out = poisoned(*numbers.shape, dtype=dtype), poisoned(*scales.shape, dtype=torch.float32)
+    elements, scales = reference.quantize_tokens(x, dtype, blocks=blocks)
+    out = poisoned(*elements.shape, dtype=dtype), poisoned(*scales.shape, dtype=torch.float32)
     got = quantize.quantize_tokens(x, dtype, blocks=blocks, out=out)
     torch.testing.assert_close(got[1], scales, rtol=1e-6, atol=0)
-    numbers_equal(got[0], numbers)
+    elements_equal(got[0], elements)
 
 
 @pytest.mark.parametrize("way", WAYS)

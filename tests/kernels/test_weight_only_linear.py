@@ -17,7 +17,7 @@ from tessera_kernels.quantizers import quantize_fp8, quantize_int4, quantize_int
 from tessera_kernels.storage.quantized_weight import E2M1, QuantizedWeight, dequantize
 from tessera_kernels.weight_only_linear import reference, weight_only_linear
 from tessera_kernels.weight_only_linear import triton as launcher
-from tessera_kernels.weight_only_linear.decode import numbers_of
+from tessera_kernels.weight_only_linear.decode import decode_elements
 
 
 def with_offsets(weight):
@@ -126,8 +126,8 @@ def test_nothing_gives_nothing(shape):
     tokens, outputs = shape
     weight = quantize_int4(torch.randn(8, 64), 32)
     if not outputs:
-        numbers, scales = torch.zeros(1, 0, 32, dtype=torch.uint8), torch.ones(2, 0)
-        weight = replace(weight, elements=numbers, scale_GN=scales)
+        elements, scales = torch.zeros(1, 0, 32, dtype=torch.uint8), torch.ones(2, 0)
+        weight = replace(weight, elements=elements, scale_GN=scales)
     assert weight_only_linear(torch.randn(tokens, 64), weight).shape == shape
     assert launcher.weight_only_linear(torch.randn(tokens, 64), weight, None).shape == shape
 
@@ -163,8 +163,8 @@ def decode_kernel(p_bits, p_zero, p_low, p_high, FORMAT: tl.constexpr, N: tl.con
     o_n, o_r = tl.arange(0, N), tl.arange(0, R)
     o_tile = o_n[:, None] * R + o_r[None, :]
     b_bits, b_zero = tl.load(p_bits + o_tile), tl.load(p_zero + o_n)
-    tl.store(p_low + o_tile, numbers_of(b_bits, b_zero, 0, FORMAT, tl.float16))
-    tl.store(p_high + o_tile, numbers_of(b_bits, b_zero, 1, FORMAT, tl.float16))
+    tl.store(p_low + o_tile, decode_elements(b_bits, b_zero, 0, FORMAT, tl.float16))
+    tl.store(p_high + o_tile, decode_elements(b_bits, b_zero, 1, FORMAT, tl.float16))
 
 
 @pytest.mark.parametrize("form", ["int4", "mxfp4", "fp8", "int8"])

@@ -111,10 +111,10 @@ def attention(
         value = transposed.permute(0, 3, 1, 2)
     if int8_scores:
         center = center_of(key, lengths_B)
-        numbers, key_scale = int8_blocks(key, KEY_ROWS, center_BHD=center, lengths_B=lengths_B)
-        key = numbers.transpose(1, 2)
-        numbers, query_scale = int8_blocks(query, QUERY_ROWS)
-        query = numbers.transpose(1, 2)
+        quantized, key_scale = int8_blocks(key, KEY_ROWS, center_BHD=center, lengths_B=lengths_B)
+        key = quantized.transpose(1, 2)
+        quantized, query_scale = int8_blocks(query, QUERY_ROWS)
+        query = quantized.transpose(1, 2)
     attention_kernel[(triton.cdiv(queries, how["BLOCK_M"]), batch * heads)](
         query,
         key,

@@ -129,16 +129,16 @@ def _cuda_usage(cubin: bytes) -> tuple[int, int]:
 
     tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
 
-    def told(what: str) -> str:
-        return subprocess.run([tool, what, file.name], capture_output=True, text=True, check=True).stdout
+    def dump(option: str) -> str:
+        return subprocess.run([tool, option, file.name], capture_output=True, text=True, check=True).stdout
 
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(cubin)
         file.flush()
-        usage = dict(re.findall(r"(REG|STACK|LOCAL):(\d+)", told("--dump-resource-usage")))
+        usage = dict(re.findall(r"(REG|STACK|LOCAL):(\d+)", dump("--dump-resource-usage")))
         registers, stack = int(usage["REG"]), int(usage["STACK"]) + int(usage["LOCAL"])
         # A stack may also serve the slow path of a division; only stores to it are spilled registers.
-        stores = re.findall(r"\bSTL(?:\.(64|128))?\b", told("--dump-sass")) if stack else []
+        stores = re.findall(r"\bSTL(?:\.(64|128))?\b", dump("--dump-sass")) if stack else []
     return registers, sum(int(bits or 32) // 8 for bits in stores)
 
 

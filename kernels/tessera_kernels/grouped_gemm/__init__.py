@@ -1,9 +1,9 @@
-"""Products of tokens with the weights of the experts that they were sent to, in one launch, in every scheme of linears.
+"""Grouped GEMM: multiplies tokens by the weights of the experts that they were routed to, in one launch.
 
-Weights are those of `weight_only_linear` or of `scaled_linear` with one more dimension for experts. With `gated` the
-activation is made where the sums are, so gates and ups are never written. Does not know how tokens were sent.
+Weights have any scheme of `weight_only_linear` or `scaled_linear`, with a leading dimension for experts. With `gated`
+the epilogue applies the activation, so gates and ups are never written. Knows nothing of how tokens were routed.
 
-Shape letters: R rows of inputs, K inputs, A assignments, E experts, N outputs (half as many where they are gated).
+Shape letters: R rows of inputs, K inputs, A assignments, E experts, N outputs (half of the weight's if gated).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tessera_kernels.dispatch import triton_support
 from tessera_kernels.grouped_gemm import reference
 from tessera_kernels.grouped_gemm.experts_weight import ExpertsWeight, sizes
 from tessera_kernels.moe_routing.routing import RoutingPlan
-from tessera_kernels.scaled_linear import scaled_can
+from tessera_kernels.scaled_linear import scaled_support
 from tessera_kernels.storage.quantized_weight import FLOATS, NIBBLES, Format, QuantizedWeight
 from tessera_kernels.storage.scaled_weight import ScaledWeight
 
@@ -22,9 +22,10 @@ __all__ = ["ExpertsWeight", "grouped_gemm", "tile_for"]
 
 
 def tile_for(assignments: int, weight: ExpertsWeight) -> int:
-    """Places of a tile for `moe_routing.plan`: what an expert has on average, so that few stay empty.
+    """Places of a tile for `moe_routing.plan`: the average number of assignments of an expert, so that few stay empty.
 
-    16 to 128; to 64 where registers are needed for more than sums: to expand numbers of four bits, to scale blocks.
+    A power of two from 16 to 128, or to 64 if registers are needed for more than the accumulator: to expand elements of
+    four bits, or to scale blocks.
     """
     average = -(-assignments // weight.experts[0])
     crowded = weight.blocked if isinstance(weight, ScaledWeight) else weight.format in NIBBLES
@@ -42,28 +43,28 @@ def grouped_gemm(
     gated: bool = False,
     clamped: bool = False,
 ) -> torch.Tensor:
-    """Row a: input row a // (A / R) times the weight of the expert that assignment a went to.
+    """Row a of the result is input row a // (A / R) times the weight of the expert of assignment a.
 
     Args:
         x_RK: float16, bfloat16 or float32; one row for each token, or one for each assignment.
-        weight: of all experts; with `gated` gates first, then as many ups.
-        plan: from `moe_routing.plan`.
+        weight: the weights of all experts; with `gated`, rows of gates first, then as many rows of ups.
+        plan: order of assignments, from `moe_routing.plan`.
         assignments: A, a multiple of R.
         bias_EN: any float dtype, [E, outputs of the weight].
         gated: whether the result is silu(gate) · up (SwiGLU).
-        clamped: whether it is gated as gpt-oss does; see `reference.swiglu`.
+        clamped: whether gates and ups are clamped as in gpt-oss (`reference.swiglu`).
 
     Returns:
-        [A, N], the dtype of `x`. Rows of assignments that have no place in the plan are not defined.
+        [A, N], in the dtype of `x`. Rows of assignments that have no place in the plan are undefined.
 
     Raises:
         ValueError: shapes or dtypes do not fit together.
     """
     _check(x_RK, weight, assignments, bias_EN, gated)
     if torch.compiler.is_compiling():
-        numbers, scale, third, fourth, form, inputs, group = _flat(weight)
+        elements, scale, third, fourth, form, inputs, group = _flat(weight)
         found: torch.Tensor = torch.ops.tessera.grouped_gemm(
-            x_RK, numbers, scale, third, fourth, bias_EN, plan.rows_P, plan.experts_B, form, inputs, group,
+            x_RK, elements, scale, third, fourth, bias_EN, plan.rows_P, plan.experts_B, form, inputs, group,
             plan.tile, assignments, gated, clamped,
         )  # fmt: skip
         return found
@@ -75,7 +76,7 @@ def _check(
 ) -> None:
     weight.check()
     if len(weight.experts) != 1:
-        raise ValueError("the weight must have one dimension for experts; see weight_only_linear for one alone")
+        raise ValueError("the weight must have one dimension for experts; weight_only_linear takes one without")
     experts, outputs, inputs = sizes(weight)
     if x_RK.dtype not in FLOATS or x_RK.ndim != 2 or x_RK.shape[1] != inputs:
         raise ValueError(f"inputs must be float [rows, {inputs}], not {x_RK.dtype} {tuple(x_RK.shape)}")
@@ -100,7 +101,9 @@ def _run(
 ) -> torch.Tensor:
     tensors = x_RK, *weight.tensors, plan.rows_P, bias_EN
     can = (
-        scaled_can(weight.elements_NK.dtype, *tensors) if isinstance(weight, ScaledWeight) else triton_support(*tensors)
+        scaled_support(weight.elements_NK.dtype, *tensors)
+        if isinstance(weight, ScaledWeight)
+        else triton_support(*tensors)
     )
     if not can.ok:
         return reference.grouped_gemm(x_RK, weight, plan, assignments, bias_EN, gated, clamped)
@@ -123,7 +126,7 @@ def _flat(
 @torch.library.custom_op("tessera::grouped_gemm", mutates_args=())
 def _registered(
     x_RK: torch.Tensor,
-    numbers: torch.Tensor,
+    elements: torch.Tensor,
     scale: torch.Tensor | None,
     third: torch.Tensor | None,
     fourth: torch.Tensor | None,
@@ -141,15 +144,15 @@ def _registered(
     weight: ExpertsWeight
     if kind == "scaled":
         assert scale is not None
-        weight = ScaledWeight(numbers, scale, third)
+        weight = ScaledWeight(elements, scale, third)
     else:
         form: Format = kind  # type: ignore[assignment]
-        weight = QuantizedWeight(form, inputs, group, numbers, scale, third, fourth)
+        weight = QuantizedWeight(form, inputs, group, elements, scale, third, fourth)
     return _run(x_RK, weight, RoutingPlan(rows_P, experts_B, tile), assignments, bias_EN, gated, clamped)
 
 
 @_registered.register_fake
-def _(x_RK: torch.Tensor, numbers: torch.Tensor, *rest: object) -> torch.Tensor:
+def _(x_RK: torch.Tensor, elements: torch.Tensor, *rest: object) -> torch.Tensor:
     *_, assignments, gated, _clamped = rest
     assert isinstance(assignments, int | torch.SymInt)
-    return x_RK.new_empty(assignments, numbers.shape[-2] // (2 if gated else 1))
+    return x_RK.new_empty(assignments, elements.shape[-2] // (2 if gated else 1))

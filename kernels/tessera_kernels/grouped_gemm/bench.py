@@ -1,4 +1,4 @@
-"""What is measured of `grouped_gemm`: both products of Qwen3's experts, for a decode step and a prefill."""
+"""Benchmark cases of `grouped_gemm`: both products of Qwen3's experts, for a decode step and for prefill."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class _Sizes:
 
 
 def cases() -> Iterator[BenchCase]:
-    """Every scheme at both products; every scheme and dtype tiny."""
+    """Every scheme for both products of Qwen3, and tiny shapes of every scheme and dtype."""
     model = QWEN3_30B_A3B
     for scheme in SCHEMES:
         for tokens in (16, 8192):
@@ -70,7 +70,7 @@ def cases() -> Iterator[BenchCase]:
 
 
 def choices() -> Iterator[TuningChoice]:
-    """All but the tile, which is the plan's, by scheme and product, from one token an expert to many."""
+    """Configurations by scheme and product, from one token for each expert to many; the plan sets tiles of tokens."""
     from tessera_kernels.grouped_gemm.triton import bucket  # noqa: PLC0415 - Triton is needed for buckets alone
 
     model = QWEN3_30B_A3B
@@ -82,7 +82,7 @@ def choices() -> Iterator[TuningChoice]:
         else:
             dtype = f"{sample.format} bfloat16"
             more = ({"AFTER": 0}, {"AFTER": 1}) if sample.format in NIBBLES else ({"AFTER": 0},)
-        # More tokens have the same tiles where they are at most 64.
+        # Schemes with tiles of at most 64 have the same tile for more tokens.
         for tokens in (16, 512, 1024, 8192)[: 3 if dtype.split()[0] in NIBBLES or "blocks" in dtype else 4]:
             counts = tokens, model.chosen, model.experts
             for sizes in (
@@ -95,8 +95,8 @@ def choices() -> Iterator[TuningChoice]:
                 yield TuningChoice(
                     dtype,
                     bucket(held, sizes.outputs, sizes.inputs, gated=sizes.gated),
-                    partial(_made, scheme, sizes, torch.bfloat16),
-                    _configured,
+                    partial(_make_inputs, scheme, sizes, torch.bfloat16),
+                    _launch_with,
                     [
                         {"B_N": rows, "SPLITS": 1, "num_warps": warps, "num_stages": stages, **other}
                         for rows, warps in ((64, 4), (64, 8), (128, 4), (128, 8))
@@ -114,23 +114,23 @@ def _case(name: str, scheme: str, sizes: _Sizes, dtype: torch.dtype, *, tiny: bo
     else:
         each, unit = bytes_like(sample, sizes.outputs, sizes.inputs), None
     rows = sizes.tokens if sizes.gated else assignments
-    layer = ProductSizes(rows, assignments, sizes.outputs, sizes.inputs, sizes.gated)
+    product = ProductSizes(rows, assignments, sizes.outputs, sizes.inputs, sizes.gated)
     return BenchCase(
         name=name,
-        make=partial(_made, scheme, sizes, dtype),
-        run=_launched,
+        make=partial(_make_inputs, scheme, sizes, dtype),
+        run=_launch,
         exact=reference.grouped_gemm,
         bound=BOUNDS[dtype],
-        # Where there are fewer assignments than experts, not all weights are read.
-        cost=cost(layer, each * min(sizes.experts, assignments), dtype, unit),
+        # With fewer assignments than experts, not all weights are read.
+        cost=cost(product, each * min(sizes.experts, assignments), dtype, unit),
         tiny=tiny,
     )
 
 
-def _made(scheme: str, sizes: _Sizes, dtype: torch.dtype, device: torch.device) -> tuple[Any, ...]:
+def _make_inputs(scheme: str, sizes: _Sizes, dtype: torch.dtype, device: torch.device) -> tuple[Any, ...]:
     shape = sizes.experts * sizes.outputs, sizes.inputs
     weight = _by_expert(SCHEMES[scheme]((torch.randn(shape, device=device) / 32).to(dtype)), sizes.experts)
-    # Experts in turn: as many as there can be get a token, as the cost counts them.
+    # Experts in turn, so that as many experts as possible have a token, as the cost assumes.
     assignments = sizes.tokens * sizes.chosen
     experts_TC = (torch.arange(assignments, device=device) % sizes.experts).int().reshape(sizes.tokens, sizes.chosen)
     places: RoutingPlan = plan(experts_TC, sizes.experts, tile_for(assignments, weight))
@@ -139,7 +139,7 @@ def _made(scheme: str, sizes: _Sizes, dtype: torch.dtype, device: torch.device) 
 
 
 def _by_expert(weight: ExpertsWeight, experts: int) -> ExpertsWeight:
-    """A weight of all experts' outputs one after another, quantized at once, as one weight for each."""
+    """Split a weight with the outputs of all experts one after another, quantized at once, into one weight for each."""
 
     def front(tensor: torch.Tensor | None, dim: int) -> torch.Tensor | None:
         if tensor is None:
@@ -150,29 +150,29 @@ def _by_expert(weight: ExpertsWeight, experts: int) -> ExpertsWeight:
 
     if isinstance(weight, ScaledWeight):
         scale = weight.scale
-        if weight.blocked:  # a block may have outputs of two experts: each gets the scales of its own beginning
+        if weight.blocked:  # a block may hold outputs of two experts: each gets the scales at its own first output
             size = weight.elements_NK.shape[0] // experts
             first = torch.arange(0, experts * size, size, device=scale.device)[:, None]
             scale = scale[((first + torch.arange(0, size, 128, device=scale.device)) // 128)].contiguous()
         else:
             scale = scale.reshape(experts, -1)
-        numbers = front(weight.elements_NK, 0)
-        assert numbers is not None
-        return ScaledWeight(numbers, scale)
-    numbers = front(weight.elements, weight.elements.ndim - 2)
-    assert numbers is not None
+        elements = front(weight.elements_NK, 0)
+        assert elements is not None
+        return ScaledWeight(elements, scale)
+    elements = front(weight.elements, weight.elements.ndim - 2)
+    assert elements is not None
     whole = None if weight.tensor_scale is None else weight.tensor_scale.expand(experts).contiguous()
     scales, zeros = front(weight.scale_GN, 1), front(weight.zero_GN, 1)
-    return replace(weight, elements=numbers, scale_GN=scales, zero_GN=zeros, tensor_scale=whole)
+    return replace(weight, elements=elements, scale_GN=scales, zero_GN=zeros, tensor_scale=whole)
 
 
-def _launched(*arguments: Any) -> torch.Tensor:
+def _launch(*arguments: Any) -> torch.Tensor:
     from tessera_kernels.grouped_gemm import triton  # noqa: PLC0415 - Triton is needed to run alone
 
     return triton.grouped_gemm(*arguments)
 
 
-def _configured(config: LaunchConfig, *arguments: Any) -> torch.Tensor:
+def _launch_with(config: LaunchConfig, *arguments: Any) -> torch.Tensor:
     from tessera_kernels.grouped_gemm import triton  # noqa: PLC0415 - Triton is needed to run alone
 
     return triton.grouped_gemm(*arguments, configuration=config)

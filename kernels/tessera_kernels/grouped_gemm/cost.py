@@ -1,4 +1,4 @@
-"""What `grouped_gemm` cannot do without."""
+"""Least FLOPs and bytes of `grouped_gemm`, for the roofline."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ UNITS = {torch.bfloat16: "bf16", torch.float16: "fp16"}
 
 @dataclass(frozen=True)
 class ProductSizes:
-    """Sizes of one product of experts.
+    """Sizes of one grouped product.
 
     Attributes:
-        rows: of inputs, each read once.
+        rows: rows of inputs, each read once.
         assignments: rows that are multiplied and written.
-        outputs: of the weight.
-        inputs: of it.
-        gated: whether half as many outputs are written.
+        outputs: outputs of the weight of one expert.
+        inputs: inputs of the weight of one expert.
+        gated: whether the result is gated, so that half as many outputs are written.
     """
 
     rows: int
@@ -30,8 +30,15 @@ class ProductSizes:
     gated: bool
 
 
-def cost(layer: ProductSizes, weights_bytes: float, dtype: torch.dtype, unit: str | None = None) -> Cost:
-    """Of one launch; `weights_bytes` are those of the experts that have any assignment, `unit` that of eight bits."""
-    written = layer.outputs // 2 if layer.gated else layer.outputs
-    moved = weights_bytes + (layer.rows * layer.inputs + layer.assignments * written) * dtype.itemsize
-    return Cost(2.0 * layer.assignments * layer.inputs * layer.outputs, moved, unit or UNITS.get(dtype, "fp32"))
+def cost(product: ProductSizes, weights_bytes: float, dtype: torch.dtype, unit: str | None = None) -> Cost:
+    """Cost of one launch.
+
+    Args:
+        product: sizes of the product.
+        weights_bytes: bytes of the weights of experts that have an assignment.
+        dtype: dtype of inputs and outputs.
+        unit: unit of the FLOPs if inputs are quantized, `int8` or `fp8`; None for the unit of `dtype`.
+    """
+    written = product.outputs // 2 if product.gated else product.outputs
+    moved = weights_bytes + (product.rows * product.inputs + product.assignments * written) * dtype.itemsize
+    return Cost(2.0 * product.assignments * product.inputs * product.outputs, moved, unit or UNITS.get(dtype, "fp32"))

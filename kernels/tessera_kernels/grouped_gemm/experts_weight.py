@@ -10,6 +10,6 @@ ExpertsWeight = QuantizedWeight | ScaledWeight
 
 def sizes(weight: ExpertsWeight) -> tuple[int, int, int]:
     """Number of experts, outputs and inputs of a weight."""
-    numbers = weight.elements_NK if isinstance(weight, ScaledWeight) else weight.elements
-    inputs = numbers.shape[-1] if isinstance(weight, ScaledWeight) else weight.inputs
-    return weight.experts[0], numbers.shape[-2], inputs
+    elements = weight.elements_NK if isinstance(weight, ScaledWeight) else weight.elements
+    inputs = elements.shape[-1] if isinstance(weight, ScaledWeight) else weight.inputs
+    return weight.experts[0], elements.shape[-2], inputs

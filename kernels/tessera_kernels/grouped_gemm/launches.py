@@ -1,4 +1,4 @@
-"""Every way in which `grouped_gemm` is launched: each scheme by each tile, gated and not."""
+"""All launches of `grouped_gemm`: each scheme with each tile, gated and not gated."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from tessera_kernels.gate.launch import Launch
 from tessera_kernels.grouped_gemm.triton import heuristic
 from tessera_kernels.scaled_linear.launches import product
 from tessera_kernels.triton_parts.gemm_tiles import without
-from tessera_kernels.weight_only_linear.launches import SIZES, told
+from tessera_kernels.weight_only_linear.launches import SIZES, weight_arguments
 from tessera_kernels.weight_only_linear.triton import weight_only_kernel
 
 TILES = (16, 32, 64, 128)
 SCHEMES = ("dense", "int4 32", "int4 128", "int4 128 zero points", "int8", "fp8", "mxfp4", "nvfp4")
-"""Of `weight_only_linear`; the others are a matter of one load more."""
+"""Schemes of `weight_only_linear` that are compiled; the others differ by one more load."""
 WIDE = ("dense", "int8", "fp8")
-"""Those that have tiles of 128 tokens."""
+"""Schemes with tiles of 128 tokens."""
 SCALED = (("int8", False), ("fp8", False), ("fp8", True))
 CLAMPED = ("dense",)
-"""The clamped gate is a few instructions more in any scheme."""
+"""Schemes that are compiled with the clamped gate, which adds a few instructions in any scheme."""
 GATES = {1: " gated", 2: " clamped", 0: ""}
 CHOSEN = 8
 
@@ -36,13 +36,13 @@ def _heuristics(
 
 
 def launches() -> Iterator[Launch]:
-    """The first product of experts is gated and reads rows of tokens, the second is not and reads assignments."""
+    """The first product of experts is gated and reads rows of tokens; the second is not and reads assignments."""
     for tile in TILES:
         for gated, suffix in GATES.items():
             kind = f"T{tile}{suffix}"
             more = {"GROUPED": True, "DIVISOR": CHOSEN if gated else 1, "GATED": gated, "B_T": tile}
             for scheme in CLAMPED if gated == 2 else SCHEMES if tile <= 64 else WIDE:
-                pointers, constants = told(scheme, "bf16")
+                pointers, constants = weight_arguments(scheme, "bf16")
                 pointers |= {"p_out": "*bf16", "p_rows": "*i32", "p_experts": "*i32"}
                 for how, only in _heuristics(tile, eight=False, blocked=False, gated=bool(gated)):
                     sizes = dict.fromkeys(("places", *SIZES, "out_stride"), "i32")
@@ -62,8 +62,8 @@ def launches() -> Iterator[Launch]:
                         aligned=frozenset(pointers) | {"outputs", "inputs", "x_stride", "out_stride"},
                         only=only,
                     )
-            for numbers, blocked in () if gated == 2 else SCALED if tile <= 64 else SCALED[:2]:
+            for stored, blocked in () if gated == 2 else SCALED if tile <= 64 else SCALED[:2]:
                 for how, only in _heuristics(tile, eight=True, blocked=blocked, gated=bool(gated)):
                     tile_of = f"{kind} {how['num_stages']} stages {how['num_warps']} warps"
-                    name = f"scaled {numbers}{' blocks' if blocked else ''} {tile_of}"
-                    yield product(numbers, blocked, how, only, name, more)
+                    name = f"scaled {stored}{' blocks' if blocked else ''} {tile_of}"
+                    yield product(stored, blocked, how, only, name, more)

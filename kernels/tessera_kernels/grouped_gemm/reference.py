@@ -14,11 +14,11 @@ from tessera_kernels.storage.scaled_weight import ScaledWeight
 from tessera_kernels.weight_only_linear import reference as weight_only
 
 ALPHA, LIMIT = 1.702, 7.0
-"""Of the clamped form of SwiGLU."""
+"""Factor in the sigmoid, and bound on gates and ups, of the clamped SwiGLU of gpt-oss."""
 
 
 def expert_of(weight: ExpertsWeight, expert: int) -> ExpertsWeight:
-    """The weight of one expert alone."""
+    """The weight of one expert, without the dimension for experts."""
     if isinstance(weight, ScaledWeight):
         return ScaledWeight(weight.elements_NK[expert], weight.scale[expert], weight.input_scale)
     scale, zero, whole = weight.scale_GN, weight.zero_GN, weight.tensor_scale
@@ -32,7 +32,7 @@ def expert_of(weight: ExpertsWeight, expert: int) -> ExpertsWeight:
 
 
 def swiglu(gate: torch.Tensor, up: torch.Tensor, *, clamped: bool) -> torch.Tensor:
-    """silu(gate) · up; or as gpt-oss has it (OpenAI 2025, its model card): both clamped, and one added to `up`."""
+    """silu(gate) · up; if `clamped`, the form of gpt-oss (OpenAI 2025, model card): both clamped, and 1 added to up."""
     if not clamped:
         return torch.nn.functional.silu(gate) * up
     gate, up = gate.clamp(max=LIMIT), up.clamp(-LIMIT, LIMIT)
@@ -48,7 +48,7 @@ def grouped_gemm(
     gated: bool,
     clamped: bool = False,
 ) -> torch.Tensor:
-    """See `tessera_kernels.grouped_gemm.grouped_gemm`; rows without a place are 0."""
+    """See `tessera_kernels.grouped_gemm.grouped_gemm`; rows of assignments without a place are 0."""
     outputs = (weight.elements_NK if isinstance(weight, ScaledWeight) else weight.elements).shape[-2]
     out = x_RK.new_zeros(assignments, outputs // (2 if gated else 1))
     owners = plan.experts_B.repeat_interleave(plan.tile)

@@ -1,4 +1,4 @@
-"""Grouped products on a GPU: launches of the kernels of linears, whose tiles ask the plan for rows and experts."""
+"""Launches `grouped_gemm` on a GPU: kernels of the linear ops, whose tiles take rows and experts from the plan."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tessera_kernels.weight_only_linear.triton import arguments, weight_only_ker
 
 
 def bucket(tile: int, outputs: int, inputs: int, *, gated: bool) -> str:
-    """The name of a class of shapes, as tuned tables have it; the plan's tile says how many tokens an expert has."""
+    """Name of the bucket of shapes in tuned files; the plan's tile stands for the tokens of an expert."""
     sizes = f"N{triton.next_power_of_2(outputs)} K{triton.next_power_of_2(inputs)}"
     return f"T{tile} {sizes}{' gated' if gated else ''}"
 
@@ -26,7 +26,7 @@ def bucket(tile: int, outputs: int, inputs: int, *, gated: bool) -> str:
 def config(
     weight: ExpertsWeight, plan: RoutingPlan, dtype: torch.dtype, device: torch.device, *, gated: bool
 ) -> dict[str, int]:
-    """All of a launch but the plan's tile."""
+    """The launch configuration, without the tile of tokens, which the plan sets."""
     if isinstance(weight, ScaledWeight):
         (outputs, inputs), kind = weight.elements_NK.shape[-2:], f"scaled {weight.elements_NK.dtype}"
         kind += " blocks" if weight.blocked else ""
@@ -42,9 +42,13 @@ def config(
 
 
 def heuristic(tile: int, chip: chips.Chip, *, eight: bool, blocked: bool, gated: bool) -> dict[str, int]:
-    """Narrow tiles keep numbers exact and scale sums; gated ones have twice the sums, so they are half as wide."""
+    """Configuration without a tuned entry.
+
+    Narrow tiles multiply exact elements and scale accumulators (AFTER). Gated tiles have two accumulators, so they are
+    half as wide.
+    """
     wide = tile > 64 and not gated and not blocked
-    # Before Hopper a warp holds its inputs in registers too, and after it two tiles of blocks' sums are moved there.
+    # Before Hopper a warp also holds its inputs in registers; after it, both accumulators of blocks are moved there.
     crowded = tile > 64 or (tile == 64 and (0 < chip.capability < 90 or (blocked and chip.capability > 90)))
     shape = {"B_N": 128 if wide else 64, "SPLITS": 1, "num_warps": 8 if crowded else 4}
     roomy = chip.shared > 2**16
@@ -65,9 +69,9 @@ def grouped_gemm(
     out: torch.Tensor | None = None,
     configuration: Mapping[str, int] | None = None,
 ) -> torch.Tensor:
-    """See `tessera_kernels.grouped_gemm.grouped_gemm`; inputs of a row are contiguous, so are `bias` and `out`."""
-    numbers = weight.elements_NK if isinstance(weight, ScaledWeight) else weight.elements
-    outputs = numbers.shape[-2] // (2 if gated else 1)
+    """See `tessera_kernels.grouped_gemm.grouped_gemm`; inputs of a row, `bias` and `out` are contiguous."""
+    elements = weight.elements_NK if isinstance(weight, ScaledWeight) else weight.elements
+    outputs = elements.shape[-2] // (2 if gated else 1)
     out = x_RK.new_empty(assignments, outputs) if out is None else out
     if not out.numel():
         return out
@@ -89,9 +93,9 @@ def grouped_gemm(
         )  # fmt: skip
         return out
     inputs = x_RK.shape[1]
-    rounded, scales = quantize_tokens(x_RK, numbers.dtype, blocks=weight.blocked, given=weight.input_scale)
+    quantized, scales = quantize_tokens(x_RK, elements.dtype, blocks=weight.blocked, given=weight.input_scale)
     scaled_kernel[grid](
-        rounded, numbers, scales, weight.scale, out if bias_EN is None else bias_EN, out, out, out, out,
+        quantized, elements, scales, weight.scale, out if bias_EN is None else bias_EN, out, out, out, out,
         plan.rows_P, plan.experts_B, places, assignments, outputs, inputs, 0, 0, outputs,
         BLOCKED=weight.blocked, BIAS=bias_EN is not None, ALIGNED=not gated or outputs % how["B_N"] == 0,
         COLUMNS=False, EVEN=inputs % how["B_K"] == 0, **constants, **how,

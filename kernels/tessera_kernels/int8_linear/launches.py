@@ -10,5 +10,5 @@ from tessera_kernels.scaled_linear.launches import heuristics, product
 
 def launches() -> Iterator[Launch]:
     """By tile."""
-    for tile, how, only in heuristics(whole=True):
+    for tile, how, only in heuristics(integer=True):
         yield product("int8", False, how, only, f"columns in float {tile}", {"COLUMNS": True})

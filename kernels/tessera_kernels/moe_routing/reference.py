@@ -27,7 +27,7 @@ def route(logits_TE: torch.Tensor, rule: RoutingRule, bias_E: torch.Tensor | Non
 
 
 def tiles_for(assignments: int, experts: int, tile: int) -> int:
-    """Tiles that are enough for any routing: all full tiles, and a partly filled one for each expert with assignments."""
+    """Tiles that are enough for any routing: all full tiles, and a partial one for each expert with assignments."""
     return assignments // tile + min(experts, assignments)
 
 

@@ -1,6 +1,6 @@
-"""Making few bits of many: weights once, offline; what it cost, by layer.
+"""Quantizes weights once, offline, and reports the error of each layer.
 
-Activations are quantized online by `scaled_linear.quantize_tokens`, a scale for each token or each token's 128 inputs.
+Activations are quantized in each call by `scaled_linear.quantize_tokens`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How far a quantized layer is from what it was: of its weights, or of its outputs where inputs are at hand."""
+"""Error of quantized layers, of their weights, or of their outputs if inputs are available."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import torch
 
 @dataclass(frozen=True)
 class LayerError:
-    """Of one layer.
+    """Quantization error of one layer.
 
     Attributes:
-        name: of the layer.
-        relative_rms: root mean square of the error over that of what is exact.
+        name: name of the layer.
+        relative_rms: root mean square of the error over that of the exact values.
         largest: magnitude of the largest error.
-        sqnr_db: signal to quantization noise ratio, 20 · log10(1 / relative_rms); infinite where nothing was lost.
+        sqnr_db: signal-to-quantization-noise ratio in dB, 20 · log10(1 / relative_rms); infinite without an error.
     """
 
     name: str
@@ -27,12 +27,12 @@ class LayerError:
 
 
 def layer_error(name: str, exact: torch.Tensor, approximate: torch.Tensor) -> LayerError:
-    """What a layer lost.
+    """Compare a quantized layer with the exact one.
 
     Args:
-        name: of the layer.
-        exact: the weight, or what the layer gave; any shape and float dtype.
-        approximate: the same after quantization.
+        name: name of the layer.
+        exact: the weight or the output of the layer before quantization; any shape and float dtype.
+        approximate: the same tensor after quantization.
 
     Raises:
         ValueError: the shapes differ.
@@ -49,7 +49,7 @@ def layer_error(name: str, exact: torch.Tensor, approximate: torch.Tensor) -> La
 
 
 def table(layers: Iterable[LayerError]) -> str:
-    """A Markdown table, the worst layer first."""
+    """A Markdown table of the layers, sorted by relative RMS error, the largest first."""
     rows = sorted(layers, key=lambda layer: -layer.relative_rms)
     lines = ["| layer | relative RMS | largest error | SQNR dB |", "|---|---|---|---|"]
     lines += [f"| {row.name} | {row.relative_rms:.2e} | {row.largest:.2e} | {row.sqnr_db:.1f} |" for row in rows]

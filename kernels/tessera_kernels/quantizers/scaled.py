@@ -1,4 +1,4 @@
-"""Weights in eight bits for products with inputs in eight bits: a scale for the tensor, each output, or each block."""
+"""Quantizes weights for `scaled_linear` to eight bits, with a scale for the tensor, each output, or each block."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _SMALLEST = 2.0**-126
 def quantize_scaled(
     weight_NK: torch.Tensor, dtype: torch.dtype, grain: Grain = "output", *, largest_input: float | None = None
 ) -> ScaledWeight:
-    """Round a weight to the nearest.
+    """Quantize a weight, rounding to nearest.
 
     Args:
         weight_NK: [N, K], any float dtype.
         dtype: int8 or float8_e4m3fn.
-        grain: what shares a scale; a block has 128 · 128 weights.
-        largest_input: the largest magnitude of inputs, where it was measured: they are rounded by it then.
+        grain: which weights share a scale; a block has 128 · 128 weights.
+        largest_input: the largest magnitude of inputs, if it was measured; inputs are then quantized by it.
 
     Raises:
         ValueError: another dtype.
@@ -40,8 +40,8 @@ def quantize_scaled(
         largest_N = values_NK.abs().amax(1)
         scale = (largest_N if grain == "output" else largest_N.amax().expand_as(largest_N)) / largest
         spread = scale[:, None]
-    numbers = values_NK / spread.clamp_min(_SMALLEST)
+    elements = values_NK / spread.clamp_min(_SMALLEST)
     if dtype == torch.int8:
-        numbers = numbers.round()
+        elements = elements.round()
     given = None if largest_input is None else torch.tensor([largest_input / largest], device=weight_NK.device)
-    return ScaledWeight(numbers.clamp(-largest, largest).to(dtype).contiguous(), scale.contiguous(), given)
+    return ScaledWeight(elements.clamp(-largest, largest).to(dtype).contiguous(), scale.contiguous(), given)

@@ -1,6 +1,6 @@
-"""Weights that others quantized, in our order of storage, exactly: no number and no scale is rounded again.
+"""Repacks weights that other tools quantized to our storage order, exactly: no element or scale is rounded again.
 
-Plain torch, once when a model is loaded; there is nothing to launch. Does not read files: it gets their tensors.
+Runs once when a model is loaded, in plain torch without kernels. Reads no files: callers pass tensors.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""GGUF's blocks of 32 inputs: Q4_0, Q4_1 and Q8_0 (ggml-common.h, `block_q4_0` and its neighbours).
+"""Repacks GGUF blocks of 32 inputs: Q4_0, Q4_1 and Q8_0 (ggml-common.h, `block_q4_0`, `block_q4_1`, `block_q8_0`).
 
-A block begins with its float16 scale; Q4_1 has the float16 minimum next. Sixteen bytes follow, the lower bits of byte i
-being input i and the upper ones input i + 16; or 32 signed bytes. Does not know K-quants.
+A block begins with its float16 scale; in Q4_1 the float16 minimum follows. Then come sixteen bytes, where the lower
+bits of byte i are input i and the upper bits are input i + 16, or in Q8_0 32 signed bytes. K-quants are not supported.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from tessera_kernels.storage.quantized_weight import QuantizedWeight, pack, run_
 
 BLOCK = 32
 BYTES = {"Q4_0": 18, "Q4_1": 20, "Q8_0": 34}
-"""Of a block, by type."""
+"""Bytes of a block by GGUF type."""
 
 
 def from_gguf(data: torch.Tensor, kind: str) -> QuantizedWeight:
-    """A weight of a GGUF file.
+    """Repack a weight of a GGUF file.
 
     Args:
         data: uint8 [outputs, bytes of a row], as `gguf.GGUFReader` gives it.

@@ -1,7 +1,7 @@
-"""GPTQ's layout (Frantar et al. 2022, as AutoGPTQ and GPTQModel write it).
+"""Repacks GPTQ weights (Frantar et al. 2022, as AutoGPTQ and GPTQModel write them).
 
 Words run along the inputs in `qweight` and along the outputs in `qzeros`. The first version of the format stores a zero
-point less one; the second (`checkpoint_format: gptq_v2`) stores it as it is. Does not know 2, 3 or 8 bits.
+point - 1; the second (`checkpoint_format: gptq_v2`) stores the zero point. 2, 3 and 8 bits are not supported.
 
 Shape letters: K inputs, N outputs, G groups.
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import torch
 
-from tessera_kernels.repack.words import check_words, numbers_of
+from tessera_kernels.repack.words import check_words, unpack_words
 from tessera_kernels.storage.quantized_weight import QuantizedWeight, pack, run_of
 
 
@@ -22,14 +22,14 @@ def from_gptq(
     *,
     version: int = 1,
 ) -> QuantizedWeight:
-    """A GPTQ layer of four bits: (number - zero) · scale.
+    """Repack a GPTQ layer of four bits, where an element stands for (element - zero) · scale.
 
     Args:
         qweight: int32 [K / 8, N].
         qzeros: int32 [G, N / 8].
         scales_GN: float [G, N].
-        g_idx_K: the group of each input; None where they are in order.
-        version: of the checkpoint format.
+        g_idx_K: the group of each input; None if groups are in order.
+        version: version of the checkpoint format, 1 or 2.
 
     Raises:
         ValueError: shapes do not fit, or the groups are not in order (`desc_act`): inputs would have to be gathered
@@ -45,8 +45,8 @@ def from_gptq(
         raise ValueError(f"there are versions 1 and 2 of GPTQ's format, not {version}")
     if g_idx_K is not None and not torch.equal(g_idx_K.cpu().long(), torch.arange(inputs) // group):
         raise ValueError("the groups of this GPTQ weight are not in order (desc_act): quantize it again without")
-    elements_NK = numbers_of(qweight.t().contiguous())
-    zero_GN = numbers_of(qzeros) + (1 if version == 1 else 0)
+    elements_NK = unpack_words(qweight.t().contiguous())
+    zero_GN = unpack_words(qzeros) + (1 if version == 1 else 0)
     if groups == 1:
         group = -(-inputs // 64) * 64
     weight = QuantizedWeight(

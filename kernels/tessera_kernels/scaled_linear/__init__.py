@@ -1,7 +1,7 @@
-"""A linear layer in eight bits: inputs and weights both, int8 or float8 (e4m3), on units for eight bits.
+"""A linear layer in eight bits: inputs and weight are int8 or float8 (e4m3), multiplied on matrix units for eight bits.
 
-Scales are for tokens and outputs (ZeroQuant, Yao et al. 2022), for the whole weight, or for 128 inputs of a token and
-blocks of 128 · 128 weights (DeepSeek-V3, section 3.3). Inputs are rounded when they come.
+There is a scale for each token and each output (ZeroQuant, Yao et al. 2022), one for the whole weight, or one for each
+128 inputs of a token and each block of 128 · 128 weights (DeepSeek-V3, section 3.3). Inputs are quantized in each call.
 
 Shape letters: T tokens, K inputs, N outputs, J blocks of 128 inputs.
 """
@@ -17,24 +17,24 @@ from tessera_kernels.storage.paged_kv import LARGEST
 from tessera_kernels.storage.quantized_weight import FLOATS
 from tessera_kernels.storage.scaled_weight import ScaledWeight
 
-__all__ = ["quantize_tokens", "scaled_can", "scaled_linear"]
+__all__ = ["quantize_tokens", "scaled_linear", "scaled_support"]
 
 
 def scaled_linear(
     x_TK: torch.Tensor, weight: ScaledWeight, bias_N: torch.Tensor | None = None, *, batch_invariant: bool = False
 ) -> torch.Tensor:
-    """x · weightᵀ + bias, both rounded to eight bits.
+    """x · weightᵀ + bias, with x and weight quantized to eight bits.
 
     Args:
         x_TK: [tokens, inputs], float16, bfloat16 or float32.
-        weight: of one layer.
+        weight: the weight of one layer.
         bias_N: any float dtype, [outputs].
-        batch_invariant: a row of the result is the same bits whatever shares its batch; always so in int8, whose sums
-            are exact.
+        batch_invariant: whether a row of the result must have the same bits in any batch; int8 always does, because
+            its sums are exact.
 
     Returns:
-        [tokens, outputs], the dtype of `x`. A token with a value that is not finite gives none that is; with scales by
-        block too.
+        [tokens, outputs], in the dtype of `x`. A token with a value that is not finite has no finite result, also with
+        scales by block.
 
     Raises:
         ValueError: shapes or dtypes do not fit together.
@@ -58,15 +58,16 @@ def scaled_linear(
 def quantize_tokens(
     x_TK: torch.Tensor, dtype: torch.dtype, *, blocks: bool = False
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Round tokens, each by its own largest magnitude.
+    """Quantize tokens, each by its own largest magnitude.
 
     Args:
         x_TK: [tokens, inputs], any float dtype.
         dtype: int8 or float8_e4m3fn.
-        blocks: a scale for every 128 inputs of a token.
+        blocks: whether every 128 inputs of a token have a scale, and not the whole token.
 
     Returns:
-        Numbers [T, K], and float32 scales [T], or [T, J] with `blocks`. The scale of what is not finite is not either.
+        Quantized elements [T, K] and float32 scales [T], or [T, J] with `blocks`. The scale of inputs that are not
+        finite is not finite.
 
     Raises:
         ValueError: another dtype or shape.
@@ -76,15 +77,15 @@ def quantize_tokens(
             f"float [tokens, inputs] are rounded to {' or '.join(map(str, LARGEST))}, not {x_TK.dtype} "
             f"{tuple(x_TK.shape)} to {dtype}"
         )
-    if not scaled_can(dtype, x_TK).ok:
+    if not scaled_support(dtype, x_TK).ok:
         return reference.quantize_tokens(x_TK, dtype, blocks=blocks)
     from tessera_kernels.scaled_linear import quantize  # noqa: PLC0415 - nothing on a CPU imports Triton
 
     return quantize.quantize_tokens(x_TK if x_TK.stride(1) == 1 else x_TK.contiguous(), dtype, blocks=blocks)
 
 
-def scaled_can(dtype: torch.dtype, *tensors: torch.Tensor | None) -> Support:
-    """Whether Triton can multiply numbers of `dtype` where these tensors are; the first of them is one."""
+def scaled_support(dtype: torch.dtype, *tensors: torch.Tensor | None) -> Support:
+    """Whether Triton supports products in `dtype` on the device of these tensors; the first must not be None."""
     found = triton_support(*tensors)
     first = next(tensor for tensor in tensors if tensor is not None)
     if found.ok and dtype == torch.float8_e4m3fn and not chips.has_float8(first.device):
@@ -93,7 +94,7 @@ def scaled_can(dtype: torch.dtype, *tensors: torch.Tensor | None) -> Support:
 
 
 def _run(x_TK: torch.Tensor, weight: ScaledWeight, bias_N: torch.Tensor | None, batch_invariant: bool) -> torch.Tensor:
-    if not scaled_can(weight.elements_NK.dtype, x_TK, *weight.tensors, bias_N).ok:
+    if not scaled_support(weight.elements_NK.dtype, x_TK, *weight.tensors, bias_N).ok:
         return reference.scaled_linear(x_TK, weight, bias_N)
     from tessera_kernels.scaled_linear import triton  # noqa: PLC0415 - nothing on a CPU imports Triton
 

@@ -1,5 +1,5 @@
 # mypy: disable-error-code="no-untyped-def,untyped-decorator"
-"""Rounding tokens to eight bits in one launch, a scale for each token or each 128 inputs of one. Imports Triton.
+"""Quantizes tokens to eight bits in one launch, with a scale for each token or each 128 inputs. Imports Triton.
 
 Shape letters: T tokens, K inputs, J blocks of 128 inputs.
 """
@@ -15,10 +15,10 @@ from tessera_kernels.storage.scaled_weight import BLOCK
 from tessera_kernels.triton_parts.float8 import to_float8
 from tessera_kernels.triton_parts.row_quantize import quantize_rows
 
-TOGETHER = 8
-"""Blocks of one token that a program rounds."""
-PER_THREAD = 32
-"""Elements of a row that one thread holds, at most, up to the widest program."""
+BLOCKS_PER_PROGRAM = 8
+"""Blocks of one token that a program quantizes."""
+ELEMENTS_PER_THREAD = 32
+"""Most elements of a row that one thread holds, up to programs of 16 warps."""
 
 
 @triton.jit
@@ -39,7 +39,10 @@ def quantize_kernel(
     BLOCK_K: tl.constexpr,
     B_J: tl.constexpr,
 ):
-    """Some blocks of one token's inputs; FACTOR: times a factor for each input; GIVEN: the scale of all is known."""
+    """Quantize B_J blocks of the inputs of one token.
+
+    FACTOR: inputs are first multiplied by a factor for each input. GIVEN: the scale of all tokens is given.
+    """
     i_row = tl.program_id(0).to(tl.int64)
     o_j = tl.program_id(1) * B_J + tl.arange(0, B_J)
     o_k = o_j[:, None] * BLOCK_K + tl.arange(0, BLOCK_K)[None, :]
@@ -49,16 +52,16 @@ def quantize_kernel(
         b_x *= tl.load(p_factor + o_k, mask=there, other=0.0)
     if GIVEN:
         scale = tl.zeros((B_J,), dtype=tl.float32) + tl.load(p_given)
-        # What is not finite less itself is not a number; anything else is 0.
-        spoiled = tl.sum(tl.where(b_x - b_x == 0.0, 0, 1), axis=1) > 0
-        b_number = tl.div_rn(b_x, tl.broadcast_to(scale[:, None], b_x.shape))
-        b_number = tl.minimum(tl.maximum(b_number, -LARGEST), LARGEST)
-        b_number = tl.where(b_number == b_number, b_number, 0.0)  # noqa: PLR0124
-        if INTEGER:  # noqa: SIM108 - Triton wants both sides of a conditional expression to have one type
-            b_out = ((b_number + 12582912.0) - 12582912.0).to(tl.int8)
+        # x - x is NaN if x is not finite, and 0 otherwise.
+        not_finite = tl.sum(tl.where(b_x - b_x == 0.0, 0, 1), axis=1) > 0
+        b_element = tl.div_rn(b_x, tl.broadcast_to(scale[:, None], b_x.shape))
+        b_element = tl.minimum(tl.maximum(b_element, -LARGEST), LARGEST)
+        b_element = tl.where(b_element == b_element, b_element, 0.0)  # noqa: PLR0124
+        if INTEGER:  # noqa: SIM108 - Triton needs one type on both sides of a conditional expression
+            b_out = ((b_element + 12582912.0) - 12582912.0).to(tl.int8)
         else:
-            b_out = to_float8(b_number, INTERPRETED)
-        scale = tl.where(spoiled, float("nan"), scale)
+            b_out = to_float8(b_element, INTERPRETED)
+        scale = tl.where(not_finite, float("nan"), scale)
     else:
         b_out, scale = quantize_rows(b_x, LARGEST, INTEGER, INTERPRETED)
     tl.store(p_scale + i_row * blocks + o_j, scale, mask=o_j < blocks)
@@ -66,8 +69,8 @@ def quantize_kernel(
 
 
 def warps_for(width: int) -> int:
-    """Of a program that holds a row of this width."""
-    return max(1, min(16, width // (32 * PER_THREAD)))
+    """Number of warps of a program that holds a row of this width."""
+    return max(1, min(16, width // (32 * ELEMENTS_PER_THREAD)))
 
 
 def quantize_tokens(
@@ -82,27 +85,27 @@ def quantize_tokens(
     """See `tessera_kernels.scaled_linear.quantize_tokens`.
 
     Args:
-        x_TK: inputs of a row are contiguous.
-        dtype: of the numbers.
-        blocks: a scale for every 128 inputs.
-        factor_K: float32, what inputs are multiplied with before.
-        given: float32 [1], the scale, if it is known; not with blocks.
-        out: numbers and scales to fill.
+        x_TK: rows with contiguous inputs.
+        dtype: int8 or float8_e4m3fn.
+        blocks: whether every 128 inputs of a token have a scale.
+        factor_K: float32, factors on inputs before they are quantized; None for none.
+        given: float32 [1], the scale of all tokens; None to compute scales. Not with `blocks`.
+        out: quantized elements and scales to write to; new ones if not given.
     """
     tokens, inputs = x_TK.shape
     width = BLOCK if blocks else triton.next_power_of_2(max(inputs, 1))
-    count, together = triton.cdiv(inputs, width), TOGETHER if blocks else 1
+    count, together = triton.cdiv(inputs, width), BLOCKS_PER_PROGRAM if blocks else 1
     if out is None:
         shape = (tokens, count) if blocks else (tokens,)
-        numbers, scales = x_TK.new_empty(tokens, inputs, dtype=dtype), x_TK.new_zeros(shape, dtype=torch.float32)
+        quantized, scales = x_TK.new_empty(tokens, inputs, dtype=dtype), x_TK.new_zeros(shape, dtype=torch.float32)
     else:
-        numbers, scales = out
+        quantized, scales = out
     if tokens and inputs:
         quantize_kernel[(tokens, triton.cdiv(count, together))](
             x_TK,
             scales if factor_K is None else factor_K,
             scales if given is None else given,
-            numbers,
+            quantized,
             scales,
             inputs,
             count,
@@ -116,4 +119,4 @@ def quantize_tokens(
             B_J=together,
             num_warps=warps_for(width * together),
         )
-    return numbers, scales
+    return quantized, scales

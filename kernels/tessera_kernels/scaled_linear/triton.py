@@ -1,8 +1,8 @@
 # mypy: disable-error-code="no-untyped-def,untyped-decorator"
-"""Products of eight bits with eight bits. See `gemm_tiles` for why they are transposed.
+"""Matrix products of eight bits with eight bits; `gemm_tiles` says why they are transposed.
 
-Sums of int8 are exact integers. Sums of float8 with scales by block are added up in float32 every 128 inputs, also
-because Hopper adds float8 with fewer bits than that.
+Sums of int8 are exact integers. Sums of float8 with scales by block are added in float32 every 128 inputs, also because
+Hopper accumulates float8 with fewer bits than float32 has.
 
 Shape letters: T tokens, N outputs, K inputs, S parts of split sums.
 """
@@ -31,7 +31,7 @@ from tessera_kernels.triton_parts.gemm_tiles import (
 
 @triton.jit
 def add_step(b_acc_NT, b_w_NK, b_x_KT, b_w_scale, b_x_scale, BLOCKED: tl.constexpr, INTERPRETED: tl.constexpr):
-    """Add the product of some inputs; with BLOCKED that of 128, or a part of them, scaled."""
+    """Add the product of some inputs to the accumulator; with BLOCKED, of at most 128 inputs, scaled."""
     if INTERPRETED:
         b_product = tl.dot(b_w_NK.to(tl.float32), b_x_KT.to(tl.float32), input_precision="ieee").to(b_acc_NT.dtype)
         b_acc_NT += scaled(b_product, b_w_scale, b_x_scale) if BLOCKED else b_product
@@ -44,13 +44,13 @@ def add_step(b_acc_NT, b_w_NK, b_x_KT, b_w_scale, b_x_scale, BLOCKED: tl.constex
 
 @triton.jit
 def scaled(b_NT, b_w_scale, b_x_scale):
-    """A tile times the scales of its outputs and of its tokens."""
+    """Multiply a tile by the scales of its outputs and of its tokens."""
     return b_NT * (b_w_scale[:, None] * b_x_scale[None, :])
 
 
 @triton.jit
 def block_scales(p_w_scale, i_first, o_n, there_n, blocks, i_block, UNIFORM: tl.constexpr):
-    """Scales of a tile's outputs; one number where the tile begins at `i_first` and lies in one block."""
+    """Scales of the outputs of a tile that begins at `i_first`; with UNIFORM the tile lies in one block."""
     if UNIFORM:
         b_scale = tl.zeros(o_n.shape, tl.float32) + tl.load(p_w_scale + i_first // 128 * blocks + i_block)
     else:
@@ -92,10 +92,11 @@ def scaled_kernel(
     B_N: tl.constexpr,
     B_K: tl.constexpr,
 ):
-    """A tile [B_N, B_T] of the product, or of one part of it; GROUPED and GATED are as in `weight_only_kernel`.
+    """Compute a tile [B_N, B_T] of the product, or of one part of it; GROUPED and GATED are as in `weight_only_kernel`.
 
     ALIGNED: with GATED, `outputs` is a multiple of B_N.
-    COLUMNS: `columns` inputs are multiplied as they are, `p_columns` has which and `p_column_weights` [M, N] by what.
+    COLUMNS: `columns` inputs are multiplied without quantization; `p_columns` holds their indices and
+    `p_column_weights` [M, N] their weights.
     """
     i_T, i_N = tile_of(tl.program_id(0), places, outputs, B_T, B_N)
     i_part = tl.program_id(1)
@@ -166,13 +167,13 @@ def scaled_kernel(
 
 
 def bucket(tokens: int, outputs: int, inputs: int, *, invariant: bool) -> str:
-    """The name of a class of shapes, as tuned tables have it."""
+    """Name of the bucket of shapes, as it appears in tuned files."""
     rows = "invariant" if invariant else tokens_bucket(tokens)
     return f"{rows} N{triton.next_power_of_2(outputs)} K{triton.next_power_of_2(inputs)}"
 
 
 def config(tokens: int, weight: ScaledWeight, device: torch.device, *, invariant: bool) -> Mapping[str, int]:
-    """Tiles, parts and warps; with `invariant` the same for any number of tokens."""
+    """The launch configuration: tiles, parts, warps and stages; with `invariant` the same for any number of tokens."""
     outputs, inputs = weight.elements_NK.shape[-2:]
     kind = str(weight.elements_NK.dtype).removeprefix("torch.") + (" blocks" if weight.blocked else "")
     tuned = tuning.lookup(
@@ -180,9 +181,9 @@ def config(tokens: int, weight: ScaledWeight, device: torch.device, *, invariant
     )
     if tuned is not None:
         return tuned
-    shape, chip, units = (tokens, outputs, inputs), chips.chip_of(device), chips.multiprocessors_of(device)
-    whole = weight.elements_NK.dtype == torch.int8
-    return heuristic(*shape, chip, units, invariant=invariant, whole=whole, blocked=weight.blocked)
+    shape, chip, multiprocessors = (tokens, outputs, inputs), chips.chip_of(device), chips.multiprocessors_of(device)
+    integer = weight.elements_NK.dtype == torch.int8
+    return heuristic(*shape, chip, multiprocessors, invariant=invariant, integer=integer, blocked=weight.blocked)
 
 
 def heuristic(
@@ -190,21 +191,24 @@ def heuristic(
     outputs: int,
     inputs: int,
     chip: chips.Chip,
-    units: int,
+    multiprocessors: int,
     *,
     invariant: bool,
-    whole: bool,
+    integer: bool,
     blocked: bool,
 ) -> dict[str, int]:
-    """Few tokens: narrow tiles, and unless sums are `whole` numbers split ones; many: tiles that compute most."""
+    """Configuration without a tuned entry.
+
+    Few tokens: narrow tiles, and split sums unless they are `integer`. Many tokens: the tiles with the highest FLOP/s.
+    """
     if tokens > 64 and not invariant:
         stages = 4 if chip.shared > 200 * 1024 else 3 if chip.shared > 2**16 else 2
-        # Blocks need a second tile of sums. On Blackwell, Triton multiplies int8 with the older instructions.
-        wide = tokens > 128 and not blocked and not (whole and chip.capability >= 100)
+        # Blocks need a second accumulator. On Blackwell, Triton multiplies int8 with the older instructions.
+        wide = tokens > 128 and not blocked and not (integer and chip.capability >= 100)
         tile = {"B_T": 128 if wide else 64, "B_N": 128, "B_K": BLOCK, "SPLITS": 1}
         return {**tile, "num_warps": 8, "num_stages": stages if tile["B_T"] == 128 else min(stages, 3)}
-    # Parts of int8 sums are rounded before they are added, and int8 promises the same bits in any batch.
-    splits = 1 if whole else splits_for(triton.cdiv(outputs, 64), triton.cdiv(inputs, BLOCK), units)
+    # Parts of int8 sums would be rounded before they are added, and int8 promises the same bits in any batch.
+    splits = 1 if integer else splits_for(triton.cdiv(outputs, 64), triton.cdiv(inputs, BLOCK), multiprocessors)
     tile = {"B_T": 32 if invariant else max(16, triton.next_power_of_2(tokens)), "B_N": 64, "B_K": BLOCK}
     return {**tile, "SPLITS": splits, "num_warps": 4, "num_stages": 4 if chip.shared > 2**16 else 3}
 
@@ -218,15 +222,15 @@ def scaled_linear(
     out: torch.Tensor | None = None,
     configuration: Mapping[str, int] | None = None,
 ) -> torch.Tensor:
-    """See `tessera_kernels.scaled_linear.scaled_linear`; inputs of a row are contiguous, so is `out`."""
-    numbers, scales = quantize_tokens(x_TK, weight.elements_NK.dtype, blocks=weight.blocked, given=weight.input_scale)
+    """See `tessera_kernels.scaled_linear.scaled_linear`; inputs of a row and `out` are contiguous."""
+    elements, scales = quantize_tokens(x_TK, weight.elements_NK.dtype, blocks=weight.blocked, given=weight.input_scale)
     out = x_TK.new_empty(len(x_TK), weight.elements_NK.shape[0]) if out is None else out
-    multiply(numbers, scales, weight, bias_N, out, invariant=invariant, configuration=configuration)
+    multiply(elements, scales, weight, bias_N, out, invariant=invariant, configuration=configuration)
     return out
 
 
 def multiply(
-    numbers_TK: torch.Tensor,
+    elements_TK: torch.Tensor,
     x_scale: torch.Tensor,
     weight: ScaledWeight,
     bias_N: torch.Tensor | None,
@@ -236,19 +240,20 @@ def multiply(
     exact: tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None = None,
     configuration: Mapping[str, int] | None = None,
 ) -> None:
-    """Fill a contiguous `out` with the product of rounded inputs.
+    """Write the product of quantized inputs to a contiguous `out`.
 
     Args:
-        numbers_TK: contiguous, from `quantize_tokens`, with
-        x_scale: their scales.
-        weight: of one layer.
-        bias_N: contiguous.
+        elements_TK: contiguous quantized inputs, from `quantize_tokens`.
+        x_scale: scales of the inputs, from `quantize_tokens`.
+        weight: the weight of one layer.
+        bias_N: contiguous, or None.
         out_TN: any float dtype.
-        invariant: one way for any number of tokens.
-        exact: inputs [T, K], int64 columns [M] of them that are multiplied as they are, and by what, float32 [M, N].
-        configuration: instead of what `config` decides.
+        invariant: whether the configuration is the same for any number of tokens.
+        exact: inputs [T, K], the int64 columns [M] of them that are multiplied without quantization, and the weights of
+            these columns, float32 [M, N]; None if there are none.
+        configuration: launch configuration; the result of `config` if not given.
     """
-    (tokens, outputs), inputs = out_TN.shape, numbers_TK.shape[1]
+    (tokens, outputs), inputs = out_TN.shape, elements_TK.shape[1]
     if not out_TN.numel():
         return
     how = dict(configuration or config(tokens, weight, out_TN.device, invariant=invariant))
@@ -257,7 +262,7 @@ def multiply(
     x_TK, columns_M, weights_MN = exact or (out_TN, out_TN, out_TN)
     tiles = triton.cdiv(tokens, how["B_T"]) * triton.cdiv(outputs, how["B_N"])
     scaled_kernel[(tiles, splits)](
-        numbers_TK, weight.elements_NK, x_scale, weight.scale, out_TN if bias_N is None else bias_N,
+        elements_TK, weight.elements_NK, x_scale, weight.scale, out_TN if bias_N is None else bias_N,
         x_TK, columns_M, weights_MN, filled, out_TN, out_TN,
         tokens, tokens, outputs, inputs, 0 if exact is None else len(columns_M), x_TK.stride(0), outputs,
         BLOCKED=weight.blocked, BIAS=bias_N is not None, ALIGNED=True, COLUMNS=exact is not None and len(columns_M) > 0,

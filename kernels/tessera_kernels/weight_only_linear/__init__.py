@@ -1,7 +1,7 @@
-"""A linear layer whose weight has few bits, or 16, and whose inputs have 16: int8, float8, int4, MXFP4, NVFP4, dense.
+"""A linear layer with a weight-only scheme: int8, float8, int4, MXFP4, NVFP4 or dense, with inputs of 16 bits.
 
-Formats and their sources are in `tessera_kernels.storage.quantized_weight`. A chip needs no units for them: numbers are
-expanded, exactly, on their way to the units for 16 bits.
+Formats and their sources are in `tessera_kernels.storage.quantized_weight`. The chip needs no units for them: elements
+of the weight are expanded exactly in registers and multiplied on units for 16 bits.
 
 Shape letters: T tokens, K inputs, N outputs.
 """
@@ -29,13 +29,13 @@ def weight_only_linear(
 
     Args:
         x_TK: [tokens, inputs], float16, bfloat16 or float32.
-        weight: of one layer.
+        weight: the weight of one layer.
         bias_N: any float dtype, [outputs].
-        batch_invariant: a row of the result is the same bits whatever shares its batch. Costs speed where there are
-            many tokens: one way to add that suits all counts suits none best.
+        batch_invariant: whether a row of the result must have the same bits in any batch. This is slower with many
+            tokens, because one order of summation serves every number of tokens.
 
     Returns:
-        [tokens, outputs], the dtype of `x`. What is not finite stays in its row.
+        [tokens, outputs], in the dtype of `x`. A row with values that are not finite affects no other row.
 
     Raises:
         ValueError: shapes or dtypes do not fit together.
@@ -77,7 +77,7 @@ def _run(
 @torch.library.custom_op("tessera::weight_only_linear", mutates_args=())
 def _registered(
     x_TK: torch.Tensor,
-    numbers: torch.Tensor,
+    elements: torch.Tensor,
     scale_GN: torch.Tensor | None,
     zero_GN: torch.Tensor | None,
     tensor_scale: torch.Tensor | None,
@@ -88,10 +88,10 @@ def _registered(
     batch_invariant: bool,
 ) -> torch.Tensor:
     form: Format = kind  # type: ignore[assignment]
-    weight = QuantizedWeight(form, inputs, group, numbers, scale_GN, zero_GN, tensor_scale)
+    weight = QuantizedWeight(form, inputs, group, elements, scale_GN, zero_GN, tensor_scale)
     return _run(x_TK, weight, bias_N, batch_invariant)
 
 
 @_registered.register_fake
-def _(x_TK: torch.Tensor, numbers: torch.Tensor, *_: object) -> torch.Tensor:
-    return x_TK.new_empty(x_TK.shape[0], numbers.shape[-2])
+def _(x_TK: torch.Tensor, elements: torch.Tensor, *_: object) -> torch.Tensor:
+    return x_TK.new_empty(x_TK.shape[0], elements.shape[-2])

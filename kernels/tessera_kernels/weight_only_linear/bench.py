@@ -1,4 +1,4 @@
-"""What is measured of `weight_only_linear`: decoding reads weights, so few tokens are the shapes that matter."""
+"""Benchmark cases of `weight_only_linear`, mostly with few tokens: decoding is limited by reading weights."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ LAYERS = {
     "down": (LLAMA_3_8B.hidden, LLAMA_3_8B.inner),
     "query, key, value": (LLAMA_3_8B.hidden + 2 * LLAMA_3_8B.kv_heads * LLAMA_3_8B.head_dim, LLAMA_3_8B.hidden),
 }
-"""Outputs and inputs of Llama-3-8B's layers."""
+"""Outputs and inputs of the layers of Llama-3-8B."""
 
 
 def cases() -> Iterator[BenchCase]:
-    """Every scheme at one layer; int4 at all layers and from one token to a prefill; each scheme and way tiny."""
+    """Every scheme for one layer; int4 for all layers, from one token to prefill; tiny shapes of each scheme."""
     bf16 = torch.bfloat16
     wide = LAYERS["gate and up"]
     for scheme in SCHEMES:
@@ -68,7 +68,7 @@ def cases() -> Iterator[BenchCase]:
 
 
 def choices() -> Iterator[TuningChoice]:
-    """Tiles, parts and warps for few tokens, by scheme, layer and number of tokens."""
+    """Tiles, parts and warps by scheme, layer and number of tokens."""
     from tessera_kernels.weight_only_linear.triton import bucket  # noqa: PLC0415 - Triton is needed for buckets alone
 
     for scheme in ("int4 g128", "int8", "fp8", "mxfp4", "nvfp4", "dense"):
@@ -78,14 +78,14 @@ def choices() -> Iterator[TuningChoice]:
                 yield TuningChoice(
                     f"{form} bfloat16",
                     bucket(tokens, outputs, inputs, invariant=False),
-                    partial(_made, scheme, tokens, (outputs, inputs), torch.bfloat16, False),
-                    _configured,
+                    partial(_make_inputs, scheme, tokens, (outputs, inputs), torch.bfloat16, False),
+                    _launch_with,
                     configs(tokens),
                 )
 
 
 def configs(tokens: int) -> list[dict[str, int]]:
-    """What is timed for so many tokens."""
+    """Configurations to tune for a number of tokens."""
     found: list[dict[str, int]] = []
     if tokens <= 8:
         found += [
@@ -117,8 +117,8 @@ def _case(
     sample = SCHEMES[scheme](torch.zeros(1, 128, dtype=dtype))
     return BenchCase(
         name=name,
-        make=partial(_made, scheme, tokens, shape, dtype, invariant),
-        run=_launched,
+        make=partial(_make_inputs, scheme, tokens, shape, dtype, invariant),
+        run=_launch,
         exact=_exact,
         bound=BOUNDS[dtype],
         cost=cost(tokens, *shape, bytes_like(sample, *shape), dtype),
@@ -128,14 +128,14 @@ def _case(
     )
 
 
-def _made(
+def _make_inputs(
     scheme: str, tokens: int, shape: tuple[int, int], dtype: torch.dtype, invariant: bool, device: torch.device
 ) -> tuple[Any, ...]:
     weight_NK = (torch.randn(shape, device=device) / 64).to(dtype)
     return torch.randn(tokens, shape[1], device=device).to(dtype), SCHEMES[scheme](weight_NK), weight_NK, invariant
 
 
-def _launched(
+def _launch(
     x_TK: torch.Tensor,
     weight: QuantizedWeight,
     _: torch.Tensor,
@@ -147,10 +147,10 @@ def _launched(
     return triton.weight_only_linear(x_TK, weight, None, invariant=invariant, configuration=configuration)
 
 
-def _configured(
+def _launch_with(
     config: LaunchConfig, x_TK: torch.Tensor, weight: QuantizedWeight, dense_NK: torch.Tensor, invariant: bool
 ) -> torch.Tensor:
-    return _launched(x_TK, weight, dense_NK, invariant, config)
+    return _launch(x_TK, weight, dense_NK, invariant, config)
 
 
 def _exact(x_TK: torch.Tensor, weight: QuantizedWeight, *_: Any) -> torch.Tensor:

@@ -1,7 +1,7 @@
-"""`weight_only_linear` on a CPU for int4, through torch's own product of four bits: weights are packed once.
+"""`weight_only_linear` for int4 on a CPU, with torch's own int4 product; weights are packed once.
 
-torch's product of bfloat16 is vectors, that of float32 is not (measured: 180 against 1.5 GFLOP/s), so inputs and scales
-are rounded to bfloat16; sums are float32. Other formats are expanded by `reference`.
+torch vectorizes its int4 product for bfloat16 and not for float32 (measured: 180 against 1.5 GFLOP/s), so inputs and
+scales are rounded to bfloat16; sums are float32. Other formats are expanded by `reference`.
 
 Shape letters: T tokens, K inputs, N outputs, G groups of inputs.
 """
@@ -15,20 +15,20 @@ import torch
 from tessera_kernels.storage.quantized_weight import FLOATS, MIDDLE, QuantizedWeight, unpack
 
 GROUPS = (32, 64, 128, 256)
-"""Inputs that share a scale, as torch takes them."""
+"""Numbers of inputs that share a scale, of those that torch's product supports."""
 OUTPUTS = 16
-"""Outputs must be a multiple of this."""
+"""Divisor of the number of outputs that torch's product supports."""
 
 
 @dataclass(frozen=True)
 class PackedInt4:
-    """A weight [N, K] in torch's order.
+    """A weight [N, K] in the order of torch's int4 product.
 
     Attributes:
-        elements: uint8 [N, K / 2]; which number is where is torch's affair, and depends on the processor.
-        scales_GN2: bfloat16: what numbers are multiplied with, and what is added to 8 · less than that.
+        elements: uint8 [N, K / 2]; torch chooses the order of elements, which depends on the processor.
+        scales_GN2: bfloat16, a scale and an offset: an element q stands for (q - 8) · scale + offset.
         inputs: K.
-        group: inputs that share a scale.
+        group: number of inputs that share a scale.
     """
 
     elements: torch.Tensor
@@ -43,12 +43,12 @@ class PackedInt4:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all of it."""
+        """Bytes of elements and scales."""
         return self.elements.nbytes + self.scales_GN2.nbytes
 
 
 def packs(weight: QuantizedWeight) -> bool:
-    """Whether torch's product takes such a weight."""
+    """Whether torch's int4 product supports this weight."""
     return (
         weight.format == "int4"
         and weight.elements.device.type == "cpu"
@@ -60,10 +60,10 @@ def packs(weight: QuantizedWeight) -> bool:
 
 
 def pack(weight: QuantizedWeight) -> PackedInt4:
-    """A weight in torch's order; no number is rounded, scales and offsets are, to bfloat16.
+    """Pack a weight in torch's order; elements are unchanged, scales and offsets are rounded to bfloat16.
 
     Raises:
-        ValueError: torch does not take it; see `packs`.
+        ValueError: torch's product does not support the weight, so `packs` is False.
     """
     if not packs(weight):
         raise ValueError(
@@ -74,21 +74,21 @@ def pack(weight: QuantizedWeight) -> PackedInt4:
     weight.check()
     assert weight.scale_GN is not None
     scale_GN, zero = weight.scale_GN.float(), weight.zero_GN
-    # torch computes (number - 8) · scale + offset.
+    # torch computes (element - 8) · scale + offset.
     if zero is None:
         offset_GN = torch.zeros_like(scale_GN)
     elif zero.dtype.is_floating_point:
         offset_GN = zero.float() + MIDDLE * scale_GN
     else:
         offset_GN = (MIDDLE - zero.float()) * scale_GN
-    numbers = unpack(weight.elements, weight.inputs).to(torch.int32).contiguous()
-    packed = torch.ops.aten._convert_weight_to_int4pack_for_cpu(numbers, 1)
+    elements = unpack(weight.elements, weight.inputs).to(torch.int32).contiguous()
+    packed = torch.ops.aten._convert_weight_to_int4pack_for_cpu(elements, 1)
     scales_GN2 = torch.stack([scale_GN, offset_GN], -1).to(torch.bfloat16).contiguous()
     return PackedInt4(packed, scales_GN2, weight.inputs, weight.group)
 
 
 def packed_int4_linear(x_TK: torch.Tensor, weight: PackedInt4, bias_N: torch.Tensor | None = None) -> torch.Tensor:
-    """x · weightᵀ + bias, inputs in bfloat16.
+    """x · weightᵀ + bias, with inputs rounded to bfloat16.
 
     Args:
         x_TK: [tokens, inputs], float16, bfloat16 or float32.
@@ -96,7 +96,7 @@ def packed_int4_linear(x_TK: torch.Tensor, weight: PackedInt4, bias_N: torch.Ten
         bias_N: any float dtype, [outputs].
 
     Returns:
-        [tokens, outputs], the dtype of `x`. A row is the same bits whatever shares its batch.
+        [tokens, outputs], in the dtype of `x`. A row has the same bits in any batch.
 
     Raises:
         ValueError: shapes or dtypes do not fit together.

@@ -1,7 +1,8 @@
 # mypy: disable-error-code="no-untyped-def,untyped-decorator"
-"""Products of one to eight tokens with weights in few bits, on the units that are not for matrices. Imports Triton.
+"""Products of one to eight tokens with quantized weights, without matrix units. Imports Triton.
 
-Every weight is read once, and nothing waits for a matrix unit's layout; sums over threads are taken once, at the end.
+Every element of the weight is read once and needs no layout of a matrix unit; sums over threads are taken once, at the
+end.
 
 Shape letters: T tokens, N outputs, R inputs of a run.
 """
@@ -11,16 +12,16 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from tessera_kernels.weight_only_linear.decode import numbers_of, scales_of
+from tessera_kernels.weight_only_linear.decode import decode_elements, scales_of
 
 
 @triton.jit(do_not_specialize=["tokens"])
 def gemv_kernel(
     p_x,
-    p_numbers,
+    p_elements,
     p_scale,
     p_zero,
-    p_whole,
+    p_tensor_scale,
     p_bias,
     p_out,
     tokens,
@@ -32,7 +33,7 @@ def gemv_kernel(
     FORMAT: tl.constexpr,
     ZERO: tl.constexpr,
     SCALED: tl.constexpr,
-    WHOLE: tl.constexpr,
+    TENSOR_SCALE: tl.constexpr,
     BIAS: tl.constexpr,
     RUN: tl.constexpr,
     GROUP: tl.constexpr,
@@ -42,7 +43,7 @@ def gemv_kernel(
     T: tl.constexpr,
     B_N: tl.constexpr,
 ):
-    """B_N outputs of all T tokens, or one part of their sums. Constants are those of `weight_only_kernel`."""
+    """Compute B_N outputs of all T tokens, or one part of their sums; constants are those of `weight_only_kernel`."""
     NIBBLE: tl.constexpr = FORMAT == "int4" or FORMAT == "mxfp4" or FORMAT == "nvfp4"  # noqa: PLR1714
     RUNS: tl.constexpr = 2 if NIBBLE else 1
     i_part = tl.program_id(1)
@@ -52,7 +53,7 @@ def gemv_kernel(
     there = i_rows < tokens
     o_r = tl.arange(0, RUN)
     step_stride = tl.cast(outputs, tl.int64) * RUN if NIBBLE else RUN
-    p_tile = p_numbers + o_n[:, None] * (RUN if NIBBLE else inputs) + o_r[None, :]
+    p_tile = p_elements + o_n[:, None] * (RUN if NIBBLE else inputs) + o_r[None, :]
     p_x_row = p_x + i_rows.to(tl.int64)[:, None] * x_stride + o_r[None, :]
     b_acc = tl.zeros((T, B_N, RUN), dtype=tl.float32)
     each = tl.cdiv(steps, SPLITS)
@@ -72,7 +73,7 @@ def gemv_kernel(
             b_zero = tl.full((B_N,), 8.0 if ZERO == 0 else 0.0, tl.float32)
             if ZERO == 1:
                 b_zero = tl.load(p_zero + o_scale, mask=there_n, other=0).to(tl.float32)
-            b_w = numbers_of(b_bits, b_zero, HALF, FORMAT, tl.float32)
+            b_w = decode_elements(b_bits, b_zero, HALF, FORMAT, tl.float32)
             if SCALED:
                 b_w *= scales_of(p_scale, o_scale, there_n, FORMAT)[:, None]
             if ZERO == 2:
@@ -81,8 +82,8 @@ def gemv_kernel(
     b_sum = tl.sum(b_acc, axis=2)
     if not SCALED and FORMAT != "dense":
         b_sum *= tl.load(p_scale + o_n, mask=there_n, other=0.0).to(tl.float32)[None, :]
-    if WHOLE:
-        b_sum *= tl.load(p_whole)
+    if TENSOR_SCALE:
+        b_sum *= tl.load(p_tensor_scale)
     if BIAS and SPLITS == 1:
         b_sum += tl.load(p_bias + o_n, mask=there_n, other=0.0).to(tl.float32)[None, :]
     o_out = (i_part.to(tl.int64) * tokens + i_rows)[:, None] * outputs + o_n[None, :]

@@ -1,4 +1,4 @@
-"""Every way in which `weight_only_linear` is launched: each format by each tile that the heuristic chooses."""
+"""All launches of `weight_only_linear`: each format with each tile that the heuristic chooses."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tessera_kernels.weight_only_linear.triton import (
 )
 
 TOKENS = (1, 2, 16, 32, 64, 128, 8192)
-"""One of each of the heuristic's kinds."""
+"""Numbers of tokens, one for each kind of configuration that the heuristic chooses."""
 KINDS: dict[str, tuple[str, int, int, str, str]] = {
     "int4 32": ("int4", 32, NO_ZERO, "*u8", "*fp16"),
     "int4 128": ("int4", 128, NO_ZERO, "*u8", "*fp16"),
@@ -35,28 +35,28 @@ KINDS: dict[str, tuple[str, int, int, str, str]] = {
     "nvfp4": ("nvfp4", 16, NO_ZERO, "*u8", "*u8"),
     "dense": ("dense", 0, NO_ZERO, "", ""),
 }
-"""Name: format, group (0: one scale for each output), zeros, types of numbers and scales."""
+"""Weights by name: format, group (0: one scale for each output), kind of zero, types of elements and of scales."""
 SIZES = ("tokens", "outputs", "inputs", "groups", "steps", "x_stride")
 
 
-def told(kind: str, dtype: str) -> tuple[dict[str, str], dict[str, Any]]:
-    """Types of pointers and constants that any kernel is given for a weight."""
-    form, group, zero, numbers, scales = KINDS[kind]
-    numbers = numbers or f"*{dtype}"
+def weight_arguments(kind: str, dtype: str) -> tuple[dict[str, str], dict[str, Any]]:
+    """Types of the pointers, and the constants, that every kernel takes for a kind of weight."""
+    form, group, zero, elements, scales = KINDS[kind]
+    elements = elements or f"*{dtype}"
     run = min(group, 64) if group else 64 if dtype != "fp32" else 32
     pointers = {
         "p_x": f"*{dtype}",
-        "p_numbers": numbers,
-        "p_scale": scales or numbers,
-        "p_zero": {NO_ZERO: numbers, ZERO_POINTS: "*u8", OFFSETS: "*fp16"}[zero],
-        "p_whole": "*fp32" if form == "nvfp4" else numbers,
+        "p_elements": elements,
+        "p_scale": scales or elements,
+        "p_zero": {NO_ZERO: elements, ZERO_POINTS: "*u8", OFFSETS: "*fp16"}[zero],
+        "p_tensor_scale": "*fp32" if form == "nvfp4" else elements,
         "p_bias": f"*{dtype}",
     }
     constants = {
         "FORMAT": form,
         "ZERO": zero,
         "SCALED": bool(group),
-        "WHOLE": form == "nvfp4",
+        "TENSOR_SCALE": form == "nvfp4",
         "BIAS": True,
         "RUN": run,
         "GROUP": group or run,
@@ -66,7 +66,7 @@ def told(kind: str, dtype: str) -> tuple[dict[str, str], dict[str, Any]]:
 
 
 def _launch(kind: str, dtype: str, tokens: int, how: Mapping[str, int], only: frozenset[str]) -> Launch:
-    pointers, constants = told(kind, dtype)
+    pointers, constants = weight_arguments(kind, dtype)
     splits = how["SPLITS"]
     pointers["p_out"] = "*fp32" if splits > 1 else f"*{dtype}"
     sizes = dict.fromkeys(SIZES, "i32")
@@ -99,12 +99,12 @@ def _launch(kind: str, dtype: str, tokens: int, how: Mapping[str, int], only: fr
 
 
 def _heuristics(kind: str, tokens: int, outputs: int) -> Iterator[tuple[dict[str, int], frozenset[str]]]:
-    """What the heuristic chooses, and the chips for which it does."""
+    """Configurations that the heuristic chooses, each with the chips that use it."""
     group = KINDS[kind][1]
     chosen: dict[str, set[str]] = {}
     found: dict[str, dict[str, int]] = {}
     for chip in CHIPS.values():
-        # As many multiprocessors everywhere: how sums are split is not what may fail to compile.
+        # The same number of multiprocessors for every chip, because the split of sums cannot fail to compile.
         how = heuristic(tokens, outputs, 4096, min(group, 64) if group else 64, chip, 132, invariant=False)
         found[str(how)] = how
         chosen.setdefault(str(how), set()).add(chip.name)
@@ -113,7 +113,7 @@ def _heuristics(kind: str, tokens: int, outputs: int) -> Iterator[tuple[dict[str
 
 
 def launches() -> Iterator[Launch]:
-    """A layer of 4096 inputs and outputs, for which sums are split, and one so wide that they are not."""
+    """A layer of 4096 inputs and outputs, whose sums are split, and one so wide that they are not."""
     for kind, (form, *_) in KINDS.items():
         asked = [("bf16", tokens, 4096) for tokens in TOKENS]
         if form in NIBBLES:
@@ -123,7 +123,7 @@ def launches() -> Iterator[Launch]:
         if kind == "int4 128":
             asked += [("fp32", 16, 4096)]
         if kind == "int4 128":
-            # What tuning may choose, where no sums are split: parts change nothing but where sums are written.
+            # Configurations to tune without split sums, because a split changes only where sums are written.
             tried = [(tokens, how) for tokens in (8, 64) for how in configs(tokens) if how["SPLITS"] == 1]
             for tokens, how in tried:
                 name = f"tuned for {tokens}: {' '.join(f'{key}={value}' for key, value in how.items())}"

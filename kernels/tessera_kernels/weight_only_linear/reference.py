@@ -1,4 +1,4 @@
-"""`weight_only_linear` in plain torch: the weight as it is meant, and one product in float32."""
+"""`weight_only_linear` in plain torch: the dequantized weight, and one product in float32."""
 
 from __future__ import annotations
 
