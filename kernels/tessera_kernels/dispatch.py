@@ -1,4 +1,4 @@
-"""Which implementation of an op runs: each implementation states whether it supports given tensors, and if not, why.
+"""Chooses the implementation of an op that runs: each one states whether it supports given tensors, and if not, why.
 
 The public function of an op asks its implementations, the fastest first, and falls back to its reference, which
 supports everything. `disable_triton` turns Triton off for the whole process, to compare results or to avoid a fault.

@@ -1,4 +1,4 @@
-"""How an op describes its benchmark: cases to check and to time, and launch configurations to tune.
+"""Types by which an op describes its benchmark: cases to check and to time, and launch configurations to tune.
 
 Every folder with a `triton.py` has a `bench.py` with `cases()`, and with `choices()` if its launcher chooses between
 configurations. Knows nothing of devices, clocks or files. Imports no Triton, and a `bench.py` imports none at its top

@@ -92,7 +92,7 @@ def _copy(size: int) -> Callable[[], Any]:
 
 
 def _products() -> dict[str, Callable[[], Callable[[], Any]]]:
-    """By unit, a function that creates two large matrices and returns a function that multiplies them."""
+    """Functions by unit; each creates two large matrices and returns a function that multiplies them."""
 
     def floats(dtype: torch.dtype) -> Callable[[], Any]:
         a, b = (torch.randn(PEAK_SIDE, PEAK_SIDE, device="cuda").to(dtype) for _ in range(2))

@@ -22,7 +22,7 @@ from tessera_kernels.roofline import Peaks, fraction, limited_by
 
 @dataclass(frozen=True)
 class RunMode:
-    """How cases are run.
+    """The way in which cases are run, and until when.
 
     Attributes:
         interpret: whether they run in Triton's interpreter and not on a GPU.

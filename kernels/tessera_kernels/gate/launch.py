@@ -1,4 +1,4 @@
-"""How an op describes its kernels to the compile gate, which compiles them without running them.
+"""The type by which an op describes its kernels to the compile gate, which compiles them without running them.
 
 Every folder with a `triton.py` has a `launches.py` with `launches()`, which yields each kernel with every launch
 configuration that its launcher may choose. This module imports no Triton: types of arguments are given by name.

@@ -13,7 +13,7 @@ import torch
 
 @dataclass(frozen=True)
 class RoutingRule:
-    """How the router of a model chooses the experts of a token.
+    """The rule by which the router of a model chooses the experts of a token.
 
     Attributes:
         chosen: number of experts of each token.

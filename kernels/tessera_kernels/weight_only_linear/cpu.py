@@ -92,7 +92,7 @@ def packed_int4_linear(x_TK: torch.Tensor, weight: PackedInt4, bias_N: torch.Ten
 
     Args:
         x_TK: [tokens, inputs], float16, bfloat16 or float32.
-        weight: from `pack`.
+        weight: the packed weight, from `pack`.
         bias_N: any float dtype, [outputs].
 
     Returns:
