@@ -7,12 +7,12 @@ import shutil
 import socket
 import subprocess
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.waiting import until
 
 from tessera.suite import embedded_redis
 
@@ -37,11 +37,8 @@ class RedisServer:
         log = (self.data / "redis.log").open("ab")
         self.process = subprocess.Popen(embedded_redis.command(self.data), stdout=log, stderr=log)
         log.close()
-        deadline = time.monotonic() + 20
-        while not self._answers():
-            assert self.process.poll() is None, (self.data / "redis.log").read_text()
-            assert time.monotonic() < deadline, "Redis does not answer"
-            time.sleep(0.01)
+        until(lambda: self._answers() or self.process.poll() is not None, what="an answer of Redis")
+        assert self.process.poll() is None, (self.data / "redis.log").read_text()
 
     def kill(self) -> None:
         """SIGKILL: nothing is put away."""

@@ -25,6 +25,8 @@ import httpx
 import openai
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from tests.processes import alive
+from tests.waiting import until
 
 ROOT = Path(__file__).parents[2]
 SERVICES = ("text", "vision", "video", "speech")
@@ -60,14 +62,6 @@ def free_ports(count: int) -> list[int]:
             if port not in found:
                 found.append(port)
     return found
-
-
-def alive(pid: int) -> bool:
-    """Whether a process runs (a zombie does not)."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 def descendants(pid: int) -> dict[int, str]:
@@ -141,10 +135,13 @@ class RunningSuite:
 
     def left_behind(self, within_s: float = 10.0) -> list[int]:
         """Processes of this suite that still live after `within_s` seconds. Ask after `stop`."""
-        deadline = time.monotonic() + within_s
-        while (left := [pid for pid in self.pids_seen if alive(pid)]) and time.monotonic() < deadline:
-            time.sleep(0.05)
-        return left
+
+        def left() -> list[int]:
+            return [pid for pid in self.pids_seen if alive(pid)]
+
+        with contextlib.suppress(AssertionError):
+            until(lambda: not left(), within_s)
+        return left()
 
 
 def start(
@@ -182,12 +179,12 @@ def launch(environment: dict[str, str], *, only: str | None = None) -> RunningSu
         environment=environment,
         started_in_s=0.0,
     )
-    while "Ctrl-C stops it" not in running.said():
-        if process.poll() is not None or time.monotonic() - began > START_S:
-            running.stop()
-            logs = {log.name: log.read_text()[-2000:] for log in (directory / "logs").glob("*.log")}
-            raise AssertionError(f"the suite does not start:\n{running.said()}\n{logs}")
-        time.sleep(0.05)
+    with contextlib.suppress(AssertionError):
+        until(lambda: "Ctrl-C stops it" in running.said() or process.poll() is not None, START_S)
+    if "Ctrl-C stops it" not in running.said():
+        running.stop()
+        logs = {log.name: log.read_text()[-2000:] for log in (directory / "logs").glob("*.log")}
+        raise AssertionError(f"the suite does not start:\n{running.said()}\n{logs}")
     running.started_in_s = time.monotonic() - began
     running.pids()
     return running
@@ -240,16 +237,11 @@ def keys() -> tuple[str, str]:
 @pytest.fixture(scope="session")
 def wait() -> Callable[..., Any]:
     """`wait(condition, what, within_s=60)`: the first true value of `condition`, polled with a deadline."""
-    return wait_until
 
+    def wait_for(condition: Callable[[], Any], what: str, within_s: float = WAIT_S) -> Any:
+        return until(condition, within_s, what=what, every_s=0.05)
 
-def wait_until(condition: Callable[[], Any], what: str, within_s: float = WAIT_S) -> Any:
-    """Poll `condition` until it is true; fails with `what` after `within_s` seconds."""
-    deadline = time.monotonic() + within_s
-    while not (value := condition()):
-        assert time.monotonic() < deadline, f"waited {within_s} s for {what}"
-        time.sleep(0.05)
-    return value
+    return wait_for
 
 
 @pytest.fixture

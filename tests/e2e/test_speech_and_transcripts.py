@@ -6,7 +6,6 @@ import base64
 import io
 import json
 import re
-import time
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ import httpx
 import numpy as np
 import pytest
 import soundfile
+from tests.waiting import until
 
 from tessera_speech.starter.espeak import EspeakTeacher
 from tessera_speech.starter.transcription import sentences, voices
@@ -64,11 +64,12 @@ def test_a_recording_as_a_job_says_what_who_waits_is_told(suite: Any, spoken: by
     job = httpx.post(route, data={**asked, "background": "true"}, files=file, timeout=60)
     assert (waited.status_code, job.status_code) == (200, 202)
     found = job.json()
-    deadline = time.monotonic() + 120
-    while found["status"] in ("queued", "in_progress"):
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
-        found = httpx.get(f"{route}/{found['id']}").json()
+
+    def ended() -> Any:
+        job = httpx.get(f"{route}/{found['id']}").json()
+        return None if job["status"] in ("queued", "in_progress") else job
+
+    found = until(ended, 120, what="the transcription job", every_s=0.1)
     assert found["status"] == "completed"
     assert 0 < found["seconds_heard"] == found["seconds"]
     content = httpx.get(f"{route}/{found['id']}/content")

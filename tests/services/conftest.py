@@ -7,22 +7,16 @@ import dataclasses
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+from tests.processes import free_port
+from tests.waiting import until
 
 
 @dataclasses.dataclass
@@ -43,15 +37,15 @@ class Service:
             return json.load(answer)["parts"]
 
     def wait_ready(self, seconds: float = 90.0) -> None:
-        deadline = time.monotonic() + seconds
-        while True:
-            with contextlib.suppress(OSError):
-                parts = self.parts()
-                if all(state == "ok" for state in parts.values()):
-                    return
+        """Return when every part is ready; fails with the log when the process ends or time is over."""
+
+        def ready() -> bool:
             assert self.process.poll() is None, self.log.read_text()
-            assert time.monotonic() < deadline, self.log.read_text()
-            time.sleep(0.05)
+            with contextlib.suppress(OSError):
+                return all(state == "ok" for state in self.parts().values())
+            return False
+
+        until(ready, seconds, what=self.log.read_text, every_s=0.05)
 
     def engine_pid(self) -> int:
         """The process id of its engine, from /proc."""

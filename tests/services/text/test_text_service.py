@@ -9,12 +9,12 @@ import os
 import signal
 import struct
 import threading
-import time
 from pathlib import Path
 
 import httpx
 import openai
 import pytest
+from tests.waiting import until
 
 MODEL = "tiny-text"
 HELLO = [{"role": "user", "content": "Hello"}]
@@ -206,13 +206,6 @@ def test_a_stream_that_cannot_start_has_its_own_status(text):
 def metric(text, name: str) -> float:
     page = httpx.get(f"{text.url}/metrics").text
     return next((float(line.split()[-1]) for line in page.splitlines() if line.startswith(name + " ")), -1.0)
-
-
-def until(condition, seconds: float = 20.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.05)
 
 
 @pytest.mark.parametrize("stream", [True, False])

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
-import time
 
 import httpx
 import pytest
+from tests.waiting import until
 
 
 def until_failed(service) -> None:
-    deadline = time.monotonic() + 60
-    while True:
-        try:
-            if service.parts() == {"engine": "failed"}:
-                return
-        except OSError:
-            pass
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    def failed() -> bool:
+        with contextlib.suppress(OSError):
+            return service.parts() == {"engine": "failed"}
+        return False
+
+    until(failed, 60, what="the engine to be failed", every_s=0.05)
 
 
 @pytest.mark.parametrize(

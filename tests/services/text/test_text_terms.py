@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 import concurrent.futures
-import time
 
 import httpx
 import openai
 import pytest
+from tests.waiting import until
 
 MODEL = "tiny-text"
 HELLO = [{"role": "user", "content": "Hello"}]
-
-
-def until(condition, seconds: float = 20.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def waiting(service) -> float:

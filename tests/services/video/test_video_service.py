@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -19,6 +18,8 @@ import numpy as np
 import openai
 import pytest
 from safetensors.numpy import save_file
+from tests.processes import free_port
+from tests.waiting import until
 
 pytestmark = [
     pytest.mark.e2e,
@@ -35,9 +36,7 @@ class Suite:
 
     def __init__(self, data: Path, models: Path) -> None:
         self.data = data
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
+        self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("TESSERA_")}
         self.environment = {
@@ -68,11 +67,10 @@ class Suite:
             return {}
 
     def until(self, condition: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + DEADLINE_S
-        while not condition():
-            logs = "\n".join(path.read_text() for path in self.data.glob("*.log"))
-            assert time.monotonic() < deadline, logs
-            time.sleep(0.02)
+        def logs() -> str:
+            return "\n".join(path.read_text() for path in self.data.glob("*.log"))
+
+        until(condition, DEADLINE_S, what=logs, every_s=0.02)
 
     def until_ready(self) -> None:
         self.until(lambda: self.parts() == {"redis": "ok", "worker": "ok"})
@@ -185,7 +183,7 @@ def test_a_job_survives_a_killed_worker_a_stopped_worker_and_a_killed_redis(suit
     suite.start("tessera_video.worker")
     suite.until_progress(video_id, 5)
     redis_server.kill()
-    time.sleep(0.5)
+    time.sleep(0.5)  # time is what this is about: the worker goes on without Redis for a while
     redis_server.start()
     video = suite.client.videos.poll(video_id)
     assert (video.status, video.error) == ("completed", None)

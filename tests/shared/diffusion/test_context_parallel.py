@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ import torch
 from tests.shared.diffusion.random_pipeline import build
 from tests.shared.diffusion.test_adapters import ours, saved, weights
 from tests.shared.diffusion.tiny_models import cogvideox, ltx, request, wan
+from tests.waiting import until
 
 from tessera.device.hardware import Device
 from tessera.diffusion.families.base import FamilyModel
@@ -149,11 +149,12 @@ def test_a_worker_whose_device_is_lost_ends_at_once(tmp_path: Path, redis_server
     )
     try:
         said = tmp_path / "log"
-        deadline = time.monotonic() + DEADLINE_S
-        while "each pass is shared by 2 devices" not in said.read_text():
-            assert worker.poll() is None, said.read_text()
-            assert time.monotonic() < deadline, said.read_text()
-            time.sleep(0.05)
+        until(
+            lambda: "each pass is shared by 2 devices" in said.read_text() or worker.poll() is not None,
+            DEADLINE_S,
+            what=said.read_text,
+        )
+        assert worker.poll() is None, said.read_text()
         (other,) = children(worker.pid)
         os.kill(other, signal.SIGKILL)
         assert worker.wait(30) == 4

@@ -59,7 +59,7 @@ class EchoEngine:
         if token == WAIT:
             deadline = time.monotonic() + 30
             while not (Path(os.environ["ECHO_FOLDER"]) / "go").exists() and time.monotonic() < deadline:
-                time.sleep(0.01)
+                time.sleep(0.01)  # a script of its own, which cannot import `tests.waiting`
         if tokens:
             self.queue.append((request_id, tokens))
         return [GeneratedTokens(request_id=request_id, token_ids=[token], finish_reason=None if tokens else "stop")]
@@ -72,8 +72,8 @@ if __name__ == "__main__":
     if os.environ.get("ECHO_NONSENSE") and not (folder := Path(os.environ["ECHO_FOLDER"]) / "said").exists():
         folder.touch()
         os.write(int(sys.argv[1]), b"\x00\x00\x00\x05hello")
-        time.sleep(30)
+        time.sleep(30)  # until its client ends it
     run(EchoEngine)
     if lingers := os.environ.get("ECHO_LINGERS"):
         os.close(int(sys.argv[1]))
-        time.sleep(float(lingers))
+        time.sleep(float(lingers))  # a process that stays behind its closed line is what is tested

@@ -8,10 +8,11 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
+from tests.processes import alive
+from tests.waiting import until, until_async
 
 from tessera.engine.client import EngineClient
 from tessera.engine.connection import frame
@@ -43,20 +44,6 @@ async def say(client: EngineClient, name: str, tokens: list[int]) -> list[int]:
     message = Generate(request_id=name, token_ids=tokens, sampling=Sampling(max_tokens=1))
     async with contextlib.aclosing(client.request(message)) as answers:
         return [token async for answer in answers for token in answer.token_ids]
-
-
-async def until(condition, seconds: float = 20.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        await asyncio.sleep(0.01)
-
-
-def gone(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
-    except FileNotFoundError:
-        return True
 
 
 def test_concurrent_requests_get_their_own_answers(tmp_path):
@@ -106,7 +93,7 @@ def test_leaving_early_cancels_in_the_engine(tmp_path):
                 async for _ in answers:
                     break
             (tmp_path / "go").touch()
-            await until(lambda: metrics.get("cancelled") == 1)
+            await until_async(lambda: metrics.get("cancelled") == 1)
 
     asyncio.run(main())
 
@@ -154,7 +141,7 @@ def test_requests_made_while_it_restarts_wait_for_it(tmp_path):
         async with echo(tmp_path) as (client, _):
             await client.wait_ready(20)
             os.kill(client.pid, signal.SIGKILL)
-            await until(lambda: client.ready is None)
+            await until_async(lambda: client.ready is None)
             assert await say(client, "r", [1, 2]) == [1, 2]
 
     asyncio.run(main())
@@ -210,7 +197,7 @@ def test_closing_leaves_no_process(tmp_path):
             await client.wait_ready(20)
             return client.pid
 
-    assert gone(asyncio.run(main()))
+    assert not alive(asyncio.run(main()))
 
 
 def test_the_engine_dies_with_a_service_that_is_killed(tmp_path):
@@ -222,17 +209,14 @@ async def main():
     await client.start()
     await client.wait_ready(20)
     print(client.pid, flush=True)
-    await asyncio.sleep(60)
+    await asyncio.Event().wait()  # until it is killed
 asyncio.run(main())
 """
     service = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
     engine = int(service.stdout.readline())
     service.kill()
     service.wait()
-    deadline = time.monotonic() + 10
-    while not gone(engine):
-        assert time.monotonic() < deadline, "the engine outlived its service"
-        time.sleep(0.01)
+    until(lambda: not alive(engine), what="the end of the engine of a killed service")
 
 
 def test_garbage_on_the_line_ends_the_engine_and_a_new_one_serves(tmp_path):
@@ -241,7 +225,7 @@ def test_garbage_on_the_line_ends_the_engine_and_a_new_one_serves(tmp_path):
             await client.wait_ready(20)
             first = client.pid
             client._writer.write(b"\x00\x00\x00\x05hello")
-            await until(lambda: client.pid not in {first, None} and client.ready is not None)
+            await until_async(lambda: client.pid not in {first, None} and client.ready is not None)
             assert await say(client, "r", [1]) == [1]
 
     asyncio.run(main())

@@ -91,7 +91,7 @@ def test_encoding_a_long_text_leaves_the_event_loop_running(byte_tokenizer):
         )
         taken = 0
         while not encoding.done():
-            await asyncio.sleep(0.001)
+            await asyncio.sleep(0.001)  # one turn of the loop, which is what is counted
             taken += 1
         assert len(encoding.result()[0]) == 1_000_000
         return taken
@@ -107,10 +107,10 @@ def test_the_first_failure_ends_the_other_prompts_and_few_run_at_once():
         running.append(number)
         most.append(len(running))
         try:
-            await asyncio.sleep(0)
+            await asyncio.sleep(0)  # lets the other calls begin
             if number == 5:
                 raise ValueError("the sixth")
-            await asyncio.sleep(30 if number > 5 else 0)
+            await asyncio.sleep(30 if number > 5 else 0)  # the later ones are cancelled long before
             return number
         finally:
             running.remove(number)

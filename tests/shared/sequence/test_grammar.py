@@ -13,6 +13,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.waiting import until
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from tessera.errors import InvalidRequestError, OverloadedError, StartError
@@ -461,11 +462,8 @@ class Slow:
         return object
 
 
-def until(grammars: GrammarQueue, seconds: float = 5.0):
-    end = time.monotonic() + seconds
-    while not (found := grammars.ready(wait_s=0.05)):
-        assert time.monotonic() < end
-    return dict(found)
+def compiled(grammars: GrammarQueue) -> dict:
+    return dict(until(lambda: grammars.ready(wait_s=0.05), 5, what="a grammar"))
 
 
 def test_requests_of_one_grammar_share_its_compilation_and_can_leave():
@@ -476,12 +474,12 @@ def test_requests_of_one_grammar_share_its_compilation_and_can_leave():
     grammars.cancel("left")
     assert grammars.ready() == []
     slow.gate.set()
-    assert until(grammars).keys() == {"a", "b"}
+    assert compiled(grammars).keys() == {"a", "b"}
     grammars.start("c", grammar("regex", "x"))
-    assert until(grammars).keys() == {"c"}
+    assert compiled(grammars).keys() == {"c"}
     assert slow.count == 1
     grammars.start("d", grammar("regex", "wrong"))
-    assert isinstance(until(grammars)["d"], InvalidRequestError)
+    assert isinstance(compiled(grammars)["d"], InvalidRequestError)
 
 
 def test_a_grammar_that_takes_too_long_is_given_up_and_holds_nobody_else_for_ever():
@@ -489,18 +487,18 @@ def test_a_grammar_that_takes_too_long_is_given_up_and_holds_nobody_else_for_eve
     grammars = GrammarQueue(lambda: slow, vocabulary=SIZE, stop_ids=[STOP], timeout_s=0.2)
     for name in ("a", "b"):
         grammars.start(name, grammar("regex", name))
-    time.sleep(0.05)
+    until(lambda: slow.count == 2, what="both compilations to begin")
     grammars.start("c", grammar("regex", "c"))
     found: dict = {}
     while len(found) < 3:
-        found |= until(grammars)
+        found |= compiled(grammars)
     assert isinstance(found["a"], InvalidRequestError)
     assert "longer than 0.2 s" in found["a"].message
     assert isinstance(found["c"], OverloadedError)
     slow.gate.set()
-    time.sleep(0.1)
+    time.sleep(0.1)  # the compilations that were given up end meanwhile, which nobody is told
     grammars.start("d", grammar("regex", "a"))
-    assert not isinstance(until(grammars)["d"], Exception)
+    assert not isinstance(compiled(grammars)["d"], Exception)
 
 
 def test_the_time_begins_when_there_is_a_compiler():
@@ -508,12 +506,12 @@ def test_the_time_begins_when_there_is_a_compiler():
     slow.gate.set()
 
     def make() -> Slow:
-        time.sleep(0.6)
+        time.sleep(0.6)  # twice the time that a grammar has
         return slow
 
     grammars = GrammarQueue(make, vocabulary=SIZE, stop_ids=[STOP], timeout_s=0.3)
     grammars.start("a", grammar("regex", "a"))
-    assert not isinstance(until(grammars)["a"], Exception)
+    assert not isinstance(compiled(grammars)["a"], Exception)
 
 
 def test_a_model_without_an_end_has_no_grammars():

@@ -6,7 +6,6 @@ import json
 import os
 import queue
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -15,29 +14,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from tests.processes import alive, free_port
+from tests.waiting import until
 
 STAND_IN = Path(__file__).with_name("suite_stand_in.py")
 DEADLINE_S = 30.0
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
-
-
-def wait_until(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline, f"never happened: {what}"
-        time.sleep(0.02)
-
-
-def alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 class Suite:
@@ -90,7 +71,7 @@ class Suite:
     def pids(self, name: str) -> list[int]:
         """A part's process and its engine; a worker has no port, so the suite may be ready before it wrote them."""
         written = self.directory / f"{name}.pids"
-        wait_until(written.is_file, f"the start of {name}")
+        until(written.is_file, DEADLINE_S, what=f"the start of {name}")
         return [int(word) for word in written.read_text().split()]
 
     def redis_pid(self) -> int:
@@ -139,7 +120,7 @@ def test_kill_9_of_the_supervisor_leaves_no_process_not_even_engines(start: Call
     pids.append(suite.redis_pid())
     assert all(alive(pid) for pid in pids)
     assert suite.stop(signal.SIGKILL) == -signal.SIGKILL
-    wait_until(lambda: not any(alive(pid) for pid in pids), "the end of all processes")
+    until(lambda: not any(alive(pid) for pid in pids), DEADLINE_S, what="the end of all processes")
 
 
 def test_the_table_shows_models_devices_addresses_notices_and_where_the_time_went(start: Callable[..., Suite]) -> None:
@@ -162,7 +143,7 @@ def test_a_part_that_dies_is_started_again_and_said_so(start: Callable[..., Suit
     os.kill(before[0], signal.SIGKILL)
     said = suite.until("ready again")
     assert "was killed by SIGKILL; starting it again" in said
-    wait_until(lambda: not alive(before[1]), "the end of the dead part's engine")
+    until(lambda: not alive(before[1]), DEADLINE_S, what="the end of the dead part's engine")
     assert suite.pids("speech") != before
     assert suite.stop() == 0
 
@@ -183,7 +164,7 @@ def test_a_killed_redis_is_started_again_on_the_same_data(start: Callable[..., S
         except (RedisError, StopIteration):
             return False
 
-    wait_until(back, "Redis with its data")
+    until(back, DEADLINE_S, what="Redis with its data")
     assert client.config_get("appendonly", "appendfsync", "maxmemory-policy") == {
         "appendonly": "yes",
         "appendfsync": "always",
@@ -246,7 +227,7 @@ def test_asked_twice_it_kills_at_once(start: Callable[..., Suite]) -> None:
     suite.until("Ctrl-C stops it")
     suite.process.send_signal(signal.SIGINT)
     suite.until("once more kills")
-    time.sleep(1.1)  # signals closer together are one wish
+    time.sleep(1.1)  # time is what this is about: two signals within a second count as one request to stop
     suite.process.send_signal(signal.SIGINT)
     suite.until("asked twice")
     assert suite.process.wait(timeout=DEADLINE_S) == 0
@@ -285,7 +266,7 @@ def test_the_next_suite_waits_until_a_killed_ones_redis_has_put_its_data_away(st
     os.kill(redis_pid, signal.SIGSTOP)
     first.stop(signal.SIGKILL)
     second = start(redis="ok", video="ok", gateway="ok")
-    time.sleep(0.5)
+    time.sleep(0.5)  # nothing is to happen meanwhile, so there is nothing to wait for
     assert second.seen == []
     assert second.lines.empty()
     os.kill(redis_pid, signal.SIGCONT)
@@ -299,5 +280,5 @@ def test_a_terminal_that_is_gone_does_not_stop_the_suite(start: Callable[..., Su
     suite = start(speech="ok", gateway="ok", hang_up_at="Ctrl-C stops it")
     suite.until("Ctrl-C stops it")
     os.kill(suite.pids("speech")[0], signal.SIGKILL)
-    wait_until(lambda: "ready again" in (tmp_path / "logs" / "suite.log").read_text(), "the restart")
+    until(lambda: "ready again" in (tmp_path / "logs" / "suite.log").read_text(), DEADLINE_S, what="the restart")
     assert suite.stop() == 0
