@@ -1,1 +1,1 @@
-"""The load generator and benchmarks."""
+"""Benchmarks that start a suite as a user would and measure it from outside, over HTTP."""

@@ -1,6 +1,6 @@
-"""`python -m tessera_bench`: measure a suite on this machine. Prints times and ratios of one run.
+"""`python -m tessera_bench`: measures a suite on this machine and prints times and ratios of one run.
 
-Does not know engines: it starts `tessera up` as a user would and speaks HTTP.
+Starts `tessera up` as a user would and speaks HTTP. Knows nothing about engines.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ TRANSCRIPTION_MODELS = "english-transcription,random-whisper-base"
 SPEECH_MODEL = "english-voices"
 CODEC_MODEL = "random-csm-100m"
 TOKENS, WORDS = 128, 150
-"""Of a stream: generated, and in its prompt (with the template some 190 tokens)."""
+"""Tokens that a stream generates, and words of its prompt, which are some 190 tokens with the template."""
 
 
 def main() -> int:
-    """Run what is asked for. Returns the exit status."""
+    """Run the benchmarks that the command line names. Returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m tessera_bench", description=__doc__)
     parser.add_argument("--models", type=Path, help="models directory (default: this machine's)")
     parser.add_argument(

@@ -1,9 +1,9 @@
-"""The engine on shapes of big models with random weights: `python -m tessera_bench.engine --dummy llama-3-8b`.
+"""Benchmark of the engine on shapes of large models with random weights: `python -m tessera_bench.engine --dummy …`.
 
-Nothing is downloaded: a model directory with a configuration and a vocabulary of bytes is made, the suite is started on
-it, and prompts of token ids are sent over HTTP. Prints tokens per second, where the steps' time goes, and the fraction
-of the limit: the time in which the device could read a step's weights and keys, or do its arithmetic, whichever is
-longer, with both speeds measured in the same run.
+Nothing is downloaded: the benchmark writes a model directory with a configuration and a vocabulary of bytes, starts the
+suite on it, and sends prompts of token ids over HTTP. It prints tokens per second, where the time of the steps goes,
+and the fraction of the limit: the time in which the device could read a step's weights and keys or do its arithmetic,
+whichever is longer, with both speeds measured in the same run.
 """
 
 from __future__ import annotations
@@ -83,8 +83,8 @@ CONFIGS: dict[str, dict[str, Any]] = {
     },
 }
 BITS = {"stored": 16, "int8": 8, "fp8": 8, "int4": 4.5, "mxfp4": 4.25, "nvfp4": 4.5}
-"""Of a weight, scales included."""
-# In a process of its own: this package knows no torch.
+"""Bits of one weight in each scheme, scales included."""
+# Runs in a process of its own: this package imports no torch.
 PEAKS = """
 import json, time, torch
 device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -109,7 +109,7 @@ print(json.dumps({"device": device, "bytes_s": copied, "flops_s": product}))
 
 
 def main() -> int:
-    """Run what is asked for. Returns the exit status."""
+    """Run the benchmark. Returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m tessera_bench.engine", description=__doc__)
     parser.add_argument("--dummy", choices=list(CONFIGS), default="llama-3-8b", help="shapes (%(default)s)")
     parser.add_argument("--weights", choices=list(BITS), default="stored", help="scheme (%(default)s)")
@@ -122,7 +122,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="tessera-engine-") as folder:
         directory = Path(folder) / given.dummy
         write_model(directory, config)
-        # Four bytes a number, as a CPU keeps them.
+        # Four bytes an element, as a CPU keeps them.
         needed = given.streams * (given.input + given.output + 64) * kv_bytes(config, 4)
         settings = {
             "text.model": str(directory),
@@ -137,7 +137,7 @@ def main() -> int:
 
 
 async def measure(suite: Suite, config: dict[str, Any], given: argparse.Namespace) -> None:
-    """Send all streams at once, and print."""
+    """Send all streams at once, and print what was measured."""
     generator = random.Random(0)  # noqa: S311 (no secret)
     prompts = [[generator.randrange(3, 259) for _ in range(given.input)] for _ in range(given.streams)]
     async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=None)) as session:
@@ -161,14 +161,14 @@ async def measure(suite: Suite, config: dict[str, Any], given: argparse.Namespac
 
 
 def measured_peaks() -> dict[str, Any]:
-    """`device`, `bytes_s` and `flops_s` of this machine."""
+    """Peaks of this machine: `device`, `bytes_s` in bytes a second and `flops_s` in FLOP a second."""
     done = subprocess.run([sys.executable, "-c", PEAKS], capture_output=True, text=True, check=True)
     found: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
     return found
 
 
 def limit_s(config: dict[str, Any], given: argparse.Namespace, peaks: dict[str, Any]) -> float:
-    """Seconds that the device needs at least: prompts by their arithmetic, answers by what each step reads."""
+    """Fewest seconds that the device can need: prompts by their arithmetic, answers by what each step reads."""
     active, stored = weights_of(config, given.streams)
     flops = 2 * active * given.streams * (given.input + given.output)
     # A CPU keeps weights as stored, and keys and values, in 32 bits.
@@ -182,7 +182,7 @@ def limit_s(config: dict[str, Any], given: argparse.Namespace, peaks: dict[str, 
 
 
 def weights_of(config: dict[str, Any], tokens: int) -> tuple[float, float]:
-    """Weights that a token is multiplied with, and those that a step of so many tokens reads."""
+    """Weights that one token is multiplied with, and weights that a step of `tokens` tokens reads."""
     hidden, layers, heads = config["hidden_size"], config["num_hidden_layers"], config["num_attention_heads"]
     dim = config.get("head_dim", hidden // heads)
     attention = hidden * dim * (2 * heads + 2 * config["num_key_value_heads"])
@@ -190,18 +190,18 @@ def weights_of(config: dict[str, Any], tokens: int) -> tuple[float, float]:
     chosen = config.get("num_experts_per_tok", 1)
     one = 3 * hidden * config.get("moe_intermediate_size", config["intermediate_size"])
     head = hidden * config["vocab_size"]
-    touched = experts * (1 - (1 - chosen / experts) ** tokens)  # of experts that are chosen evenly
+    touched = experts * (1 - (1 - chosen / experts) ** tokens)  # if experts are chosen evenly
     return layers * (attention + chosen * one) + head, layers * (attention + touched * one) + head
 
 
 def kv_bytes(config: dict[str, Any], itemsize: int = 2) -> int:
-    """Of a token's keys and values."""
+    """Bytes of the keys and values of one token."""
     dim = config.get("head_dim", config["hidden_size"] // config["num_attention_heads"])
     return int(2 * itemsize * config["num_hidden_layers"] * config["num_key_value_heads"] * dim)
 
 
 def write_model(directory: Path, config: dict[str, Any]) -> None:
-    """A directory with a configuration and a vocabulary of bytes; no weights."""
+    """Write a model directory with a configuration and a vocabulary of bytes, without weights."""
     directory.mkdir()
     (directory / "config.json").write_text(json.dumps(config))
     letters = [chr(byte) if 33 <= byte <= 126 else chr(256 + byte) for byte in range(256)]
@@ -228,7 +228,7 @@ async def _complete(session: aiohttp.ClientSession, suite: Suite, model: str, pr
 
 
 async def _stages(session: aiohttp.ClientSession, suite: Suite) -> dict[str, float]:
-    """Seconds by stage since the start of the engine."""
+    """Seconds of each stage of a step, summed since the start of the engine."""
     async with session.get(f"{suite.url('text')}/metrics") as response:
         text = await response.text()
     found = re.findall(r"^\w*step_(\w+?)_seconds_total(?:\{.*\})? (\S+)$", text, re.MULTILINE)

@@ -1,20 +1,21 @@
-"""What a user without a GPU would run instead, measured on the same questions in the same run.
+"""Peers: what a user without a GPU would run instead of this suite, measured on the same questions in the same run.
 
-A peer that is no server runs in its own process without HTTP, which is in its favour; `servers` has those that are.
+A peer that is a library runs in a process of its own without HTTP, which is in its favour. `servers` has the peers that
+are servers.
 """
 
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 from tessera_bench import servers
-from tessera_bench.work import Speeds, Work, environment
+from tessera_bench.child_process import json_of
+from tessera_bench.workload import Speeds, Workload, environment
 
-# Scripts of other environments: they know nothing of ours, read one JSON argument and print one JSON line.
+# Scripts for other environments: they import nothing of ours, read one JSON argument and print one JSON line.
 TRANSFORMERS = """
 import json, sys, time, torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -58,17 +59,17 @@ print(json.dumps({**rates, "ttft_cold": cold, "ttft_warm": warm}))
 """
 
 
-def transformers(work: Work) -> Speeds:
+def transformers(workload: Workload) -> Speeds:
     """Transformers' own `generate` in our environment, float32, one padded batch."""
-    return _measured(Path(sys.executable), TRANSFORMERS, work)
+    return _measured(Path(sys.executable), TRANSFORMERS, workload)
 
 
-def openvino(work: Work) -> Speeds:
+def openvino(workload: Workload) -> Speeds:
     """OpenVINO GenAI on the GGUF file, continuous batching in process."""
-    return _measured(environment("openvino", ["openvino-genai"]), OPENVINO, work, gguf=str(work.gguf))
+    return _measured(environment("openvino", ["openvino-genai"]), OPENVINO, workload, gguf=str(workload.gguf))
 
 
-PEERS: dict[str, tuple[str, Callable[[Work], Speeds]]] = {
+PEERS: dict[str, tuple[str, Callable[[Workload], Speeds]]] = {
     "transformers": ("Transformers generate (in process)", transformers),
     "transformers-serve": ("transformers serve, continuous batching (HTTP)", servers.transformers_serve),
     "llama.cpp": ("llama.cpp's server, Q4_1 (HTTP)", servers.llama_cpp),
@@ -77,23 +78,20 @@ PEERS: dict[str, tuple[str, Callable[[Work], Speeds]]] = {
 }
 
 
-def _measured(python: Path, script: str, work: Work, **more: str) -> Speeds:
+def _measured(python: Path, script: str, workload: Workload, **more: str) -> Speeds:
     given = {
         **more,
-        "directory": str(work.directory),
-        "rounds": [[_chat(question) for question in questions] for questions in work.rounds],
-        "first": [_chat(question) for question in work.first],
-        "single": _chat(work.single),
-        "tokens": work.tokens,
-        "long_prompt": _chat(work.long_question),
+        "directory": str(workload.directory),
+        "rounds": [[_chat(question) for question in questions] for questions in workload.rounds],
+        "first": [_chat(question) for question in workload.first],
+        "single": _chat(workload.single),
+        "tokens": workload.tokens,
+        "long_prompt": _chat(workload.long_question),
     }
-    done = subprocess.run([python, "-c", script, json.dumps(given)], capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise SystemExit(f"the peer failed:\n{done.stderr[-2000:]}")
-    return Speeds(**json.loads(done.stdout.strip().splitlines()[-1]))
+    return Speeds(**json_of([python, "-c", script, json.dumps(given)], "the peer"))
 
 
 def _chat(question: str) -> str:
-    """ChatML with SmolLM2's own system message, as its template makes it."""
+    """The prompt of a question as SmolLM2's chat template writes it: ChatML with its own system message."""
     system = "You are a helpful AI assistant named SmolLM, trained by Hugging Face"
     return f"<|im_start|>system\n{system}<|im_end|>\n<|im_start|>user\n{question}<|im_end|>\n<|im_start|>assistant\n"

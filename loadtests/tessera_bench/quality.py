@@ -1,8 +1,8 @@
-"""What faster ways of computing cost in quality: perplexity of one text, each way against the weights as stored.
+"""Benchmark of quality: perplexity of one text with each quantization scheme, against the weights as stored.
 
 The text is Python's own language reference (`pydoc_data.topics`), which every Python carries, so it is the same
-everywhere. Its tokens are scored in pieces by the service itself, through `echo` with `logprobs`. Perplexity is e to
-the mean negative log-probability; what is read is the ratio.
+everywhere. The service itself scores the tokens in pieces, through `echo` with `logprobs`. Perplexity is e to the mean
+negative log-probability; read the ratio.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ WAYS: dict[str, dict[str, str]] = {
     "both int8": {"text.engine.weights": "int8", "text.engine.kv_cache_dtype": "int8"},
 }
 PIECE = 1024
-"""Tokens that see each other."""
+"""Tokens of one piece; a token attends to earlier tokens of its piece alone."""
 AT_ONCE = 2
 
 
 def run(folder: Path, *, models: Path | None, model: str, tokens: int, ways: Sequence[str] = ()) -> None:
-    """Measure every way and print the table.
+    """Measure the schemes, and print a table.
 
     Args:
-        folder: for the suites' data.
-        models: models directory; None is this machine's.
-        model: a language model's starter.
-        tokens: of the text.
-        ways: of `WAYS`, behind the first; all, if none is named.
+        folder: folder for the suites' data.
+        models: models directory; None takes this machine's.
+        model: name of a starter that is a language model.
+        tokens: tokens of the text.
+        ways: names in `WAYS` to measure beside the first; empty measures all.
     """
     print(f"quality: {model}, perplexity of {tokens} tokens of Python's language reference in pieces of {PIECE}")
     first = None

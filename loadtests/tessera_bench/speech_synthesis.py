@@ -1,8 +1,8 @@
-"""How soon speech is heard: time to the first audio of a text of ten seconds against its whole synthesis, over HTTP.
+"""Benchmark of synthesis over HTTP: time to the first audio of a text of ten seconds against its whole synthesis.
 
-One text of several sentences and one of a single sentence, each several times; what counts is the part of one request's
-own time after which its first audio came. The peer is Transformers' model of the same directory, which gives nothing
-before everything. Every number is of one run on one machine; read the ratios.
+One text has several sentences and one has a single sentence; each is spoken several times. The result is the share of a
+request's own time after which its first audio arrived. The peer is Transformers' model on the same directory, which
+returns no audio before it has all of it. All numbers come from one run on one machine; read the ratios.
 """
 
 from __future__ import annotations
@@ -10,15 +10,13 @@ from __future__ import annotations
 import asyncio
 import json
 import statistics
-import subprocess
-import sys
-import time
 
 import aiohttp
 
+from tessera_bench.child_process import json_of
 from tessera_bench.suite import Suite
+from tessera_bench.synthesis import speak
 
-BYTES_A_SECOND = 2 * 24_000
 TEXTS = {
     "sentences": (
         "Every large picture is made of small stones. Each of them is a tile, and none is like another. "
@@ -46,23 +44,25 @@ print(json.dumps({name: min(speak(text) for _ in range(2)) for name, text in tex
 
 
 async def run(suite: Suite, *, model: str, rounds: int) -> None:
-    """Measure and print a table with ratios.
+    """Measure, and print a table with ratios.
 
     Args:
-        suite: running, with speech and gateway.
-        model: its synthesis model.
-        rounds: of each text; the median is shown.
+        suite: a running suite with speech and gateway.
+        model: name of the synthesis model.
+        rounds: times that each text is spoken; the median is shown.
     """
     async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=600)) as session:
-        await _speak(session, suite, model, "Warm.")
+        await speak(session, suite, model, "Warm.")
         measured = {
-            name: [await _speak(session, suite, model, text) for _ in range(rounds)] for name, text in TEXTS.items()
+            name: [await speak(session, suite, model, text) for _ in range(rounds)] for name, text in TEXTS.items()
         }
     peer = await asyncio.to_thread(_transformers, suite, model)
     print(f"speech_synthesis: {model}, pcm through the gateway, median of {rounds}")
     for name, found in measured.items():
-        first, whole, seconds = (statistics.median(values) for values in zip(*found, strict=True))
-        share = statistics.median(one / other for one, other, _ in found)
+        first = statistics.median(one.first_s for one in found)
+        whole = statistics.median(one.whole_s for one in found)
+        seconds = statistics.median(one.audio_s for one in found)
+        share = statistics.median(one.first_s / one.whole_s for one in found)
         print(f"  {name}: {seconds:.1f} s of speech")
         print(f"    first audio {first:8.2f} s   whole {whole:8.2f} s   Transformers, whole {peer[name]:8.2f} s")
         print(f"    first audio ÷ whole:                  {share:6.2f}   (bar: 0.25)")
@@ -70,24 +70,8 @@ async def run(suite: Suite, *, model: str, rounds: int) -> None:
         print(f"    whole ÷ Transformers, whole:          {whole / peer[name]:6.2f}")
 
 
-async def _speak(session: aiohttp.ClientSession, suite: Suite, model: str, text: str) -> tuple[float, float, float]:
-    """Seconds to the first audio and to the end, and of the audio."""
-    started = time.perf_counter()
-    first, size = 0.0, 0
-    body = {"model": model, "input": text, "response_format": "pcm"}
-    async with session.post(f"{suite.url('gateway')}/v1/audio/speech", json=body) as response:
-        response.raise_for_status()
-        async for piece in response.content.iter_any():
-            first = first or time.perf_counter() - started
-            size += len(piece)
-    return first, time.perf_counter() - started, size / BYTES_A_SECOND
-
-
 def _transformers(suite: Suite, model: str) -> dict[str, float]:
-    """Transformers on the same directory in a process of its own, while the suite is idle."""
-    command = [sys.executable, "-c", PEER, str(suite.models / model), json.dumps(TEXTS)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise SystemExit(f"Transformers failed:\n{done.stderr[-2000:]}")
-    seconds: dict[str, float] = json.loads(done.stdout.strip().splitlines()[-1])
+    """Seconds that Transformers takes for each text, by the text's name, while the suite is idle."""
+    command = ["-c", PEER, str(suite.models / model), json.dumps(TEXTS)]
+    seconds: dict[str, float] = json_of(command, "Transformers")
     return seconds

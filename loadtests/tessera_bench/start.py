@@ -1,4 +1,4 @@
-"""How long a user waits: `tessera up` to ready, with models still to be made, and again when they are there."""
+"""Benchmark of the start: seconds from `tessera up` to ready, first with models still to make, then with them there."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tessera_bench.suite import Suite
 
 
 def run(folder: Path) -> None:
-    """Start the whole suite twice and print the seconds and where they went."""
+    """Start the whole suite twice, and print the seconds and where they went."""
     print("start: seconds from `tessera up` to ready")
     seconds = []
     for name in ("first (models are fetched and made)", "second"):

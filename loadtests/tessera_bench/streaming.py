@@ -1,6 +1,6 @@
-"""Chat completions that are streamed over HTTP, and when their tokens come: the same for our suite and for any server.
+"""Streams chat completions over HTTP and times their tokens, in the same way for our suite and for any server.
 
-TTFT and TPOT as DESIGN defines them: first non-empty content, and (end to end − TTFT) / (tokens − 1).
+TTFT is the time to the first non-empty content. TPOT is (end to end − TTFT) / (tokens − 1).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import aiohttp
 
 @dataclass(frozen=True)
 class Stream:
-    """What one streamed answer took, in seconds."""
+    """Times of one streamed answer, in seconds, and its tokens."""
 
     ttft: float
     total: float
@@ -31,7 +31,7 @@ class Stream:
 
 @dataclass(frozen=True)
 class Round:
-    """Streams that ran at once, and the seconds from the first request to the last byte; or several such rounds."""
+    """Streams that ran at once, with the seconds from the first request to the last byte; or several such rounds."""
 
     streams: list[Stream]
     seconds: float
@@ -43,13 +43,15 @@ class Round:
 
 
 def joined(rounds: Sequence[Round]) -> Round:
-    """Rounds that ran one after the other, as one."""
+    """Several rounds, which ran one after the other, as one."""
     return Round([stream for one in rounds for stream in one.streams], sum(one.seconds for one in rounds))
 
 
 def client() -> aiohttp.ClientSession:
-    """With a time limit of its own, long enough for any peer, and a connection for each request: a server may close one
-    that it has answered on."""
+    """An HTTP client whose time limit is long enough for any peer.
+
+    Each request has a connection of its own, because a server may close a connection after an answer.
+    """
     timeout = aiohttp.ClientTimeout(total=900)
     return aiohttp.ClientSession(timeout=timeout, connector=aiohttp.TCPConnector(limit=0, force_close=True))
 
@@ -65,11 +67,11 @@ async def at_once(
     """Ask all questions together.
 
     Args:
-        session: of `client`.
-        url: of the server, without a path.
-        model: as it calls it.
-        questions: one user message each.
-        tokens: generated for each, no fewer.
+        session: a client made by `client`.
+        url: address of the server, without a path.
+        model: name of the model at this server.
+        questions: texts of one user message each.
+        tokens: tokens that are generated for each question, no fewer.
         more: fields that this server needs beside the usual ones.
     """
     started = time.perf_counter()

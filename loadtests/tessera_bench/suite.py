@@ -1,6 +1,6 @@
-"""A suite of a benchmark's own: `tessera up` on free ports with a data directory that is thrown away.
+"""Starts the suite that a benchmark measures: `tessera up` on free ports with a temporary data directory.
 
-Models are taken from, and kept in, the machine's own models directory unless a benchmark asks for an empty one.
+Models come from, and stay in, the machine's own models directory unless a benchmark asks for an empty one.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ class Suite:
     """A context manager around a running suite.
 
     Args:
-        data: its data directory.
-        only: as `tessera up --only`; None is everything.
-        models: its models directory; None is this machine's.
-        settings: of `tessera.toml`, by their names with dots: `{"text.engine.weights": "int8"}`.
+        data: data directory of the suite.
+        only: parts to start, as in `tessera up --only`; None starts all.
+        models: models directory; None takes this machine's.
+        settings: values for keys of `tessera.toml`, with dotted names: `{"text.engine.weights": "int8"}`.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Suite:
         return f"http://127.0.0.1:{self.ports[part]}"
 
     def said(self) -> str:
-        """Everything that it has printed."""
+        """Everything that the suite has printed."""
         return (self.data / "terminal.txt").read_text(encoding="utf-8")
 
     def __enter__(self) -> Suite:

@@ -1,23 +1,21 @@
-"""Recordings over HTTP against Transformers' own pipeline: clips one by one and all at once, to their text.
+"""Benchmark of transcription over HTTP: clips one by one and all at once, against Transformers' own pipeline.
 
-The clips are sentences that the suite's own voice speaks. The peer is the pipeline of the same directory, loaded once,
-called for one clip after the other on as many threads as it takes; it neither decodes files nor looks for speech.
-Every number is of one run on one machine; read the ratios. Does not know engines.
+The clips are sentences that the suite's own voice speaks. The peer is the pipeline on the same directory, loaded once
+and called for one clip after the other on as many threads as it takes; it neither decodes files nor detects speech.
+All numbers come from one run on one machine; read the ratios. Knows nothing about engines.
 """
 
 from __future__ import annotations
 
 import asyncio
 import io
-import json
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import TypedDict
 
 import aiohttp
 
+from tessera_bench.child_process import json_of
 from tessera_bench.suite import Suite
 
 VOICE = "english-voices"
@@ -56,14 +54,14 @@ print(json.dumps({"seconds": min(took), "texts": texts}))
 
 
 async def run(suite: Suite, folder: Path, *, model: str, clips: int, rounds: int) -> None:
-    """Measure and print a table with ratios.
+    """Measure, and print a table with ratios.
 
     Args:
-        suite: running, with speech and gateway.
-        folder: for the clips; it is there.
-        model: its transcription model.
-        clips: at once.
-        rounds: of everything; the fastest counts.
+        suite: a running suite with speech and gateway.
+        folder: an existing folder for the clips.
+        model: name of the transcription model.
+        clips: number of clips that are transcribed at once.
+        rounds: repetitions of all measurements; the fastest counts.
     """
     async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=600)) as session:
         files = [await _spoken(session, suite, folder / f"{number}.wav", number) for number in range(clips)]
@@ -97,13 +95,13 @@ async def _spoken(session: aiohttp.ClientSession, suite: Suite, path: Path, numb
     async with session.post(f"{suite.url('gateway')}/v1/audio/speech", json=body) as response:
         response.raise_for_status()
         spoken = await response.read()
-    # What listens hears 16 kHz: neither side is to be measured at resampling.
+    # Both sides transcribe at 16 kHz: resampling is not to be measured.
     await asyncio.to_thread(_resampled, spoken, path)
     return path
 
 
 def _resampled(data: bytes, path: Path) -> None:
-    import av  # noqa: PLC0415 - of this function alone
+    import av  # noqa: PLC0415 - only this function needs it
     import soundfile  # noqa: PLC0415
 
     with av.open(io.BytesIO(data), "r") as container:
@@ -138,10 +136,7 @@ class _PeerResult(TypedDict):
 
 
 def _transformers(suite: Suite, model: str, files: list[Path], rounds: int) -> _PeerResult:
-    """Transformers on the same directory in a process of its own, while the suite is idle."""
-    command = [sys.executable, "-c", PEER, str(suite.models / model), str(rounds), *map(str, files)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise SystemExit(f"Transformers failed:\n{done.stderr[-2000:]}")
-    measured: _PeerResult = json.loads(done.stdout.strip().splitlines()[-1])
+    """Seconds and transcripts of Transformers on the same directory, while the suite is idle."""
+    command = ["-c", PEER, str(suite.models / model), str(rounds), *map(str, files)]
+    measured: _PeerResult = json_of(command, "Transformers")
     return measured

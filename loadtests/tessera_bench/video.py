@@ -1,9 +1,9 @@
-"""Video jobs over HTTP against Diffusers' own pipeline: one and several at once, from first request to the last event.
+"""Benchmark of video jobs over HTTP: one and several at once, against Diffusers' own pipeline.
 
-The peer is the pipeline of the same directory, loaded once, called for one prompt after the other on as many threads as
-it takes; it neither encodes MP4 nor keeps checkpoints. Behind it what each step cache saves, and its PSNR against the
-clip with every step computed: on the model, and on a larger one with random weights. Every
-number is of one run on one machine; read the ratios.
+A job is timed from its request to its last event. The peer is the pipeline on the same directory, loaded once and
+called for one prompt after the other on as many threads as it takes; it neither encodes MP4 nor writes checkpoints.
+Then come the time that each step cache saves and its PSNR against the clip with every step computed, for the model and
+for a larger one with random weights. All numbers come from one run on one machine; read the ratios.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any
 
 import aiohttp
 
+from tessera_bench.child_process import json_of
 from tessera_bench.suite import Suite
 
 PROMPTS = ("a red circle moves right", "a blue star spins", "a green square grows", "a yellow triangle falls")
@@ -40,14 +41,14 @@ print(json.dumps({"one": measure(asked["prompts"][:1]), "all": measure(asked["pr
 
 
 async def run(suite: Suite, *, model: str, jobs: int, steps: int, guidance: float) -> None:
-    """Measure and print a table with ratios.
+    """Measure, and print a table with ratios.
 
     Args:
-        suite: running, with video and gateway.
-        model: its video model.
-        jobs: at once.
-        steps: denoising steps of each.
-        guidance: its scale; two passes a step when over 1.
+        suite: a running suite with video and gateway.
+        model: name of the video model.
+        jobs: number of jobs that run at once.
+        steps: denoising steps of each job.
+        guidance: guidance scale; above 1 each step takes two passes.
     """
     prompts = [f"{PROMPTS[index % len(PROMPTS)]} on a white background, {index}" for index in range(jobs)]
     async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=600)) as session:
@@ -79,13 +80,13 @@ async def run(suite: Suite, *, model: str, jobs: int, steps: int, guidance: floa
     print(f"  1 job ÷ Diffusers, once:                {one / peer['one']:6.2f}")
     print(f"  {jobs} jobs ÷ Diffusers, {jobs} times:            {several / peer['all']:6.2f}")
     print(f"  {jobs} jobs ÷ 1 job:                        {several / one:6.2f}")
-    for what in (["--model", str(suite.models / model), "--steps", str(steps)], ["--dummy", "--size", "64x64"]):
-        print_step_caches(what)
+    for options in (["--model", str(suite.models / model), "--steps", str(steps)], ["--dummy", "--size", "64x64"]):
+        print_step_caches(options)
     print_overhead()
 
 
 def print_overhead() -> None:
-    """What of a step at 480p is not the transformer's, in a process of its own."""
+    """Print which share of a step at 480p is not spent in the transformer."""
     command = [sys.executable, "-m", "tessera_video.overhead"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
@@ -93,15 +94,12 @@ def print_overhead() -> None:
     print(f"overhead: {done.stdout.strip()}")
 
 
-def print_step_caches(what: list[str]) -> None:
-    """What each step cache saves and costs, measured in a process of its own while the suite is idle."""
-    command = [sys.executable, "-m", "tessera_video.calibrate", "--repeat", "3", "--json", *what]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise SystemExit(f"step caches cannot be measured:\n{done.stderr[-2000:]}")
-    said = json.loads(done.stdout.strip().splitlines()[-1])
-    print(f"step caches: {said['model']}, {said['seconds']:.2f} s with all steps computed")
-    for line in said["caches"]:
+def print_step_caches(options: list[str]) -> None:
+    """Print what each step cache saves and costs, measured while the suite is idle; `options` choose the model."""
+    command = ["-m", "tessera_video.calibrate", "--repeat", "3", "--json", *options]
+    measured = json_of(command, "the measurement of step caches")
+    print(f"step caches: {measured['model']}, {measured['seconds']:.2f} s with all steps computed")
+    for line in measured["caches"]:
         print(
             f"  {line['kind']:<12} threshold {line['threshold']:<5g} {line['faster']:5.2f} x as fast, "
             f"{100 * line['computed']:3.0f} % computed, PSNR {line['psnr_db']:4.1f} dB"
@@ -128,7 +126,7 @@ async def _job(
     async with session.post(url, json={**body, "prompt": prompt, "seed": seed}) as response:
         response.raise_for_status()
         video = await response.json()
-    # Watched, not polled: several clients that ask each few milliseconds would be what is measured.
+    # Events, no polling: several clients that ask every few milliseconds would take a core from what is measured.
     async with session.get(f"{url}/{video['id']}/events") as events:
         events.raise_for_status()
         async for line in events.content:
@@ -141,10 +139,7 @@ async def _job(
 
 
 def _diffusers(suite: Suite, model: str, asked: dict[str, Any]) -> dict[str, float]:
-    """Diffusers on the same directory in a process of its own, while the suite is idle."""
-    command = [sys.executable, "-c", PEER, str(suite.models / model), json.dumps(asked)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise SystemExit(f"Diffusers failed:\n{done.stderr[-2000:]}")
-    seconds: dict[str, float] = json.loads(done.stdout.strip().splitlines()[-1])
+    """Seconds of Diffusers on the same directory, while the suite is idle: of one prompt, and of all."""
+    command = ["-c", PEER, str(suite.models / model), json.dumps(asked)]
+    seconds: dict[str, float] = json_of(command, "Diffusers")
     return seconds

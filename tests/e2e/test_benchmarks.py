@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from tessera_bench.work import ratio
+from tessera_bench.workload import ratio
 
 
 def test_a_ratio_near_nothing_is_not_called_nothing():
