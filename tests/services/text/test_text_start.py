@@ -18,7 +18,7 @@ def until_failed(service) -> None:
             return service.parts() == {"engine": "failed"}
         return False
 
-    until(failed, 60, what="the engine to be failed", every_s=0.05)
+    until(failed, 120, what="the engine to be failed", every_s=0.05)
 
 
 @pytest.mark.parametrize(
