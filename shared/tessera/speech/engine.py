@@ -1,9 +1,9 @@
-"""The speech engine: a bounded queue of requests; a step is a window of a text and a step of all recordings.
+"""The speech engine: a bounded queue of requests; a step is one window of a text and one step of all recordings.
 
-Texts take turns after every window, see `tessera.speech.synthesis.request`, or share their steps where the model is a
-language model of a codec, see `tessera.speech.codec.queue`; recordings share theirs, see
-`tessera.speech.transcription.queue`. A cancel takes effect between steps. Every request draws from its own random
-numbers, so that its result does not depend on what runs beside it. Does not know models' insides, text or HTTP.
+Texts take turns after every window, see `tessera.speech.synthesis.request`; with a codec language model they share
+their steps, see `tessera.speech.codec.queue`. Recordings share theirs, see `tessera.speech.transcription.queue`. A
+cancel takes effect between steps. Every request draws from random numbers of its own, so that its result does not
+depend on what runs beside it. Knows nothing about the insides of models, text or HTTP.
 """
 
 from __future__ import annotations
@@ -27,15 +27,18 @@ from tessera.wire.engine import (
 )
 
 RETRY_AFTER_S = 2.0
+"""Seconds after which a client that met a full queue is told to try again."""
 
 
 class SpeechEngine:
     """Implements `tessera.engine.process.Engine` for a synthesizer and a transcriber.
 
     Args:
-        max_waiting: requests it holds at once, the ones in work among them.
-        max_windows: of recordings, transcribed together.
-        ready: what `ready` answers.
+        synthesizer: the synthesis model, or the queue of a codec language model.
+        transcriber: the transcription model.
+        max_waiting: requests that it holds at once, including those in flight.
+        ready: returned by `ready`.
+        max_windows: windows of recordings that are transcribed together.
     """
 
     def __init__(
@@ -48,16 +51,16 @@ class SpeechEngine:
         max_windows: int = 16,
     ) -> None:
         self.synthesizer = synthesizer
-        self._texts = synthesizer if isinstance(synthesizer, CodecSpeechQueue) else None
+        self._codec_queue = synthesizer if isinstance(synthesizer, CodecSpeechQueue) else None
         self.transcriber = transcriber
         self.max_waiting = max_waiting
         self._ready = ready
-        self._turns: deque[SynthesisRequest] = deque()
-        self._recordings = TranscriptionQueue(transcriber, max_windows=max_windows)
-        self._spoken_s = 0.0
+        self._syntheses: deque[SynthesisRequest] = deque()
+        self._transcriptions = TranscriptionQueue(transcriber, max_windows=max_windows)
+        self._synthesized_s = 0.0
 
     def ready(self) -> Ready:
-        """What was loaded."""
+        """What the engine has loaded."""
         return self._ready
 
     def submit(self, message: ToEngine) -> None:
@@ -65,9 +68,9 @@ class SpeechEngine:
 
         Raises:
             OverloadedError: the queue is full.
-            InvalidRequestError: not a speech request, or one that is empty.
+            InvalidRequestError: the message is not a speech request, or is empty.
         """
-        if self._held >= self.max_waiting:
+        if self._queued >= self.max_waiting:
             raise OverloadedError(
                 f"{self.max_waiting} speech requests are already waiting; try again in a moment",
                 retry_after=RETRY_AFTER_S,
@@ -76,43 +79,47 @@ class SpeechEngine:
             if isinstance(self.synthesizer, CodecSpeechQueue):
                 self.synthesizer.submit(message)
             else:
-                self._turns.append(SynthesisRequest(message, self.synthesizer))
+                self._syntheses.append(SynthesisRequest(message, self.synthesizer))
         elif isinstance(message, Transcribe):
-            self._recordings.submit(message)
+            self._transcriptions.submit(message)
         else:
             raise InvalidRequestError(f"the speech engine does not know {type(message).__name__}")
 
     def cancel(self, request_id: str) -> None:
-        """Forget a request."""
-        self._turns = deque(request for request in self._turns if request.message.request_id != request_id)
-        self._recordings.cancel(request_id)
-        if self._texts is not None:
-            self._texts.cancel(request_id)
+        """Forget a request; an unknown one is no error."""
+        self._syntheses = deque(request for request in self._syntheses if request.message.request_id != request_id)
+        self._transcriptions.cancel(request_id)
+        if self._codec_queue is not None:
+            self._codec_queue.cancel(request_id)
 
     @property
-    def _held(self) -> int:
-        """Requests that wait or are in work."""
-        return len(self._turns) + len(self._recordings) + (len(self._texts) if self._texts is not None else 0)
+    def _queued(self) -> int:
+        """Requests that wait or are in flight."""
+        return (
+            len(self._syntheses)
+            + len(self._transcriptions)
+            + (len(self._codec_queue) if self._codec_queue is not None else 0)
+        )
 
     def has_work(self) -> bool:
         """Whether a request is queued."""
-        return self._held > 0
+        return self._queued > 0
 
     def step(self) -> Iterable[FromEngine]:
-        """A window of the text whose turn it is, or a frame of all texts; and a step of the recordings."""
-        if self._turns:
-            yield from self._speak(self._turns.popleft())
-        if self._texts is not None and len(self._texts):
-            yield from self._texts.step()
-        if len(self._recordings):
-            yield from self._recordings.step()
+        """Synthesize a window of the next text, or a frame of all texts; and run a step of the recordings."""
+        if self._syntheses:
+            yield from self._synthesize(self._syntheses.popleft())
+        if self._codec_queue is not None and len(self._codec_queue):
+            yield from self._codec_queue.step()
+        if len(self._transcriptions):
+            yield from self._transcriptions.step()
 
-    def _speak(self, first: SynthesisRequest) -> list[FromEngine]:
-        """A unit of `first` and of others whose next windows have its length, in one forward."""
+    def _synthesize(self, first: SynthesisRequest) -> list[FromEngine]:
+        """Synthesize a window of `first`, in one forward with windows of other texts that have its length."""
         answers: list[FromEngine] = []
         together: list[SynthesisRequest] = []
         length = 0
-        for request in [first, *self._turns]:
+        for request in [first, *self._syntheses]:
             if len(together) == max(1, first.synthesizer.windows_per_forward):
                 break
             try:
@@ -127,31 +134,34 @@ class SpeechEngine:
             if found == length:
                 together.append(request)
         for request in together[1:]:
-            self._turns.remove(request)
+            self._syntheses.remove(request)
         try:
             done = list(zip(together, advance_together(together), strict=True))
         except Exception as error:  # noqa: BLE001 - see above
-            # Whose fault it is cannot be told: the first is given up, the others take their turns again.
-            self._turns.extendleft(reversed(together[1:]))
+            # Nothing says which request is at fault: the first one fails, the others try again.
+            self._syntheses.extendleft(reversed(together[1:]))
             return [*answers, failed(first.message.request_id, error)]
         for request, (answer, seconds) in done:
-            self._spoken_s += seconds
+            self._synthesized_s += seconds
             answers.append(answer)
             if not answer.last:
-                self._turns.append(request)
+                self._syntheses.append(request)
         return answers
 
     def metrics(self) -> dict[str, float]:
-        """Requests by state, and seconds of audio done since the start."""
-        running = sum(request.started for request in self._turns) + self._recordings.running
-        synthesized_s, pages = self._spoken_s, {}
-        if self._texts is not None:
-            running, synthesized_s = running + self._texts.running, synthesized_s + self._texts.synthesized_s
-            pages = self._texts.metrics()
+        """Requests by state, pages of the KV cache, and seconds of audio processed since the start."""
+        running = sum(request.started for request in self._syntheses) + self._transcriptions.running
+        synthesized_s, pages = self._synthesized_s, {}
+        if self._codec_queue is not None:
+            running, synthesized_s = (
+                running + self._codec_queue.running,
+                synthesized_s + self._codec_queue.synthesized_s,
+            )
+            pages = self._codec_queue.metrics()
         return {
-            "requests_waiting": self._held - running,
+            "requests_waiting": self._queued - running,
             "requests_running": running,
             **pages,
             "synthesized_audio_seconds_total": synthesized_s,
-            "transcribed_audio_seconds_total": self._recordings.transcribed_s,
+            "transcribed_audio_seconds_total": self._transcriptions.transcribed_s,
         }

@@ -103,7 +103,7 @@ def test_words_between_turns_go_to_the_nearer_one() -> None:
     assert [turns.speaker_at(second) for second in (0.0, 2.0, 3.9, 4.1, 6.0, 9.0)] == ["A", "A", "A", "B", "B", "B"]
     words = ["a", "b", "c"]
     assert turns.split_by_speaker(words, [(1, 2), (2.5, 3), (5, 6)]) == [("A", ["a", "b"]), ("B", ["c"])]
-    assert SpeakerTurns([], [], []).at(1.0) == "A"
+    assert SpeakerTurns([], [], []).speaker_at(1.0) == "A"
 
 
 # ---- through the service; the model writes noise, at times of its own

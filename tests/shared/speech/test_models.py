@@ -170,7 +170,7 @@ def test_translations_are_those_of_transformers(transcriber: Transcriber, melody
     expected = transcriber.model.generate(features_of(transcriber, samples), language="de", task="translate")
     asked = [piece(samples, language="de", translate=True), piece(samples, language="de")]
     translation, transcript = heard(transcriber, *asked)
-    assert tokens_of(translation) == [token for token in expected[0].tolist() if token < transcriber.end]
+    assert tokens_of(translation) == [token for token in expected[0].tolist() if token < transcriber.end_token]
     tokens = [transcriber.prompt(one, "de")[0] for one in asked]
     task = transcriber.model.generation_config.task_to_id
     assert [prompt[2] for prompt in tokens] == [task["translate"], task["transcribe"]]
@@ -182,7 +182,7 @@ def test_a_prompt_reaches_the_model(transcriber: Transcriber, melody: Any) -> No
     prompt = [transcriber.model.generation_config.prev_sot_token_id, 70, 71, 72]
     expected = transcriber.model.generate(features, language="en", task="transcribe", prompt_ids=torch.tensor(prompt))
     (window,) = heard(transcriber, piece(melody(5.0), language="en", prompt_ids=tuple(prompt)))
-    text = [token for token in expected[0].tolist() if token < transcriber.end]
+    text = [token for token in expected[0].tolist() if token < transcriber.end_token]
     assert tokens_of(window) == text
     (unprompted,) = heard(transcriber, piece(melody(5.0), language="en"))
     assert tokens_of(unprompted) != text

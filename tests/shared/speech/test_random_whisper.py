@@ -30,4 +30,4 @@ def test_it_writes_a_sentence_as_transformers_does(tmp_path: Path) -> None:
     with torch.inference_mode():
         theirs = model.generate(features)[0].tolist()
     assert len(segment.token_ids) >= random_whisper.SENTENCE - 2
-    assert segment.token_ids == [token for token in theirs if token < transcriber.end]
+    assert segment.token_ids == [token for token in theirs if token < transcriber.end_token]

@@ -144,11 +144,11 @@ def test_words_begin_and_end_when_transformers_says(
     )
     tokens = [token for segment in theirs["segments"][0] for token in segment["tokens"].tolist()]
     times = [float(time) for segment in theirs["segments"][0] for time in segment["token_timestamps"]]
-    begins = [time for token, time in zip(tokens, times, strict=True) if token < transcriber.end]
+    begins = [time for token, time in zip(tokens, times, strict=True) if token < transcriber.end_token]
     asked = replace(piece(samples, timestamps=True, words=True, open_end=True), language="zh")
     (window,) = heard(transcriber, asked)
     words = [word for segment in window.segments for word in segment.words]
-    assert [token for word in words for token in word.token_ids] == [t for t in tokens if t < transcriber.end]
+    assert [token for word in words for token in word.token_ids] == [t for t in tokens if t < transcriber.end_token]
     assert len(words) > 10
     place = 0
     for word in words:
@@ -210,5 +210,5 @@ def test_without_cuts_a_window_is_told_what_was_said_before(
     assert len(begun) >= 3
     prompt, start = transcriber.prompt(piece(sound[:16_000], context=tuple(range(500))), "en")
     assert start == transcriber.model.config.max_target_positions // 2 - 1
-    assert prompt[start] == transcriber.start
+    assert prompt[start] == transcriber.start_token
     assert prompt[start - 1] == 499

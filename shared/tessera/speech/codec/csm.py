@@ -1,10 +1,10 @@
-"""A codec language model of CSM's class: positions in, frames of codes out; and its codec, which makes sound of them.
+"""A codec language model of CSM's class: text tokens and frames of audio codes in, next frames out, and its codec.
 
-The backbone runs ragged batches over our paged cache as text models do; its input at a position is a text token's
-embedding or the sum of a frame's. The depth decoder then runs over all frames of the step at once. What is picked says
-the caller. Does not know requests' texts, random numbers or file formats.
+The backbone runs ragged batches over our paged cache, like a text model. Its input at a position is the embedding of a
+text token or the sum of the embeddings of a frame's codes. The depth decoder then runs over all frames of the step at
+once. The caller picks codes from logits. Knows nothing about texts, random numbers or file formats.
 
-Shapes: T positions of a step, R frames that it ends with, K codebooks, V codes of a codebook, C hidden size.
+Shapes: T positions of a step, R frames that the step ends with, K codebooks, V codes of a codebook, C hidden size.
 """
 
 from __future__ import annotations
@@ -37,24 +37,26 @@ from tessera.wire.engine import Sampling
 from tessera.wire.models import Card
 
 KIND = "csm"
+"""`model_type` of such models."""
 PAGE_SIZE = 16
-_TOP_K = 50
-"""What Transformers takes where a model's own settings say nothing."""
+"""Positions of a page of the backbone's KV cache."""
+_DEFAULT_TOP_K = 50
+"""Transformers' default, for a model whose settings have none."""
 
 logger = logging.getLogger(__name__)
-Pick = Callable[[torch.Tensor, list[Chunk], int], torch.Tensor]
-"""(logits [R, V], chunks that they are behind, number of the codebook) → codes [R]."""
+CodePicker = Callable[[torch.Tensor, list[Chunk], int], torch.Tensor]
+"""(logits [R, V], the chunk of each row, index of the codebook) → codes [R]."""
 
 
 @dataclass
 class SequenceEntries:
-    """What stands at each position of a sequence: a text token, or the codes of a frame. The `media` of a request."""
+    """The entry at each position of a sequence: a text token, or the codes of a frame. The `media` of a request."""
 
     entries: list[SequenceEntry] = field(default_factory=list)
 
     @staticmethod
     def identify(entry: SequenceEntry) -> int:
-        """A number that is the same for the same entry alone; below zero for frames. The prefix cache knows no more."""
+        """An integer that stands for the entry in the prefix cache: equal for equal entries, negative for frames."""
         if isinstance(entry, int):
             return entry
         digest = hashlib.blake2b(b"".join(code.to_bytes(4, "little") for code in entry), digest_size=7)
@@ -65,11 +67,11 @@ class CodecLanguageModel:
     """The loaded model with its paged cache.
 
     Args:
-        model: Transformers' class, in eval mode on its device, its backbone running on our attention.
+        model: Transformers' model in eval mode on its device, its backbone on our attention.
         card: completed with what the configuration says.
-        directory: of the model, for its tokenizer, recorded voices and sampling.
-        kv_cache_bytes: most memory of the backbone's keys and values.
-        max_streams: texts spoken at once.
+        directory: directory of the model, for its tokenizer, recorded voices and sampling.
+        kv_cache_bytes: most bytes for keys and values of the backbone.
+        max_streams: texts synthesized at once.
     """
 
     def __init__(self, model: Any, card: Card, directory: Path, *, kv_cache_bytes: int, max_streams: int) -> None:
@@ -113,33 +115,33 @@ class CodecLanguageModel:
 
     @property
     def context_length(self) -> int:
-        """Positions the model was made for."""
+        """Most positions that the model was trained for."""
         return int(self.model.config.max_position_embeddings)
 
     @property
     def end_frame(self) -> tuple[int, ...]:
-        """The frame that ends a turn."""
+        """The frame that ends a turn of the conversation."""
         return (self.end_code,) * self.codebooks
 
     @property
     def frame_s(self) -> float:
-        """Seconds of a frame."""
+        """Seconds of audio of a frame."""
         return self.codec.hop / self.codec.sample_rate
 
     def voice(self, index: int) -> RecordedVoice:
-        """What stands before the turns of one of the card's voices; nothing for a speaker's number."""
+        """The entries before the turns of one of the card's voices; none for a voice that is a speaker's number."""
         return self.voices.get(self.card.voices[index], RecordedVoice([]))
 
     @torch.inference_mode()
-    def run(self, batch: Batch, pick: Pick) -> tuple[list[Chunk], torch.Tensor]:
-        """Compute the batch's chunks, and a frame behind each that completes its request's positions.
+    def run(self, batch: Batch, pick: CodePicker) -> tuple[list[Chunk], torch.Tensor]:
+        """Compute the chunks of a batch, and the next frame after each chunk that completes its request's positions.
 
         Args:
-            batch: of requests whose `media` are `SequenceEntries`.
-            pick: chooses codes.
+            batch: requests whose `media` are `SequenceEntries`.
+            pick: picks codes from logits.
 
         Returns:
-            The chunks that complete, and codes [R, K] on the CPU; a row that was not finite is -1.
+            The chunks that complete, and their codes [R, K] on the CPU; a row of -1 where logits were not finite.
         """
         self._copy(batch)
         chunks = batch.chunks
@@ -164,34 +166,36 @@ class CodecLanguageModel:
         hidden_RC = hidden_1TC[0, rows]
         finite_R = torch.isfinite(hidden_RC).all(dim=-1)
 
-        def picked(logits_RV: torch.Tensor, codebook: int) -> torch.Tensor:
+        def pick_checked(logits_RV: torch.Tensor, codebook: int) -> torch.Tensor:
             nonlocal finite_R
             finite_R = finite_R & torch.isfinite(logits_RV).all(dim=-1)
-            # A codebook has more codes here than in the codec: the others have no sound.
+            # A codebook has more codes here than in the codec, which has no audio for the others.
             return pick(logits_RV[:, : self.codec.codes].nan_to_num(), ending, codebook)
 
-        first_R = picked(self.model.lm_head(hidden_RC).float(), 0)
-        codes_RK = self.depth.frames(hidden_RC, first_R, picked)
+        first_R = pick_checked(self.model.lm_head(hidden_RC).float(), 0)
+        codes_RK = self.depth.frames(hidden_RC, first_R, pick_checked)
         return ending, codes_RK.masked_fill(~finite_R[:, None], -1).cpu()
 
     def _embedded(self, chunks: list[Chunk]) -> torch.Tensor:
-        """What the backbone gets, [1, T, C]."""
+        """Input of the backbone, [1, T, C]."""
         entries: list[SequenceEntry] = []
         for chunk in chunks:
             entries += chunk.request.media.entries[chunk.start : chunk.start + chunk.count]
         text = [row for row, entry in enumerate(entries) if isinstance(entry, int)]
         frames = [row for row, entry in enumerate(entries) if not isinstance(entry, int)]
-        made_TC = torch.empty(len(entries), self.model.config.hidden_size, device=self.device, dtype=self.model.dtype)
+        embedded_TC = torch.empty(
+            len(entries), self.model.config.hidden_size, device=self.device, dtype=self.model.dtype
+        )
         if text:
             ids = torch.tensor([entries[row] for row in text], device=self.device)
-            made_TC[text] = self.model.embed_text_tokens(ids)
+            embedded_TC[text] = self.model.embed_text_tokens(ids)
         if frames:
             codes_1NK = torch.tensor([[entries[row] for row in frames]], device=self.device)
-            made_TC[frames] = self.model.backbone_model.embed_tokens(codes_1NK)[0]
-        return made_TC[None]
+            embedded_TC[frames] = self.model.backbone_model.embed_tokens(codes_1NK)[0]
+        return embedded_TC[None]
 
     def _copy(self, batch: Batch) -> None:
-        """Pages that begin as others'; there is no tier but the device."""
+        """Copy pages as the batch asks; there is no tier but the device."""
         for transfer in batch.transfers:
             assert isinstance(transfer, Copy)
             for cache in self._caches:
@@ -216,7 +220,7 @@ def load_codec_language_model(
 
 
 def make_sequence(request_id: str, entries: list[SequenceEntry], *, context: int) -> SequenceRequest:
-    """A request of the sequence scheduler for positions; more may come behind them until there are `context`."""
+    """A request of the sequence scheduler for `entries`, which may grow to `context` positions."""
     return SequenceRequest(
         request_id,
         [SequenceEntries.identify(entry) for entry in entries],
@@ -226,14 +230,14 @@ def make_sequence(request_id: str, entries: list[SequenceEntry], *, context: int
 
 
 def extend_sequence(request: SequenceRequest, entries: list[SequenceEntry]) -> None:
-    """Put positions behind those of a request."""
+    """Append entries to those of a request."""
     for entry in entries:
         request.media.entries.append(entry)
         request.append(SequenceEntries.identify(entry))
 
 
 def load_sampling(directory: Path) -> tuple[Sampling, Sampling]:
-    """How the first and the other codes of a frame are picked, as `generation_config.json` says.
+    """Sampling of the first code and of the other codes of a frame, from `generation_config.json`.
 
     Raises:
         ModelLoadError: the file is damaged.
@@ -255,7 +259,7 @@ def _sampling(values: dict[str, Any], prefix: str) -> Sampling:
     return Sampling(
         max_tokens=1,
         temperature=value("temperature", 1.0) if draws else 0.0,
-        top_k=int(value("top_k", _TOP_K)),
+        top_k=int(value("top_k", _DEFAULT_TOP_K)),
         top_p=value("top_p", 1.0),
         min_p=value("min_p", 0.0),
     )

@@ -1,9 +1,9 @@
-"""Mimi's decoder over streams: frames of codes in as they come, samples out, joined what it makes of the whole.
+"""Mimi's decoder over streams: frames of codes in as they come, samples out that join to those of the whole recording.
 
-All its parts are causal, so a stream keeps what they have seen that they still need: keys and values of the
-transformer's window, and the last inputs of each convolution. Nothing is computed twice and nothing is left out.
-Streams that get equally many frames share a pass. The modules are Transformers'; their order is that of
-`MimiDecoderModel.forward`. Does not know where frames come from.
+All parts are causal, so a stream keeps the inputs that they still need: keys and values of the transformer's window,
+and the last inputs of each convolution. Nothing is computed twice and nothing is left out. Streams with equally many
+new frames share a pass. The modules are Transformers', in the order of `MimiDecoderModel.forward`. Knows nothing about
+where frames come from.
 
 Shapes: B streams, K codebooks, F frames, T positions of the transformer, W = its window - 1, S samples, C channels,
 L layers, H key heads, D per head.
@@ -28,25 +28,25 @@ from tessera.errors import ModelLoadError
 
 
 class CodecStream:
-    """What one stream has to remember. Made by `StreamingCodec.begin`."""
+    """The state of one stream. Made by `StreamingCodec.begin`."""
 
     def __init__(self, cache_L2HWD: torch.Tensor) -> None:
-        self.seen = 0
-        """Positions that the transformer has seen."""
+        self.processed = 0
+        """Positions that the transformer has processed."""
         self.cache_L2HWD = cache_L2HWD
         self.inputs_CT: list[torch.Tensor] = []
-        """The last inputs of each convolution that looks back, in the order of the pass."""
+        """The last inputs of each convolution with a kernel over 1, in the order of the pass."""
 
 
-class _Pass:
-    """One pass of several streams through the convolutions, which take and leave their streams' last inputs in turn."""
+class _ConvolutionPass:
+    """One pass of several streams through the convolutions, which read and replace the streams' last inputs in turn."""
 
     def __init__(self, streams: Sequence[CodecStream]) -> None:
         self._streams = streams
         self._next = 0
 
     def joined(self, fresh_BCT: torch.Tensor, count: int) -> torch.Tensor:
-        """`fresh_BCT` behind the `count` inputs before it; zeros before the first."""
+        """`fresh_BCT` after the `count` inputs before it; zeros before the first frame."""
         if count == 0:
             return fresh_BCT
         for stream in self._streams:
@@ -85,22 +85,22 @@ class StreamingCodec:
         self._device, self._dtype = weight.device, weight.dtype
         self.sample_rate = int(config.sampling_rate)
         self.hop = int(config.frame_size)
-        """Samples of a frame."""
+        """Samples of one frame."""
 
     @property
     def codes(self) -> int:
-        """How many a codebook has."""
+        """Codes of a codebook."""
         return int(self._codec.config.codebook_size)
 
     @property
     def stream_bytes(self) -> int:
-        """What a stream remembers in the transformer, which is nearly all of it."""
+        """Bytes of a stream's state in the transformer, which is nearly all of its state."""
         layers = len(self._transformer.layers)
         values = layers * 2 * self._key_heads * (self._window - 1) * self._head_size
         return int(values * self._dtype.itemsize)
 
     def begin(self) -> CodecStream:
-        """A stream that has heard nothing."""
+        """The state of a new stream."""
         shape = (len(self._transformer.layers), 2, self._key_heads, self._window - 1, self._head_size)
         return CodecStream(torch.zeros(shape, device=self._device, dtype=self._dtype))
 
@@ -109,13 +109,13 @@ class StreamingCodec:
         """The samples of the next frames of each stream.
 
         Args:
-            streams: that get these frames; they remember them afterwards, also when it fails half way: drop them then.
+            streams: one for each row of codes. Their state changes, also when this fails half way: drop them then.
             codes_BKF: int64, below `codes`.
 
         Returns:
             For each, float32 samples of shape [F * hop] on the CPU, within -1 and 1.
         """
-        decoder, memory = self._codec.decoder, _Pass(streams)
+        decoder, memory = self._codec.decoder, _ConvolutionPass(streams)
         latents_BCF = self._codec.quantizer.decode(codes_BKF.to(self._device))
         hidden_BTC = self._attend(_transposed(decoder.upsample, latents_BCF, memory).transpose(1, 2), streams)
         hidden = hidden_BTC.transpose(1, 2)
@@ -132,19 +132,19 @@ class StreamingCodec:
 
     @torch.inference_mode()
     def encode(self, samples_S: torch.Tensor, codebooks: int) -> torch.Tensor:
-        """Codes [F, K] of a recording, float32 at the codec's rate: the other direction, of the whole at once."""
+        """Codes [F, K] of a whole recording, float32 samples at the codec's rate."""
         values_11S = samples_S.to(self._device, self._dtype)[None, None]
         found = self._codec.encode(values_11S, num_quantizers=codebooks).audio_codes
         codes_FK: torch.Tensor = found[0].transpose(0, 1).cpu()
         return codes_FK
 
     def _attend(self, hidden_BTC: torch.Tensor, streams: Sequence[CodecStream]) -> torch.Tensor:
-        """The transformer, each position over itself and the window before it."""
+        """The transformer: each position attends to itself and to the window before it."""
         count = hidden_BTC.shape[1]
         before = self._window - 1
-        seen_B1 = torch.tensor([[stream.seen] for stream in streams], device=self._device)
-        positions_BT = seen_B1 + torch.arange(count, device=self._device)
-        there_BS = seen_B1 - before + torch.arange(before + count, device=self._device)
+        processed_B1 = torch.tensor([[stream.processed] for stream in streams], device=self._device)
+        positions_BT = processed_B1 + torch.arange(count, device=self._device)
+        there_BS = processed_B1 - before + torch.arange(before + count, device=self._device)
         visible = (there_BS[:, None] >= 0) & (there_BS[:, None] <= positions_BT[:, :, None])
         mask_B1TS = (visible & (there_BS[:, None] > positions_BT[:, :, None] - self._window))[:, None]
         rotation = self._transformer.rotary_emb(hidden_BTC, positions_BT)
@@ -169,28 +169,28 @@ class StreamingCodec:
                 stream.cache_L2HWD[number, 0] = keys[row, :, count:]
                 stream.cache_L2HWD[number, 1] = values[row, :, count:]
         for stream in streams:
-            stream.seen += count
+            stream.processed += count
         return hidden_BTC
 
     def _split(self, projected: torch.Tensor, heads: int) -> torch.Tensor:
         return projected.view(*projected.shape[:2], heads, self._head_size).transpose(1, 2)
 
 
-def _convolved(layer: MimiConv1d, fresh_BCT: torch.Tensor, memory: _Pass) -> torch.Tensor:
+def _convolved(layer: MimiConv1d, fresh_BCT: torch.Tensor, memory: _ConvolutionPass) -> torch.Tensor:
     """A causal convolution of stride 1."""
-    made: torch.Tensor = layer.conv(memory.joined(fresh_BCT, int(layer.padding_total)))
-    return made
+    convolved: torch.Tensor = layer.conv(memory.joined(fresh_BCT, int(layer.padding_total)))
+    return convolved
 
 
-def _transposed(layer: MimiConvTranspose1d, fresh_BCT: torch.Tensor, memory: _Pass) -> torch.Tensor:
-    """A causal transposed convolution: what an input adds to the outputs of the next ones comes with those."""
+def _transposed(layer: MimiConvTranspose1d, fresh_BCT: torch.Tensor, memory: _ConvolutionPass) -> torch.Tensor:
+    """A causal transposed convolution: what an input adds to later outputs is returned with those."""
     kernel, stride = layer.conv.kernel_size[0], layer.conv.stride[0]
     before = -(-kernel // stride) - 1
-    made: torch.Tensor = layer.conv(memory.joined(fresh_BCT, before))
-    return made[..., before * stride : (before + fresh_BCT.shape[-1]) * stride]
+    convolved: torch.Tensor = layer.conv(memory.joined(fresh_BCT, before))
+    return convolved[..., before * stride : (before + fresh_BCT.shape[-1]) * stride]
 
 
-def _resnet(block: MimiResnetBlock, fresh_BCT: torch.Tensor, memory: _Pass) -> torch.Tensor:
+def _resnet(block: MimiResnetBlock, fresh_BCT: torch.Tensor, memory: _ConvolutionPass) -> torch.Tensor:
     hidden = fresh_BCT
     for layer in block.block:
         hidden = _convolved(layer, hidden, memory) if isinstance(layer, MimiConv1d) else layer(hidden)

@@ -1,8 +1,9 @@
-"""Texts that a codec language model speaks, all at once: a step is a frame of each, and the windows that are due.
+"""Texts that a codec language model synthesizes together: a step is one frame of each, and the windows that are due.
 
-The sequence scheduler says whose positions are computed next and where their keys and values are, as it does for texts:
-who comes joins the next step, who is cancelled is gone from it. What a text sounds like does not depend on the others:
-its codes are drawn with noise of its own, its codec's state is its own. Does not know models' insides, text or HTTP.
+The sequence scheduler says which positions are computed next and where their keys and values are, like for a language
+model: a new text joins at the next step, a cancelled one leaves. The audio of a text does not depend on the others: its
+codes are drawn with noise of its own, and the state of its codec is its own. Knows nothing about the insides of models,
+text or HTTP.
 """
 
 from __future__ import annotations
@@ -26,27 +27,27 @@ from tessera.speech.codec.request import CodecSpeechRequest
 from tessera.wire.engine import FromEngine, Sampling, Synthesize
 
 BATCH_TOKENS = 512
-"""Positions of one step, prompts and frames together."""
+"""Most positions of one step, prompts and frames together."""
 GPU_WINDOWS_PER_PASS = 8
-"""Windows that the codec decodes in one pass. A CPU has no gain from more than one."""
+"""Windows that the codec decodes in one pass on a GPU. A CPU gains nothing from more than one."""
 NOT_FINITE = "the model's output is not finite (overflow)"
 
 logger = logging.getLogger(__name__)
 
 
 class CodecSpeechQueue:
-    """All texts of an engine.
+    """The texts of an engine.
 
     Args:
-        model: what they are spoken with.
-        max_waiting: texts that may wait beside those in work.
-        max_seconds: of audio that one text may make.
+        model: the loaded model.
+        max_waiting: texts that may wait beside those in flight.
+        max_seconds: most seconds of audio of one text.
     """
 
     def __init__(self, model: CodecLanguageModel, *, max_waiting: int, max_seconds: float) -> None:
         self._model = model
         self._max_seconds = max_seconds
-        self._together = GPU_WINDOWS_PER_PASS if model.device.type == "cuda" else 1
+        self._windows_per_pass = GPU_WINDOWS_PER_PASS if model.device.type == "cuda" else 1
         self.scheduler = Scheduler(
             PrefixCache(PageAllocator(model.pages, model.page_size)),
             max_batch_tokens=max(BATCH_TOKENS, model.max_streams),
@@ -56,17 +57,18 @@ class CodecSpeechQueue:
         )
         self._texts: dict[str, CodecSpeechRequest] = {}
         self.synthesized_s = 0.0
+        """Seconds of audio since the start."""
 
     def __len__(self) -> int:
         return len(self._texts)
 
     @property
     def running(self) -> int:
-        """Texts of which something was made."""
+        """Texts of which a frame has been computed."""
         return sum(text.started for text in self._texts.values())
 
     def metrics(self) -> dict[str, float]:
-        """Of its pages, as the sequence engine names them."""
+        """Metrics of its pages, under the names of the sequence engine."""
         allocator, cache = self.scheduler.allocator, self.scheduler.cache
         return {
             "kv_pages_capacity": allocator.pages,
@@ -77,7 +79,7 @@ class CodecSpeechQueue:
     def submit(self, message: Synthesize) -> None:
         """Queue a text. Raises as `CodecSpeechRequest` and `Scheduler.check` do."""
         text = CodecSpeechRequest(message, self._model, max_seconds=self._max_seconds)
-        sequence = text.begin()
+        sequence = text.begin_sentence()
         if sequence is not None:
             self.scheduler.submit(sequence)
         self._texts[message.request_id] = text
@@ -89,16 +91,16 @@ class CodecSpeechQueue:
             self.scheduler.remove(text.sequence)
 
     def step(self) -> list[FromEngine]:
-        """A frame of every text in work, and the windows that are due."""
-        return [*self._go_on(), *self._compute(), *self._decode()]
+        """Compute a frame of every text in flight, and decode the windows that are due."""
+        return [*self._begin_sentences(), *self._compute(), *self._decode_due()]
 
-    def _go_on(self) -> list[FromEngine]:
-        """Begin the next sentences; those without words are told at once."""
+    def _begin_sentences(self) -> list[FromEngine]:
+        """Begin the next sentences; a sentence of silence alone is answered at once."""
         answers: list[FromEngine] = []
         for text in list(self._texts.values()):
-            while text.wants_turn:
+            while text.wants_sentence:
                 try:
-                    before, sequence = text.sequence, text.begin()
+                    before, sequence = text.sequence, text.begin_sentence()
                     if sequence is not None:
                         if before is not None:
                             self.scheduler.remove(before)
@@ -106,8 +108,8 @@ class CodecSpeechQueue:
                 except Exception as error:  # noqa: BLE001 - it is this request's answer
                     answers.append(self._fail(text, error))
                     break
-                if text.wants_turn:
-                    answers.append(self._tell(text, torch.zeros(0), 0))
+                if text.wants_sentence:
+                    answers.append(self._collect(text, torch.zeros(0), 0))
         return answers
 
     def _compute(self) -> list[FromEngine]:
@@ -117,53 +119,53 @@ class CodecSpeechQueue:
         try:
             ending, codes_RK = self._model.run(batch, self._pick)
         except (RuntimeError, ValueError, IndexError) as error:
-            if "CUDA error" in str(error):  # the device's context is lost: only a new process helps
+            if "CUDA error" in str(error):  # the context of the device is lost: only a new process helps
                 raise
             logger.exception("a step of %d texts failed", len(batch.chunks))
             answers: list[FromEngine] = [
-                self._fail(text, error, spoiled=True) for chunk in batch.chunks if (text := self._text_of(chunk))
+                self._fail(text, error, spoiled=True) for chunk in batch.chunks if (text := self._request_of(chunk))
             ]
             self.scheduler.clear_cache()  # half of the step may be in it
             return answers
         self.scheduler.advance(batch)
         answers = []
         for chunk, codes in zip(ending, codes_RK.tolist(), strict=True):
-            text = self._text_of(chunk)
+            text = self._request_of(chunk)
             assert text is not None
             if codes[0] < 0:
                 answers.append(self._fail(text, InternalError(NOT_FINITE), spoiled=True))
             else:
-                text.take(tuple(codes))
+                text.add_frame(tuple(codes))
         return answers
 
     def _pick(self, logits_RV: torch.Tensor, chunks: list[Chunk], codebook: int) -> torch.Tensor:
-        """Codes [R] of one codebook: the likeliest, or drawn with each text's own noise."""
+        """Codes [R] of one codebook: the likeliest ones, or drawn with noise of each text's own."""
         sampling = self._model.first_sampling if codebook == 0 else self._model.depth_sampling
         if sampling.temperature < GREEDY_BELOW:
             return logits_RV.argmax(dim=-1)
         keys: list[int] = []
         for chunk in chunks:
-            text = self._text_of(chunk)
+            text = self._request_of(chunk)
             assert text is not None
             keys.append(noise_key(text.message.seed, text.drawn * self._model.codebooks + codebook))
-        return _drawn(logits_RV / sampling.temperature, sampling, keys)
+        return _draw(logits_RV / sampling.temperature, sampling, keys)
 
-    def _decode(self) -> list[FromEngine]:
-        """The windows that are due, those of one length together."""
+    def _decode_due(self) -> list[FromEngine]:
+        """Decode the windows that are due, windows of one length together."""
         due: defaultdict[int, list[CodecSpeechRequest]] = defaultdict(list)
         answers: list[FromEngine] = []
         for text in list(self._texts.values()):
-            if text.due:
-                due[text.due].append(text)
-            elif text.untold:
-                answers.append(self._tell(text, torch.zeros(0), 0))
+            if text.frames_due:
+                due[text.frames_due].append(text)
+            elif text.has_unreported_end:
+                answers.append(self._collect(text, torch.zeros(0), 0))
         for frames, texts in due.items():
-            for first in range(0, len(texts), self._together):
-                answers += self._sound(texts[first : first + self._together], frames)
+            for first in range(0, len(texts), self._windows_per_pass):
+                answers += self._decode_windows(texts[first : first + self._windows_per_pass], frames)
         return answers
 
-    def _sound(self, texts: list[CodecSpeechRequest], frames: int) -> list[FromEngine]:
-        """Decode windows of one length together. A fault ends their texts, whose streams may have remembered half."""
+    def _decode_windows(self, texts: list[CodecSpeechRequest], frames: int) -> list[FromEngine]:
+        """Decode windows of one length together. A fault fails their texts, whose streams may hold half of the pass."""
         try:
             codes_BKF = torch.tensor([text.window() for text in texts]).transpose(1, 2)
             waves = self._model.codec.decode([text.stream for text in texts], codes_BKF)
@@ -171,16 +173,16 @@ class CodecSpeechQueue:
             if "CUDA error" in str(error):
                 raise
             return [self._fail(text, error) for text in texts]
-        return [self._tell(text, wave, frames) for text, wave in zip(texts, waves, strict=True)]
+        return [self._collect(text, wave, frames) for text, wave in zip(texts, waves, strict=True)]
 
-    def _tell(self, text: CodecSpeechRequest, samples: torch.Tensor, frames: int) -> FromEngine:
-        answer = text.tell(samples, frames)
+    def _collect(self, text: CodecSpeechRequest, samples: torch.Tensor, frames: int) -> FromEngine:
+        answer = text.collect(samples, frames)
         self.synthesized_s += answer.samples.shape[0] / self._model.codec.sample_rate
         if answer.last:
             self.cancel(text.message.request_id)
         return answer
 
-    def _text_of(self, chunk: Chunk) -> CodecSpeechRequest | None:
+    def _request_of(self, chunk: Chunk) -> CodecSpeechRequest | None:
         return self._texts.get(chunk.request.request_id)
 
     def _fail(self, text: CodecSpeechRequest, error: Exception, *, spoiled: bool = False) -> FromEngine:
@@ -190,8 +192,8 @@ class CodecSpeechQueue:
         return failed(text.message.request_id, error)
 
 
-def _drawn(logits_RV: torch.Tensor, sampling: Sampling, keys: list[int]) -> torch.Tensor:
-    """Codes [R] drawn from logits after temperature, by Gumbel's trick."""
+def _draw(logits_RV: torch.Tensor, sampling: Sampling, keys: list[int]) -> torch.Tensor:
+    """Codes [R] drawn from logits after temperature, by the Gumbel-max trick."""
     samplings = [sampling] * len(keys)
     if filters.fits_candidates(sampling):
         ids_RK, kept_RK, complete_R = filters.filter_candidates(logits_RV, samplings)

@@ -1,7 +1,8 @@
-"""A text that a codec language model speaks: its turns one after another, their frames, and windows of them to decode.
+"""A text that a codec language model synthesizes: its turns one after another, their frames, and windows to decode.
 
-Every sentence is a turn, and later ones see earlier ones, as in a conversation, as far as the model's context goes: so
-a voice stays the same. Does not know tensors of the model, nor other requests; see `tessera.speech.codec.queue`.
+Every sentence is a turn of a conversation. A turn sees the turns before it as far as the context of the model goes,
+which keeps the voice the same. Knows nothing about tensors of the model or other requests; see
+`tessera.speech.codec.queue`.
 """
 
 from __future__ import annotations
@@ -18,25 +19,25 @@ from tessera.speech.codec.voices import SequenceEntry
 from tessera.speech.synthesis.request import MAX_PAUSE_S
 from tessera.wire.engine import Array, Audio, Synthesize
 
-FIRST_FRAMES, MOST_FRAMES = 2, 8
-"""Of the first window of a text, and of the longest: each next one has twice as many."""
+FIRST_FRAMES, MAX_FRAMES = 2, 8
+"""Frames of the first window of a text, and of the longest; each window has twice as many as the one before."""
 LEAST_S, TOKEN_S = 2.0, 1.0
-"""Seconds that a sentence may last at most: some, and more for each of its tokens."""
+"""Most seconds that a sentence lasts: `LEAST_S`, and `TOKEN_S` more for each of its tokens."""
 SPOKEN_TOKEN_S = 1 / 3
-"""What people take for a token; a sentence for whose sound there is not so much room is refused."""
+"""Seconds that people take to say a token. A sentence is refused if the context has less room for its audio."""
 
 
 class CodecSpeechRequest:
     """One request.
 
     Args:
-        message: what is to be spoken; token ids are whole turns, see `tessera.tokenizer.spoken_turns`.
-        model: what it is spoken with.
-        max_seconds: of audio in all; what would be said later is not.
+        message: the text; the token ids of a sentence are a whole turn, see `tessera.tokenizer.spoken_turns`.
+        model: the loaded model.
+        max_seconds: most seconds of audio in all; the rest of the text is left out.
 
     Raises:
-        InvalidRequestError: nothing to speak, tokens or a voice that the model does not have, what it cannot do.
-        ContextLengthError: a sentence that leaves no room for its sound.
+        InvalidRequestError: no text, tokens or a voice that the model does not have, or what it cannot do.
+        ContextLengthError: a sentence that leaves no room for its audio.
     """
 
     def __init__(self, message: Synthesize, model: CodecLanguageModel, *, max_seconds: float) -> None:
@@ -44,7 +45,7 @@ class CodecSpeechRequest:
         self._model = model
         _check(message, model)
         self._voice = model.voice(next(iter(message.voices))).entries
-        self._left = max(1, math.floor(max_seconds / model.frame_s))
+        self._frames_left = max(1, math.floor(max_seconds / model.frame_s))
         assert model.card.context_length is not None, "the model completes its card"
         self._context = model.card.context_length
         longest = max(len(sentence.token_ids) for sentence in message.sentences)
@@ -56,43 +57,42 @@ class CodecSpeechRequest:
             )
         self.sequence: SequenceRequest | None = None
         self.drawn = 0
-        """Frames that were drawn for it."""
+        """Frames drawn so far."""
         self.pending: list[tuple[int, ...]] = []
-        """Frames that are not decoded yet."""
+        """Frames that are drawn and not decoded yet."""
         self._sentence = 0
         self._stream: CodecStream | None = None
         self._in_turn = False
         self._turn: list[SequenceEntry] = []
-        self._turn_left = 0
+        self._turn_frames_left = 0
         self._turn_ended = True
         self._window = FIRST_FRAMES
 
     @property
     def started(self) -> bool:
-        """Whether a frame was made."""
+        """Whether a frame was drawn."""
         return self.drawn > 0
 
     @property
-    def wants_turn(self) -> bool:
-        """Whether the next sentence is to be begun, or told where it is silence."""
+    def wants_sentence(self) -> bool:
+        """Whether the next sentence must begin, or be answered where it is silence."""
         return not self._in_turn and not self.finished
 
     @property
-    def untold(self) -> bool:
-        """Whether a sentence has ended where a window did, and nobody knows."""
+    def has_unreported_end(self) -> bool:
+        """Whether a sentence has ended exactly with a window, so that no answer has said its end yet."""
         return self._in_turn and self._turn_ended and not self.pending
 
     @property
     def finished(self) -> bool:
-        """Whether all was told."""
+        """Whether all sentences are answered."""
         return self._sentence == len(self.message.sentences)
 
-    def begin(self) -> SequenceRequest | None:
+    def begin_sentence(self) -> SequenceRequest | None:
         """Begin a sentence.
 
         Returns:
-            The sequence to queue, where a new one begins; None where the one that runs goes on, or the sentence is
-            silence.
+            The sequence to queue, if a new one begins; None if the running sequence goes on or the sentence is silence.
         """
         ids: list[SequenceEntry] = list(self.message.sentences[self._sentence].token_ids)
         if not ids:
@@ -100,8 +100,8 @@ class CodecSpeechRequest:
         before = self._turn
         self._turn, self._in_turn, self._turn_ended = list(ids), True, False
         wanted = math.floor((LEAST_S + TOKEN_S * len(ids)) / self._model.frame_s)
-        self._turn_left = max(1, min(self._left, wanted, self._room(len(ids))))
-        spare = self._room(len(ids)) - self._turn_left
+        self._turn_frames_left = max(1, min(self._frames_left, wanted, self._room(len(ids))))
+        spare = self._room(len(ids)) - self._turn_frames_left
         if self.sequence is not None and len(self.sequence.token_ids) - len(self._voice) <= spare:
             extend_sequence(self.sequence, ids)
             return None
@@ -109,16 +109,16 @@ class CodecSpeechRequest:
         self.sequence = make_sequence(self.message.request_id, [*self._voice, *kept, *ids], context=self._context)
         return self.sequence
 
-    def take(self, codes: tuple[int, ...]) -> None:
-        """A frame was made."""
+    def add_frame(self, codes: tuple[int, ...]) -> None:
+        """Take the next frame."""
         model = self._model
         assert self.sequence is not None
         self.drawn += 1
-        self._left -= 1
-        self._turn_left -= 1
+        self._frames_left -= 1
+        self._turn_frames_left -= 1
         whole = codes == model.end_frame
-        # As Transformers ends: by all but the last code; what is heard is cut only where all are.
-        self._turn_ended = codes[:-1] == model.end_frame[:-1] or self._turn_left == 0 or self._left == 0
+        # Like Transformers, a turn ends when all codes but the last say so; a frame is left out only when all do.
+        self._turn_ended = codes[:-1] == model.end_frame[:-1] or self._turn_frames_left == 0 or self._frames_left == 0
         added: list[SequenceEntry] = [codes]
         if not whole:
             self.pending.append(codes)
@@ -128,31 +128,31 @@ class CodecSpeechRequest:
         extend_sequence(self.sequence, added)
 
     @property
-    def due(self) -> int:
-        """Frames to decode now; 0: wait for more, or there are none."""
+    def frames_due(self) -> int:
+        """Frames to decode now; 0 while there are too few."""
         if self._turn_ended:
             return len(self.pending)
         return self._window if len(self.pending) >= self._window else 0
 
     def window(self) -> list[tuple[int, ...]]:
         """The frames to decode now."""
-        return self.pending[: self.due]
+        return self.pending[: self.frames_due]
 
     @property
     def stream(self) -> CodecStream:
-        """The codec's state of this sentence; made when it is first needed, because it is large."""
+        """The codec's state for this sentence; made when it is first needed, because it is large."""
         if self._stream is None:
             self._stream = self._model.codec.begin()
         return self._stream
 
-    def tell(self, samples: torch.Tensor, frames: int) -> Audio:
-        """What was decoded of `frames` frames, and the silence behind a sentence that has ended."""
+    def collect(self, samples: torch.Tensor, frames: int) -> Audio:
+        """The answer with the samples of `frames` frames, and with the pause after a sentence that has ended."""
         number, sentence = self._sentence, self.message.sentences[self._sentence]
         del self.pending[:frames]
         if frames:
-            self._window = min(2 * self._window, MOST_FRAMES)
+            self._window = min(2 * self._window, MAX_FRAMES)
         if self._turn_ended and not self.pending:
-            self._sentence = number + 1 if self._left else len(self.message.sentences)
+            self._sentence = number + 1 if self._frames_left else len(self.message.sentences)
             self._stream, self._in_turn = None, False
             samples = torch.cat([samples, torch.zeros(round(sentence.pause_s * self._model.codec.sample_rate))])
         return Audio(
@@ -164,7 +164,7 @@ class CodecSpeechRequest:
         )
 
     def _room(self, tokens: int) -> int:
-        """Frames for which there is room behind the voice and a sentence of so many tokens; one more ends it."""
+        """Frames that fit after the voice and a sentence of `tokens` tokens, beside the frame that ends it."""
         return self._context - len(self._voice) - tokens - 1
 
 

@@ -1,7 +1,7 @@
 """A synthesizer of FastSpeech's class: phonemes in; durations, pitch and energy; a spectrogram; HiFi-GAN over windows.
 
-Nothing is drawn: the same phonemes always sound the same. On Transformers' `FastSpeech2ConformerWithHifiGan`. Does not
-know text, requests or file formats.
+Nothing is random: the same phonemes always give the same samples. Built on Transformers'
+`FastSpeech2ConformerWithHifiGan`. Knows nothing about text, requests or file formats.
 """
 
 from __future__ import annotations
@@ -21,26 +21,27 @@ from tessera.speech.synthesis.vits import MAX_SENTENCE_S, Latents, Synthesizer
 from tessera.wire.models import Card
 
 KIND = "fastspeech2_conformer_with_hifigan"
+"""`model_type` of such models."""
 SAMPLE_RATE = 22_050
-"""The configuration does not say it; Transformers' checkpoints have this one. A card may name another."""
+"""Samples per second of Transformers' checkpoints, whose configurations do not say it. A card may name another."""
 
 
 class FastSpeechSynthesizer(Synthesizer):
     """A loaded model.
 
     Args:
-        model: in eval mode on its device.
+        model: Transformers' model in eval mode on its device.
         card: completed with what the configuration says.
     """
 
     def __init__(self, model: Any, card: Card) -> None:
         super().__init__(model, card, vocoder=model.config.vocoder_config)
-        self._told = model.model
+        self._acoustic_model = model.model
         self.vocabulary = int(model.config.model_config.vocab_size)
 
     @property
     def sample_rate(self) -> int:
-        """Samples a second of what `decode` returns."""
+        """Samples per second of what `decode` returns."""
         assert self.card.sample_rate is not None, "the loader completes the card"
         return self.card.sample_rate
 
@@ -51,22 +52,22 @@ class FastSpeechSynthesizer(Synthesizer):
         *,
         voices: Mapping[int, float],
         speed: float,
-        random: RandomStream,  # noqa: ARG002 - nothing is drawn
+        random: RandomStream,  # noqa: ARG002 - nothing is random here
         rates: Sequence[float] = (),
     ) -> Latents:
         """The spectrogram of one sentence. Source: `FastSpeech2ConformerModel.forward` and its `length_regulator`.
 
         Args:
             token_ids: phonemes of the sentence, at least one.
-            voices: weights of the card's voices by index; their embeddings are mixed, by weights made to sum to 1.
-            speed: durations shrink by it, the pitch stays; times the model's own.
+            voices: weights of the card's voices by index, normalized to sum to 1; their embeddings are mixed.
+            speed: factor of the model's own speaking rate; durations shrink, the pitch stays.
             random: not used.
-            rates: multiplies the speed, for each token; empty is 1.
+            rates: further factor of the speed for each token; empty is 1.
 
         Raises:
-            InvalidRequestError: a token id or a voice that the model does not have, or no rate for each token.
+            InvalidRequestError: a token id or a voice that the model does not have, or rates for other than all tokens.
         """
-        model = self._told
+        model = self._acoustic_model
         self._check_tokens(token_ids, rates, self.vocabulary)
         ids_1N = torch.tensor([list(token_ids)], device=self.device)
         hidden_1NH = model.encoder(ids_1N, torch.ones_like(ids_1N)[:, None], return_dict=True)[0]
@@ -75,7 +76,7 @@ class FastSpeechSynthesizer(Synthesizer):
             hidden_1NH = hidden_1NH + speaker_1E1.transpose(1, 2)
         pitch_1N1, energy_1N1 = model.pitch_predictor(hidden_1NH), model.energy_predictor(hidden_1NH)
         frames_N = model.duration_predictor(hidden_1NH)[0]
-        # Transformers' `speaking_speed` is how long, not how fast.
+        # Transformers' `speaking_speed` is a factor of durations, not of speed.
         stretch_N = torch.full(frames_N.shape, model.config.speaking_speed / speed, device=self.device)
         if rates:
             stretch_N = stretch_N / torch.tensor(rates, device=self.device)
@@ -105,7 +106,7 @@ class FastSpeechSynthesizer(Synthesizer):
         return max(1, int(self.model.config.model_config.num_speakers or 1))
 
     def _embedded(self, voices: torch.Tensor) -> torch.Tensor:
-        found: torch.Tensor = self._told.speaker_id_embedding(voices)
+        found: torch.Tensor = self._acoustic_model.speaker_id_embedding(voices)
         return found
 
 

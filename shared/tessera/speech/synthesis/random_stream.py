@@ -1,8 +1,8 @@
-"""Random numbers that belong to one request, whatever else runs in the process.
+"""Random numbers of one request, independent of everything else in the process.
 
-VITS and Transformers' sampling draw from PyTorch's global generators and take no other. So a request keeps the state of
-those generators as its own: it is put in place for a unit of work, taken out after it, and the process's own state is
-restored. Does not know what is drawn.
+VITS and Transformers' sampling draw from PyTorch's global generators and take no other. So a request keeps a state of
+those generators of its own: the state is set before a unit of work and saved after it, and the state of the process is
+restored. Knows nothing about what is drawn.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ import torch
 
 
 class RandomStream:
-    """The global generators as they are for one request, as if it ran alone after `torch.manual_seed(seed)`.
+    """The state of the global generators for one request, as if it ran alone after `torch.manual_seed(seed)`.
 
     Args:
         seed: 0 to 2**63 - 1.
-        device: whose generator is kept beside the CPU's.
+        device: device whose generator is saved beside the CPU's.
     """
 
     def __init__(self, seed: int, device: torch.device) -> None:
@@ -28,7 +28,7 @@ class RandomStream:
 
     @contextmanager
     def active(self) -> Iterator[None]:
-        """Draws inside continue where those of the last time ended."""
+        """Draws inside continue where those of the last block ended."""
         on_gpu = self._device.type == "cuda"
         with torch.random.fork_rng(devices=[self._device] if on_gpu else []):
             if self._states is None:

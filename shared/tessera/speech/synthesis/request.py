@@ -1,9 +1,9 @@
-"""A text being spoken: one request of the speech engine, window by window.
+"""A text being synthesized: one request of the speech engine, window by window.
 
-Sentences are spoken one after another. A unit of work is a window of a sentence's frames, so that the first sound comes
-early, a cancel takes effect soon, and windows of several requests can be decoded together. Every request draws from its
-own random numbers. Does not know turns, nor models' insides: see `tessera.speech.engine` and
-`tessera.speech.synthesis.vits`.
+Sentences are synthesized one after another. A unit of work is a window of a sentence's frames, so that the first audio
+comes early, a cancel takes effect soon, and windows of several requests can be decoded together. Every request has
+random numbers of its own. Knows nothing about the order of requests (see `tessera.speech.engine`) or the insides of
+models (see `tessera.speech.synthesis.vits`).
 """
 
 from __future__ import annotations
@@ -19,11 +19,19 @@ from tessera.speech.synthesis.vocoder_windows import VocoderProgress
 from tessera.wire.engine import Array, Audio, Synthesize
 
 MAX_PAUSE_S = 60.0
-"""Silence after one sentence."""
+"""Most seconds of silence after one sentence."""
 
 
 class SynthesisRequest:
-    """A text being spoken."""
+    """A text being synthesized.
+
+    Args:
+        message: the text.
+        synthesizer: the loaded model.
+
+    Raises:
+        InvalidRequestError: there is no sentence, or a pause is too long.
+    """
 
     def __init__(self, message: Synthesize, synthesizer: Synthesizer) -> None:
         if not message.sentences:
@@ -34,17 +42,17 @@ class SynthesisRequest:
         self.synthesizer = synthesizer
         self.random = RandomStream(message.seed, synthesizer.device)
         self.started = False
-        """Whether a unit has been done."""
-        self._made_s = 0.0
+        """Whether a window has been synthesized."""
+        self._synthesized_s = 0.0
         self._sentence = 0
         self._latents: Latents | None = None
         self._progress: VocoderProgress | None = None
 
     def prepare(self) -> int:
-        """Compute the text side of the next sentence, unless that is done. Returns the frames of the next window.
+        """Compute the text side of the next sentence if a new one begins. Returns the frames of the next window.
 
         Raises:
-            InvalidRequestError: what the model does not have.
+            InvalidRequestError: a token or voice that the model does not have.
         """
         sentence = self.message.sentences[self._sentence]
         if self._progress is None and sentence.token_ids:
@@ -55,20 +63,20 @@ class SynthesisRequest:
                 random=self.random,
                 rates=sentence.rates,
             )
-            self._progress = self.synthesizer.vocoder_progress(self._latents, ahead_s=self._made_s)
+            self._progress = self.synthesizer.vocoder_progress(self._latents, ahead_s=self._synthesized_s)
         if self._progress is None:
             return 0
         window = self._progress.window
         return int(window.stop - window.start)
 
     def window(self) -> tuple[Latents, slice] | None:
-        """What is to be decoded next, once prepared; None when only silence is left of a sentence."""
+        """The window to decode next, after `prepare`; None when only silence is left of a sentence."""
         if self._latents is None or self._progress is None:
             return None
         return self._latents, self._progress.window
 
-    def take(self, decoded: torch.Tensor) -> tuple[Audio, float]:
-        """The answer made of the window's samples. The second value is its length in seconds."""
+    def collect(self, decoded: torch.Tensor) -> tuple[Audio, float]:
+        """The answer with the samples of the window, and its length in seconds."""
         synthesizer, sentence = self.synthesizer, self.message.sentences[self._sentence]
         number, token_samples, frames = self._sentence, [], 0
         samples = decoded
@@ -91,12 +99,12 @@ class SynthesisRequest:
             frames=frames,
         )
         seconds = samples.numel() / synthesizer.sample_rate
-        self._made_s += seconds
+        self._synthesized_s += seconds
         return answer, seconds
 
 
 def advance_together(requests: Sequence[SynthesisRequest]) -> list[tuple[Audio, float]]:
-    """Do a unit of each of `requests`, which are prepared and have windows of one length. Answers in their order."""
+    """Synthesize the next window of each request, in their order; they are prepared and the windows have one length."""
     windows = [window for request in requests if (window := request.window()) is not None]
     decoded = iter(requests[0].synthesizer.decode(windows) if windows else ())
-    return [request.take(next(decoded) if request.window() else torch.zeros(0)) for request in requests]
+    return [request.collect(next(decoded) if request.window() else torch.zeros(0)) for request in requests]

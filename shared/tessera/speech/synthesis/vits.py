@@ -1,9 +1,9 @@
-"""A speech synthesizer: token ids of a sentence in, samples out in pieces. VITS (also MMS-TTS) on Transformers' class.
+"""A synthesizer: token ids of a sentence in, samples out in windows. VITS (also MMS-TTS) on Transformers' class.
 
-The text side (encoder, durations, flow) is computed once a sentence: it is the small part, and all of what is drawn at
-random. The vocoder then runs over windows of the sentence's frames, each with as much context as its convolutions can
-see, so that the pieces joined are what it makes of the whole; windows of several sentences that have the same length
-share a forward. Does not know text, requests or file formats.
+The text side (encoder, durations, flow) is computed once per sentence: it is the small part, and everything random is
+in it. The vocoder then runs over windows of the sentence's frames, each with as much context as its convolutions reach,
+so that the joined windows equal a pass over the whole sentence. Windows of one length, of several sentences, share a
+forward. Knows nothing about text, requests or file formats.
 """
 
 from __future__ import annotations
@@ -24,17 +24,22 @@ from tessera.speech.synthesis.vocoder_windows import VocoderProgress, hifigan_re
 from tessera.wire.models import Card
 
 KINDS = ("vits",)
+"""`model_type` of the models that `load_synthesizer` takes."""
 MAX_SENTENCE_S = 600.0
-"""A sentence that a model makes longer than this is refused: its text is at most a few hundred characters."""
+"""Most seconds of a sentence, whose text has at most a few hundred characters; longer ones are refused."""
 GPU_WINDOWS_PER_FORWARD = 8
-"""Windows in one forward. A CPU has no gain from more than one (measured: 1.0 to 0.4 times the throughput)."""
+"""Windows in one forward on a GPU. A CPU gains nothing from more than one (measured: 1.0 to 0.4 times the
+throughput)."""
 
 
 @dataclass
 class Latents:
     """A sentence before its vocoder.
 
-    `frames_FT` goes into the vocoder, `speaker_E1` conditions it; `token_frames` is how many frames each token lasts.
+    Attributes:
+        frames_FT: input of the vocoder.
+        speaker_E1: embedding of the voice that conditions the vocoder; None without one.
+        token_frames: frames that each token lasts.
     """
 
     frames_FT: torch.Tensor
@@ -46,9 +51,9 @@ class Synthesizer:
     """A loaded model.
 
     Args:
-        model: in eval mode on its device.
+        model: Transformers' model in eval mode on its device.
         card: completed with what the configuration says.
-        vocoder: configuration of its HiFi-GAN, where it is not the model's own.
+        vocoder: configuration of the HiFi-GAN, where it is not the model's own.
     """
 
     def __init__(self, model: Any, card: Card, vocoder: Any = None) -> None:
@@ -69,11 +74,11 @@ class Synthesizer:
 
     @property
     def sample_rate(self) -> int:
-        """Samples a second of what `decode` returns."""
+        """Samples per second of what `decode` returns."""
         return int(self.model.config.sampling_rate)
 
     def vocoder_progress(self, latents: Latents, *, ahead_s: float = 0.0) -> VocoderProgress:
-        """The windows in which a sentence is decoded, after `ahead_s` seconds of the same text."""
+        """The windows in which to decode a sentence that follows `ahead_s` seconds of audio of the same text."""
         frame_s = self.hop / self.sample_rate
         return VocoderProgress(latents.frames_FT.shape[1], reach=self.reach, frame_s=frame_s, ahead_s=ahead_s)
 
@@ -87,17 +92,17 @@ class Synthesizer:
         random: RandomStream,
         rates: Sequence[float] = (),
     ) -> Latents:
-        """The text side of one sentence. Source: `VitsModel.forward` of Transformers, which does not tell durations.
+        """The text side of one sentence. Source: `VitsModel.forward` of Transformers, which does not return durations.
 
         Args:
-            token_ids: of the sentence, at least one.
-            voices: weights of the card's voices by index; their embeddings are mixed, by weights made to sum to 1.
-            speed: multiplies the model's own speaking rate; durations shrink, the pitch stays.
-            random: what the durations and the prior are drawn from.
-            rates: multiplies the speed, for each token; empty is 1.
+            token_ids: tokens of the sentence, at least one.
+            voices: weights of the card's voices by index, normalized to sum to 1; their embeddings are mixed.
+            speed: factor of the model's own speaking rate; durations shrink, the pitch stays.
+            random: random numbers for the durations and the prior.
+            rates: further factor of the speed for each token; empty is 1.
 
         Raises:
-            InvalidRequestError: a token id or a voice that the model does not have, or no rate for each token.
+            InvalidRequestError: a token id or a voice that the model does not have, or rates for other than all tokens.
         """
         model, config = self.model, self.model.config
         self._check_tokens(token_ids, rates, config.vocab_size)
@@ -141,10 +146,10 @@ class Synthesizer:
         """Samples of windows of equal length, in one forward.
 
         Args:
-            windows: sentences, and which of their frames.
+            windows: sentences, and the frames of each to decode.
 
         Returns:
-            For each, float32 samples of shape [frames * hop] on the CPU, within -1 and 1.
+            Samples of each window, float32 [frames * hop] on the CPU, within -1 and 1.
         """
         frames_BFT = torch.stack([latents.frames_FT[:, frames] for latents, frames in windows])
         speakers = [latents.speaker_E1 for latents, _ in windows if latents.speaker_E1 is not None]
@@ -152,7 +157,7 @@ class Synthesizer:
         return list(waves_B1S[:, 0].float().clamp(-1, 1).cpu())
 
     def synthesize(self, token_ids: list[int], *, voice: int, speed: float, random: RandomStream) -> torch.Tensor:
-        """One sentence in one voice, whole: see `latents` and `decode`."""
+        """A whole sentence in one voice; see `latents` and `decode`."""
         latents = self.latents(token_ids, voices={voice: 1.0}, speed=speed, random=random)
         return self.decode([(latents, slice(0, latents.frames_FT.shape[1]))])[0]
 
@@ -173,7 +178,7 @@ class Synthesizer:
         return found
 
     def _speaker(self, voices: Mapping[int, float]) -> torch.Tensor | None:
-        """The embedding of shape [1, E, 1] of a voice or a mixture; None where a model has one voice."""
+        """The embedding [1, E, 1] of a voice or a mixture; None where a model has one voice."""
         count = self._speakers
         if not voices or any(not 0 <= index < count for index in voices):
             raise InvalidRequestError(f"voices {sorted(voices)} are not 0 to {count - 1}", param="voice")

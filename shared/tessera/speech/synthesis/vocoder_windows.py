@@ -1,9 +1,9 @@
-"""In which windows a vocoder goes through a sentence, so that the first sound comes early and nothing sounds different.
+"""The windows in which a vocoder decodes a sentence, so that the first audio comes early and no sample changes.
 
-A window has, on each side where the sentence goes on, as many frames of context as the vocoder's convolutions can see;
-what is made of the context is dropped. The first window of a text is short, each next one makes twice as much, no more
-than was made before: so nobody waits, and what is computed twice stays a small part. Lengths are of a fixed series, so
-that windows of several sentences fit one batch. Does not know models' weights.
+On each side where the sentence goes on, a window has as many frames of context as the vocoder's convolutions reach; the
+samples of the context are dropped. The first window of a text is short and each next one is twice as long, but no
+longer than the audio before it: playback never waits, and little is computed twice. Lengths come from a fixed series,
+so that windows of several sentences fit one batch. Knows nothing about weights.
 """
 
 from __future__ import annotations
@@ -11,28 +11,28 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-FIRST_S = 0.25
-"""What the first window of a text makes."""
-LONGEST_S = 4.0
-"""What a window makes at most; its memory is some megabytes a second."""
+FIRST_WINDOW_S = 0.25
+"""Seconds of audio of the first window of a text."""
+MAX_WINDOW_S = 4.0
+"""Most seconds of audio of a window; it takes some megabytes of memory per second."""
 
 
 class VocoderProgress:
     """How far a sentence is decoded.
 
     Args:
-        frames: of the sentence.
-        reach: frames to each side that one frame of output depends on; None: the vocoder cannot be cut.
-        frame_s: seconds of a frame.
-        ahead_s: that the text has sounded for before this sentence.
+        frames: frames of the sentence.
+        reach: frames to each side that one frame of output depends on; None if the vocoder cannot run in windows.
+        frame_s: seconds of audio of a frame.
+        ahead_s: seconds of audio of the same text before this sentence.
     """
 
     def __init__(self, frames: int, *, reach: int | None, frame_s: float, ahead_s: float = 0.0) -> None:
         self.frames = frames
         self.done = 0
         self._reach = frames if reach is None else reach
-        self._next = max(1, math.ceil(FIRST_S / frame_s))
-        self._most = max(self._next, math.ceil(LONGEST_S / frame_s))
+        self._next = max(1, math.ceil(FIRST_WINDOW_S / frame_s))
+        self._most = max(self._next, math.ceil(MAX_WINDOW_S / frame_s))
         while 2 * self._next * frame_s <= ahead_s and self._next < self._most:
             self._next = min(2 * self._next, self._most)
 
@@ -43,7 +43,7 @@ class VocoderProgress:
 
     @property
     def window(self) -> slice:
-        """Frames to decode next."""
+        """Frames to decode next, with their context."""
         length = min(self.frames, self._next + 2 * self._reach)
         end = min(self.frames, max(0, self.done - self._reach) + length)
         return slice(end - length, end)
@@ -52,7 +52,7 @@ class VocoderProgress:
         """Count the window as decoded.
 
         Returns:
-            Which of its frames are new and as they are in the whole.
+            The frames of the window that are new and equal to those of the whole sentence.
         """
         window = self.window
         until = self.frames if window.stop == self.frames else window.stop - self._reach
@@ -68,10 +68,10 @@ def hifigan_reach(
     resblock_kernels: Sequence[int],
     resblock_dilations: Sequence[Sequence[int]],
 ) -> int | None:
-    """Frames to each side that a sample of HiFi-GAN depends on; None where windows of it would not fit together.
+    """Frames to each side that a sample of HiFi-GAN depends on; None if its windows would not join without a seam.
 
-    Source: its generator as `VitsHifiGan` has it: convolutions of width 7 before and after the stages; in each, a
-    transposed convolution and parallel chains of pairs of convolutions, the first of a pair dilated.
+    Source: the generator in `VitsHifiGan`: convolutions of width 7 before and after the stages; in each stage, a
+    transposed convolution and parallel chains of pairs of convolutions, the first of each pair dilated.
     """
     reach = 3
     chain = max(

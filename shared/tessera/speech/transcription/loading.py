@@ -1,4 +1,4 @@
-"""Which loader a transcription model needs, by the `model_type` of its configuration."""
+"""Loads a transcription model by the `model_type` of its configuration."""
 
 from __future__ import annotations
 

@@ -1,9 +1,10 @@
 """A transcriber with connectionist temporal classification (Graves et al. 2006): Parakeet-CTC, Transformers' classes.
 
-Every frame of the encoder has a token or none, so tokens have times, and one pass reads a window. A window that the
-recording goes on after is cut at the quietest place of the longest pause in its last third; words behind it are
-left to the next window. Windows of like length are read together, padded and masked. Greedy and of English alone:
-takes no prompt, no temperature. Does not know requests.
+Every frame of the encoder has a token or a blank, so tokens have times, and one pass transcribes a window. A window
+after which the recording goes on is cut at the quietest place of the longest pause in its last third; words after the
+cut are left to the next window. Windows of similar length share a pass, padded and masked. Decoding is greedy and the
+language is
+English: there is no prompt and no temperature. Knows nothing about requests.
 """
 
 from __future__ import annotations
@@ -29,17 +30,18 @@ from tessera.wire.engine import TranscriptSegment, TranscriptWord
 from tessera.wire.models import Card
 
 WINDOW_S = 24.0
-"""The encoder attends from every frame to every other: longer windows cost more than they help."""
+"""Seconds of a window. The encoder attends from every frame to every other: longer windows cost more than they help."""
 PAUSE_S = 0.64
-"""A pause of this length ends a segment."""
+"""Seconds of a pause that ends a segment."""
 SEGMENT_S = 8.0
-"""A segment that is longer ends at its next word, so that subtitles can be read."""
-WORD_MARK = "▁"
+"""Seconds after which a segment ends before its next word, so that subtitles can be read."""
+WORD_START = "▁"
+"""What SentencePiece writes for the blank before a word."""
 
 
 @dataclass(frozen=True)
 class WordFrames:
-    """Tokens, the frame of the first and the one behind the last."""
+    """The tokens of a word, the first frame of the encoder that has one of them, and the frame after the last."""
 
     token_ids: list[int]
     first: int
@@ -52,14 +54,14 @@ class CTCTranscriber:
     A model that finds its tokens in another way overrides `transcribe`; see `parakeet_tdt.TDTTranscriber`.
 
     Args:
-        model: in eval mode on its device.
+        model: Transformers' model in eval mode on its device.
         extractor: Transformers' feature extractor of the same directory.
         tokenizer: of the same directory.
         card: completed with what the configuration says.
     """
 
-    _lead = 0.5
-    """Frames between where a frame of the encoder begins and where it is centred: tokens are timed by the centre."""
+    _frame_center = 0.5
+    """Frames between the beginning of a frame of the encoder and the point by which its token is timed, its center."""
 
     def __init__(self, model: Any, extractor: Any, tokenizer: Tokenizer, card: Card) -> None:
         self.model = model
@@ -67,7 +69,7 @@ class CTCTranscriber:
         self.card = card
         self.device: torch.device = model.device
         self.word_starts = frozenset(
-            index for token, index in tokenizer.get_vocab().items() if token.startswith(WORD_MARK)
+            index for token, index in tokenizer.get_vocab().items() if token.startswith(WORD_START)
         )
         self._decode = tokenizer.decode
         self._blank = int(model.config.pad_token_id)
@@ -76,7 +78,7 @@ class CTCTranscriber:
 
     @property
     def sample_rate(self) -> int:
-        """Samples a second of what it listens to."""
+        """Samples per second of the audio that it takes."""
         return int(self.extractor.sampling_rate)
 
     @property
@@ -86,91 +88,100 @@ class CTCTranscriber:
 
     @property
     def languages(self) -> frozenset[str]:
-        """Empty: English alone."""
+        """Empty: the model knows English alone."""
         return frozenset()
 
-    @property
-    def has_timestamps(self) -> bool:
-        """Always."""
-        return True
-
-    def check(self, piece: WindowRequest) -> None:
+    def check(self, window: WindowRequest) -> None:
         """Refuse what the model cannot do.
 
         Raises:
             InvalidRequestError: another language, a prompt, a temperature or a translation.
         """
-        if piece.language not in {None, ENGLISH}:
-            raise InvalidRequestError(f"the model does not know the language {piece.language!r}", param="language")
-        if piece.prompt_ids:
+        if window.language not in {None, ENGLISH}:
+            raise InvalidRequestError(f"the model does not know the language {window.language!r}", param="language")
+        if window.prompt_ids:
             raise InvalidRequestError("this model takes no prompt", param="prompt")
-        if piece.temperature > 0:
+        if window.temperature > 0:
             raise InvalidRequestError("this model takes no temperature: it has one transcript", param="temperature")
-        if piece.translate:
+        if window.translate:
             raise InvalidRequestError("this model does not translate", param="model")
 
-    def batch(self, most: int) -> SinglePassBatch:
-        """An empty batch of at most so many windows."""
-        return SinglePassBatch(self.transcribe, most)
+    def batch(self, max_windows: int) -> SinglePassBatch:
+        """An empty batch of at most `max_windows` windows."""
+        return SinglePassBatch(self.transcribe, max_windows)
 
     def features(self, samples: list[np.ndarray[Any, Any]]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Log-mel features of float32 samples [n] each, float32 of shape [windows, frames, mels], normalized over each
-        window and padded to the longest; and which frames are no padding, bool of shape [windows, frames]."""
-        # One by one: the extractor pads before it transforms, and its sums over padded frames take longer than those.
-        made = [
+        """Log-mel features and the mask of their frames.
+
+        Args:
+            samples: float32 [n] of each window.
+
+        Returns:
+            Features, float32 [windows, frames, mels], normalized over each window and padded to the longest; and a
+            mask, bool [windows, frames], which is true for frames that are not padding.
+        """
+        # One by one: the extractor pads before it transforms, and transforming padding takes longer than the calls.
+        extracted = [
             self.extractor(one, sampling_rate=self.sample_rate, return_tensors="pt", device=self.device.type)
             for one in samples
         ]
-        features = pad_sequence([one["input_features"][0] for one in made], batch_first=True)
-        mask = pad_sequence([one["attention_mask"][0] for one in made], batch_first=True)
+        features = pad_sequence([one["input_features"][0] for one in extracted], batch_first=True)
+        mask = pad_sequence([one["attention_mask"][0] for one in extracted], batch_first=True)
         return features.to(self.device), mask.bool().to(self.device)
 
     @torch.inference_mode()
-    def transcribe(self, pieces: list[WindowRequest]) -> list[WindowTranscript]:
-        """What is said in windows that were checked; without `timestamps` each is one segment."""
-        features_NFM, mask_NF = self.features([piece.samples for piece in pieces])
+    def transcribe(self, windows: list[WindowRequest]) -> list[WindowTranscript]:
+        """The transcripts of windows that passed `check`; without `timestamps` each is one segment."""
+        features_NFM, mask_NF = self.features([window.samples for window in windows])
         logits_NTV = self.model(input_features=features_NFM, attention_mask=mask_NF.int()).logits
         best_NT, tokens_NT = logits_NTV.max(-1)
-        scores_NT = (best_NT - logits_NTV.logsumexp(-1)).tolist()
+        logprobs_NT = (best_NT - logits_NTV.logsumexp(-1)).tolist()
         frames_N: list[int] = self.model._get_subsampling_output_length(mask_NF.sum(-1)).tolist()
         tokens: list[list[int]] = tokens_NT.tolist()
         blank = self._blank
-        windows = []
-        for row, (piece, frames) in enumerate(zip(pieces, frames_N, strict=True)):
-            said = [score for token, score in zip(tokens[row][:frames], scores_NT[row], strict=False) if token != blank]
-            words = self._words(tokens[row][:frames])
-            windows.append(self.window(piece, words, said, features_NFM[row][mask_NF[row]], frames))
-        return windows
+        transcripts = []
+        for row, (window, frames) in enumerate(zip(windows, frames_N, strict=True)):
+            row_tokens = tokens[row][:frames]
+            logprobs = [one for token, one in zip(row_tokens, logprobs_NT[row], strict=False) if token != blank]
+            words = self._words(row_tokens)
+            features_FM = features_NFM[row][mask_NF[row]]
+            transcripts.append(self.window_transcript(window, words, logprobs, features_FM, frames))
+        return transcripts
 
-    def window(
-        self, piece: WindowRequest, words: list[WordFrames], said: list[float], features_FM: torch.Tensor, frames: int
+    def window_transcript(
+        self,
+        window: WindowRequest,
+        words: list[WordFrames],
+        logprobs: list[float],
+        features_FM: torch.Tensor,
+        frames: int,
     ) -> WindowTranscript:
-        """The window of words.
+        """The transcript of a window.
 
         Args:
-            piece: what was heard.
-            words: in order.
-            said: log-probability of each token, or of each frame that has one.
-            features_FM: without padding.
-            frames: that the encoder made of them.
+            window: what was transcribed.
+            words: words of the window, in order.
+            logprobs: log-probability of each token, or of each frame that has one.
+            features_FM: features of the window, without padding.
+            frames: frames of the encoder for them.
         """
-        advance_s = piece.seconds
-        if piece.open_end and piece.seconds >= self.window_s:
+        advance_s = window.seconds
+        if window.open_end and window.seconds >= self.window_s:
             kept, cut = cut_at_pause(words, self._loudness(features_FM, frames))
-            words, advance_s = words[:kept], min(piece.seconds, cut * self._frame_s)
-        if piece.timestamps:
-            parts = [self._segment(part, piece.seconds) for part in self._parts(words)]
+            words, advance_s = words[:kept], min(window.seconds, cut * self._frame_s)
+        if window.timestamps:
+            segments = [self._segment(part, window.seconds) for part in self._split_segments(words)]
         else:
             token_ids = [token for word in words for token in word.token_ids]
-            parts = [TranscriptSegment(start=0.0, end=advance_s, token_ids=token_ids)]
+            segments = [TranscriptSegment(start=0.0, end=advance_s, token_ids=token_ids)]
         measures = {
-            "avg_logprob": sum(said) / len(said) if said else 0.0,
+            "avg_logprob": sum(logprobs) / len(logprobs) if logprobs else 0.0,
             "compression_ratio": compression_ratio(self._decode([token for word in words for token in word.token_ids])),
         }
-        return WindowTranscript([msgspec.structs.replace(part, **measures) for part in parts], advance_s)
+        return WindowTranscript([msgspec.structs.replace(segment, **measures) for segment in segments], advance_s)
 
     def _words(self, tokens: list[int]) -> list[WordFrames]:
-        """Runs of one token are one; a blank between two keeps them apart."""
+        """Words of the best token of each frame: a run of equal tokens is one token, and a blank separates two runs."""
         words: list[WordFrames] = []
         end = 0
         for token, run in groupby(tokens):
@@ -184,15 +195,15 @@ class CTCTranscriber:
         return words
 
     def _loudness(self, features_FM: torch.Tensor, frames: int) -> list[float]:
-        """Mean of the features around each frame of the encoder, which is centred at its first frame of features."""
+        """Mean feature around each frame of the encoder, whose center is its first frame of features."""
         means = features_FM.mean(-1)
         half = self._subsampling // 2
         padded = torch.nn.functional.pad(means, (half, self._subsampling * frames - len(means) - half))
         loudness: list[float] = padded.reshape(frames, self._subsampling).mean(-1).tolist()
         return loudness
 
-    def _parts(self, words: list[WordFrames]) -> list[list[WordFrames]]:
-        """Words of one segment each."""
+    def _split_segments(self, words: list[WordFrames]) -> list[list[WordFrames]]:
+        """The words of each segment."""
         parts: list[list[WordFrames]] = []
         for word in words:
             if (
@@ -207,8 +218,8 @@ class CTCTranscriber:
     def _segment(self, words: list[WordFrames], seconds: float) -> TranscriptSegment:
         timed = [
             TranscriptWord(
-                start=min(seconds, max(0.0, (word.first - self._lead) * self._frame_s)),
-                end=min(seconds, max(0.0, (word.end - self._lead) * self._frame_s)),
+                start=min(seconds, max(0.0, (word.first - self._frame_center) * self._frame_s)),
+                end=min(seconds, max(0.0, (word.end - self._frame_center) * self._frame_s)),
                 token_ids=word.token_ids,
             )
             for word in words
@@ -218,15 +229,15 @@ class CTCTranscriber:
 
 
 def cut_at_pause(words: list[WordFrames], loudness: list[float]) -> tuple[int, int]:
-    """Where a window ends that the recording goes on after.
+    """Where to cut a window after which the recording goes on.
 
     Args:
-        words: of the window.
-        loudness: of each of its frames.
+        words: words of the window.
+        loudness: loudness of each of its frames.
 
     Returns:
-        How many of the words are in front of the cut, and the frame to cut at: the quietest of the longest pause in the
-        last third; without a pause there the last beginning of a word; without words there the quietest frame.
+        How many of the words are before the cut, and the frame to cut at: the quietest frame of the longest pause in
+        the last third; without a pause there the last beginning of a word; without words there the quietest frame.
     """
     frames = len(loudness)
     begins = [0, *(word.end for word in words)]
@@ -244,7 +255,7 @@ def cut_at_pause(words: list[WordFrames], loudness: list[float]) -> tuple[int, i
 
 
 def load_ctc(directory: Path, card: Card, *, device: torch.device) -> CTCTranscriber:
-    """Load one in float32.
+    """Load a Parakeet-CTC model in float32.
 
     Raises:
         ModelLoadError: pickled, missing or damaged weights, no feature settings or tokenizer.

@@ -1,8 +1,8 @@
-"""A transcriber that says how long each token lasts: Parakeet-TDT, Transformers' classes (Xu et al. 2023).
+"""A transcriber that predicts how long each token lasts: Parakeet-TDT, Transformers' classes (Xu et al. 2023).
 
-One pass of the encoder reads the windows; then, for all of them at once, the decoder writes a token and moves on by the
-frames that it lasts, until every window has ended. Words have their times from that. Windows, cuts and limits are those
-of `speech_ctc`. Does not know requests.
+The encoder processes the windows in one pass. Then, for all of them at once, the decoder writes a token and moves on by
+the frames that the token lasts, until every window has ended; words get their times from that. Windows, cuts and limits
+are those of `parakeet_ctc`. Knows nothing about requests.
 """
 
 from __future__ import annotations
@@ -24,52 +24,56 @@ class TDTTranscriber(CTCTranscriber):
     _lead = 0.0
 
     @torch.inference_mode()
-    def transcribe(self, pieces: list[WindowRequest]) -> list[WindowTranscript]:
-        """What is said in windows that were checked; without `timestamps` each is one segment."""
-        features_NFM, mask_NF = self.features([piece.samples for piece in pieces])
+    def transcribe(self, windows: list[WindowRequest]) -> list[WindowTranscript]:
+        """The transcripts of windows that passed `check`; without `timestamps` each is one segment."""
+        features_NFM, mask_NF = self.features([window.samples for window in windows])
         encoded = self.model.get_audio_features(input_features=features_NFM, attention_mask=mask_NF.int())
         frames_N = self.model._get_subsampling_output_length(mask_NF.sum(-1))
-        said = self._decoded(encoded.pooler_output, frames_N)
-        windows = []
-        for row, (piece, tokens) in enumerate(zip(pieces, said, strict=True)):
+        decoded = self._decode_greedily(encoded.pooler_output, frames_N)
+        transcripts = []
+        for row, (window, tokens) in enumerate(zip(windows, decoded, strict=True)):
             frames = int(frames_N[row])
-            scores = [score for *_, score in tokens]
-            windows.append(
-                self.window(piece, self._timed(tokens, frames), scores, features_NFM[row][mask_NF[row]], frames)
-            )
-        return windows
+            logprobs = [logprob for *_, logprob in tokens]
+            words = self._group_words(tokens, frames)
+            transcripts.append(self.window_transcript(window, words, logprobs, features_NFM[row][mask_NF[row]], frames))
+        return transcripts
 
-    def _decoded(self, encoded_NTC: torch.Tensor, frames_N: torch.Tensor) -> list[list[tuple[int, int, int, float]]]:
-        """Token, first frame, frames that it lasts and log-probability, of each row. Greedy."""
+    def _decode_greedily(
+        self, encoded_NTC: torch.Tensor, frames_N: torch.Tensor
+    ) -> list[list[tuple[int, int, int, float]]]:
+        """(token, first frame, frames that it lasts, log-probability) of each token of each row."""
         model, config = self.model, self.model.config
         rows, last = torch.arange(len(frames_N), device=self.device), frames_N - 1
         start = getattr(model.generation_config, "decoder_start_token_id", None)
         tokens = torch.full_like(frames_N, config.blank_token_id if start is None else start)
-        at, here = torch.zeros_like(frames_N), torch.zeros_like(frames_N)
-        lasts = torch.tensor(list(config.durations), device=self.device)
+        frame_N, symbols_N = torch.zeros_like(frames_N), torch.zeros_like(frames_N)
+        durations = torch.tensor(list(config.durations), device=self.device)
         cache = ParakeetRNNTDecoderCache(config)
         found: list[list[tuple[int, int, int, float]]] = [[] for _ in range(len(frames_N))]
-        while bool((at < frames_N).any()):
-            heard = model.decoder(tokens[:, None], cache=cache)
-            seen = encoded_NTC[rows, torch.minimum(at, last)][:, None]
-            scores = model.joint(decoder_hidden_states=heard, encoder_hidden_states=seen)[:, 0].float()
-            words, times = scores[:, : config.vocab_size], scores[:, config.vocab_size :]
-            best, tokens = words.max(-1)
+        while bool((frame_N < frames_N).any()):
+            predicted = model.decoder(tokens[:, None], cache=cache)
+            encoded = encoded_NTC[rows, torch.minimum(frame_N, last)][:, None]
+            logits = model.joint(decoder_hidden_states=predicted, encoder_hidden_states=encoded)[:, 0].float()
+            token_logits, duration_logits = logits[:, : config.vocab_size], logits[:, config.vocab_size :]
+            best, tokens = token_logits.max(-1)
             blank = tokens == config.blank_token_id
-            moved = lasts[times.argmax(-1)]
-            here = torch.where(blank | (moved > 0), 0, here + 1)
-            # Neither a blank nor too many tokens may stand still.
-            stuck = (moved == 0) & (blank | (here >= model.max_symbols_per_step))
-            here, moved = torch.where(stuck, 0, here), torch.where(stuck, 1, moved)
-            logprobs = best - words.logsumexp(-1)
-            told = zip(*(one.tolist() for one in (tokens, at, moved, logprobs, (at < frames_N) & ~blank)), strict=True)
-            for row, (token, first, length, logprob, is_said) in enumerate(told):
-                if is_said:
+            moved = durations[duration_logits.argmax(-1)]
+            symbols_N = torch.where(blank | (moved > 0), 0, symbols_N + 1)
+            # A blank must move on, and so must too many tokens at one frame.
+            stuck = (moved == 0) & (blank | (symbols_N >= model.max_symbols_per_step))
+            symbols_N, moved = torch.where(stuck, 0, symbols_N), torch.where(stuck, 1, moved)
+            logprobs = best - token_logits.logsumexp(-1)
+            columns = (tokens, frame_N, moved, logprobs, (frame_N < frames_N) & ~blank)
+            for row, (token, first, length, logprob, is_token) in enumerate(
+                zip(*(column.tolist() for column in columns), strict=True)
+            ):
+                if is_token:
                     found[row].append((token, first, length, logprob))
-            at = at + moved
+            frame_N = frame_N + moved
         return found
 
-    def _timed(self, tokens: list[tuple[int, int, int, float]], frames: int) -> list[WordFrames]:
+    def _group_words(self, tokens: list[tuple[int, int, int, float]], frames: int) -> list[WordFrames]:
+        """Words of a row of `frames` frames."""
         words: list[WordFrames] = []
         for token, first, length, _ in tokens:
             end = min(frames, max(first + length, first + 1))
@@ -81,5 +85,5 @@ class TDTTranscriber(CTCTranscriber):
 
 
 def load_tdt(directory: Path, card: Card, *, device: torch.device) -> TDTTranscriber:
-    """Load one in float32. Raises as `tessera.speech.transcription.parakeet_ctc.load_ctc` does."""
+    """Load a Parakeet-TDT model in float32. Raises as `parakeet_ctc.load_ctc` does."""
     return TDTTranscriber(*load_parakeet(ParakeetForTDT, directory, card, device=device))

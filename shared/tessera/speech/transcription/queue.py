@@ -1,8 +1,8 @@
-"""Recordings in the speech engine: which windows run together, whose turn it is, results in order.
+"""The queue of recordings in the speech engine: which windows run together, and their transcripts in order.
 
-Continuous batching over windows: those of all requests, and of one long recording, share each step; a window joins
-when there is room and leaves when it ends. Who has least in work is served first, so that an hour of audio does not
-keep a sentence waiting. Does not know models' insides, text or HTTP.
+Continuous batching over windows: windows of all requests, and of one long recording, share each step; a window joins
+when there is room and leaves when it ends. The request with the fewest windows in flight is served first, so that an
+hour of audio does not keep a sentence waiting. Knows nothing about the insides of models, text or HTTP.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from tessera.speech.transcription.transcriber import Transcriber, WindowRequest,
 from tessera.wire.engine import Array, FromEngine, Transcribe, Transcript, TranscriptSegment, TranscriptWord
 
 MIN_REST_S = 0.1
-"""What is left of a recording after its windows is dropped when it is shorter: nothing can be said in it."""
+"""Seconds of a rest after the last window below which it is dropped: nothing can be said in it."""
 
 
 class RecordingRequest:
     """A recording being transcribed.
 
     Args:
-        message: what is asked.
-        transcriber: the model; what it cannot do is refused here.
+        message: the request.
+        transcriber: the model; a request that it cannot serve is refused here.
 
     Raises:
-        InvalidRequestError: samples, cuts or options that make no sense.
+        InvalidRequestError: samples, windows or options that make no sense.
     """
 
     def __init__(self, message: Transcribe, transcriber: Transcriber) -> None:
@@ -38,89 +38,90 @@ class RecordingRequest:
         self.samples = _samples(message.audio)
         self.rate = transcriber.sample_rate
         self.language = message.language
-        self.served = 0
-        """When it was last given a place, as the queue counts."""
-        self.in_work = 0
-        self._longest = int(transcriber.window_s * self.rate)
-        self._timestamps = message.timestamps or message.words or len(self.samples) > self._longest
-        self._begun = 0
-        self._told = 0
-        self._heard: dict[int, WindowTranscript] = {}
+        self.last_served = 0
+        """Number of the place in the batch that it got last; the queue counts the places that it gives away."""
+        self.in_flight = 0
+        """Its windows in the batch."""
+        self._max_samples = int(transcriber.window_s * self.rate)
+        self._timestamps = message.timestamps or message.words or len(self.samples) > self._max_samples
+        self._begun_windows = 0
+        self._collected = 0
+        self._transcripts: dict[int, WindowTranscript] = {}
         self._starts: list[int] = [0]
         self._context: list[int] = []
-        self._again: deque[int] = deque()
+        self._requeued: deque[int] = deque()
         cuts = message.windows
         if cuts is not None:
             self._starts = [first for first, _ in cuts]
             if not cuts or any(not 0 <= first < end <= len(self.samples) for first, end in cuts):
                 raise InvalidRequestError("windows must lie in the recording and not be empty", param="file")
-            if max(end - first for first, end in cuts) > self._longest:
+            if max(end - first for first, end in cuts) > self._max_samples:
                 raise InvalidRequestError(f"windows are at most {transcriber.window_s:g} s long", param="file")
-        transcriber.check(self._piece(0))
+        transcriber.check(self._window(0))
 
     @property
     def started(self) -> bool:
         """Whether a window has been begun."""
-        return self._begun > 0
+        return self._begun_windows > 0
 
     @property
-    def can_begin(self) -> bool:
-        """Whether a window could be begun now."""
-        if self._again:
+    def can_begin_window(self) -> bool:
+        """Whether it has a window that can begin now."""
+        if self._requeued:
             return True
-        if self._begun >= len(self._starts):
+        if self._begun_windows >= len(self._starts):
             return False
-        # The first window says the language of all.
-        return self._begun == 0 or self.language is not None
+        # The first window detects the language for all.
+        return self._begun_windows == 0 or self.language is not None
 
-    def begin(self) -> tuple[int, WindowRequest]:
-        """The next window and its number."""
-        assert self.can_begin
-        if self._again:
-            number = self._again.popleft()
+    def begin_window(self) -> tuple[int, WindowRequest]:
+        """The number of the next window, and the window."""
+        assert self.can_begin_window
+        if self._requeued:
+            number = self._requeued.popleft()
         else:
-            number = self._begun
-            self._begun += 1
-        self.in_work += 1
-        return number, self._piece(number)
+            number = self._begun_windows
+            self._begun_windows += 1
+        self.in_flight += 1
+        return number, self._window(number)
 
-    def give_back(self, number: int) -> None:
-        """A window was begun in vain: it is begun again."""
-        self.in_work -= 1
-        self._again.append(number)
+    def requeue_window(self, number: int) -> None:
+        """Begin a window again, whose work was lost."""
+        self.in_flight -= 1
+        self._requeued.append(number)
 
-    def end(self, number: int, window: WindowTranscript) -> float:
-        """A window was heard. Returns the seconds of audio that were."""
-        self.in_work -= 1
-        self._heard[number] = window
-        self.language = self.language or window.language
+    def finish_window(self, number: int, transcript: WindowTranscript) -> float:
+        """Take the transcript of a window. Returns the seconds of audio that it covers."""
+        self.in_flight -= 1
+        self._transcripts[number] = transcript
+        self.language = self.language or transcript.language
         if self.message.windows is not None:
-            return len(self._piece(number).samples) / self.rate
-        self._context = window.context
-        position = self._starts[number] + round(window.advance_s * self.rate)
+            return len(self._window(number).samples) / self.rate
+        self._context = transcript.context
+        position = self._starts[number] + round(transcript.advance_s * self.rate)
         if (len(self.samples) - position) / self.rate >= MIN_REST_S:
             self._starts.append(position)
-        return window.advance_s
+        return transcript.advance_s
 
-    def tell(self) -> Transcript | None:
-        """What was heard since the last time, in order; None while the next window is missing."""
+    def collect(self) -> Transcript | None:
+        """The segments finished since the last call, in order; None while the next window is not finished."""
         segments: list[TranscriptSegment] = []
-        told = self._told
-        while (window := self._heard.pop(self._told, None)) is not None:
-            seconds = (self.message.offset + self._starts[self._told]) / self.rate
-            segments += [_later(segment, seconds) for segment in window.segments]
-            self._told += 1
-        if told == self._told:
+        before = self._collected
+        while (transcript := self._transcripts.pop(self._collected, None)) is not None:
+            seconds = (self.message.offset + self._starts[self._collected]) / self.rate
+            segments += [_shifted(segment, seconds) for segment in transcript.segments]
+            self._collected += 1
+        if before == self._collected:
             return None
-        last = self._told == len(self._starts)
+        last = self._collected == len(self._starts)
         return Transcript(
             request_id=self.message.request_id, segments=segments, language=self.language or "", last=last
         )
 
-    def _piece(self, number: int) -> WindowRequest:
+    def _window(self, number: int) -> WindowRequest:
         message = self.message
         first = self._starts[number]
-        end = first + self._longest if message.windows is None else message.windows[number][1]
+        end = first + self._max_samples if message.windows is None else message.windows[number][1]
         return WindowRequest(
             samples=self.samples[first:end],
             rate=self.rate,
@@ -137,11 +138,11 @@ class RecordingRequest:
 
 
 class TranscriptionQueue:
-    """All recordings of an engine.
+    """The recordings of an engine.
 
     Args:
         transcriber: the model.
-        max_windows: that run together.
+        max_windows: windows that run together at most.
     """
 
     def __init__(self, transcriber: Transcriber, *, max_windows: int) -> None:
@@ -149,18 +150,19 @@ class TranscriptionQueue:
         self._batch = transcriber.batch(max_windows)
         self._max_windows = max_windows
         self._requests: list[RecordingRequest] = []
-        self._in_work: dict[int, tuple[RecordingRequest, int]] = {}
+        self._in_flight: dict[int, tuple[RecordingRequest, int]] = {}
         self._suspects: deque[RecordingRequest] = deque()
         self._keys = count()
-        self._turns = count(1)
+        self._turn_numbers = count(1)
         self.transcribed_s = 0.0
+        """Seconds of audio transcribed since the start."""
 
     def __len__(self) -> int:
         return len(self._requests)
 
     @property
     def running(self) -> int:
-        """Requests that have been begun."""
+        """Requests with a window that has begun."""
         return sum(request.started for request in self._requests)
 
     def submit(self, message: Transcribe) -> None:
@@ -173,24 +175,24 @@ class TranscriptionQueue:
             self._forget(request)
 
     def step(self) -> list[FromEngine]:
-        """One step of all windows that have a place."""
+        """Run one step of all windows in the batch. Returns transcripts and failures."""
         self._fill()
         try:
-            heard = self._batch.step()
+            finished = self._batch.step()
         except Exception as error:  # noqa: BLE001 - a fault of one request must not end the others
-            return self._after(error)
+            return self._requeue_after(error)
         known = self._batch.languages()
-        touched: dict[int, RecordingRequest] = {}
-        for key, (request, _) in self._in_work.items():
+        changed: dict[int, RecordingRequest] = {}
+        for key, (request, _) in self._in_flight.items():
             if request.language is None and key in known:
                 request.language = known[key]
-        for key, window in heard.items():
-            request, number = self._in_work.pop(key)
-            self.transcribed_s += request.end(number, window)
-            touched[id(request)] = request
+        for key, transcript in finished.items():
+            request, number = self._in_flight.pop(key)
+            self.transcribed_s += request.finish_window(number, transcript)
+            changed[id(request)] = request
         answers: list[FromEngine] = []
-        for request in touched.values():
-            answer = request.tell()
+        for request in changed.values():
+            answer = request.collect()
             if answer is not None:
                 answers.append(answer)
                 if answer.last:
@@ -198,29 +200,29 @@ class TranscriptionQueue:
         return answers
 
     def _fill(self) -> None:
-        """Give places to windows: first whose request has least in work, then who was served longest ago."""
+        """Fill the batch: first the request with the fewest windows in flight, then the one served longest ago."""
         while self._suspects and self._suspects[0] not in self._requests:
             self._suspects.popleft()
-        if self._suspects and not self._suspects[0].can_begin and not self._suspects[0].in_work:
+        if self._suspects and not self._suspects[0].can_begin_window and not self._suspects[0].in_flight:
             self._suspects.popleft()
         candidates = list(self._suspects)[:1] or self._requests
         while self._batch.room > 0:
-            able = [request for request in candidates if request.can_begin]
+            able = [request for request in candidates if request.can_begin_window]
             if not able:
                 return
-            request = min(able, key=lambda one: (one.in_work, one.served))
-            request.served = next(self._turns)
-            number, piece = request.begin()
+            request = min(able, key=lambda one: (one.in_flight, one.last_served))
+            request.last_served = next(self._turn_numbers)
+            number, window = request.begin_window()
             key = next(self._keys)
-            self._in_work[key] = (request, number)
-            self._batch.add(key, piece)
+            self._in_flight[key] = (request, number)
+            self._batch.add(key, window)
 
-    def _after(self, error: Exception) -> list[FromEngine]:
-        """A step failed: whose fault it was is found by running the requests one after another."""
-        together = list(dict.fromkeys(request for request, _ in self._in_work.values()))
-        for request, number in self._in_work.values():
-            request.give_back(number)
-        self._in_work.clear()
+    def _requeue_after(self, error: Exception) -> list[FromEngine]:
+        """Requeue the windows of a failed step. From now on its requests run one by one, to find the one at fault."""
+        together = list(dict.fromkeys(request for request, _ in self._in_flight.values()))
+        for request, number in self._in_flight.values():
+            request.requeue_window(number)
+        self._in_flight.clear()
         self._batch = self._transcriber.batch(self._max_windows)
         if len(together) > 1:
             self._suspects.extend(request for request in together if request not in self._suspects)
@@ -233,12 +235,13 @@ class TranscriptionQueue:
 
     def _forget(self, request: RecordingRequest) -> None:
         self._requests.remove(request)
-        for key in [key for key, (one, _) in self._in_work.items() if one is request]:
-            del self._in_work[key]
+        for key in [key for key, (one, _) in self._in_flight.items() if one is request]:
+            del self._in_flight[key]
             self._batch.drop(key)
 
 
-def _later(segment: TranscriptSegment, seconds: float) -> TranscriptSegment:
+def _shifted(segment: TranscriptSegment, seconds: float) -> TranscriptSegment:
+    """A segment of a window that begins at `seconds`, with times of the recording."""
     return TranscriptSegment(
         start=segment.start + seconds,
         end=segment.end + seconds,
@@ -256,6 +259,7 @@ def _later(segment: TranscriptSegment, seconds: float) -> TranscriptSegment:
 
 
 def _samples(audio: Array) -> np.ndarray[Any, Any]:
+    """Samples of a message, float32 [samples]; they share its memory."""
     if audio.dtype != "float32" or len(audio.shape) != 1 or len(audio.data) != 4 * audio.shape[0] or not audio.data:
         raise InvalidRequestError("audio must be float32 of shape [samples], at least one", param="file")
     return np.frombuffer(audio.data, dtype="<f4")

@@ -1,8 +1,8 @@
-"""What a transcriber is: windows of samples in, text tokens with times out, many at a time, whatever its architecture.
+"""The interface of a transcriber: windows of samples in, text tokens with times out, many at a time.
 
-A long recording goes window by window. Where its cuts are known (speech was found before) its windows are independent
-of each other; where they are not, a window says how far it moves on, so that the next begins where no word is cut.
-Does not know requests, queues or text.
+A long recording is transcribed window by window. Where its windows are planned beforehand (speech was found in it) they
+are independent of each other; where they are not, the transcript of a window says how far to move on, so that the next
+one begins where no word is cut. Knows nothing about requests, queues or text.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ ENGLISH = "en"
 
 @dataclass(frozen=True)
 class WindowRequest:
-    """A window that is to be heard, and how.
+    """A window to transcribe, and how.
 
     Attributes:
-        samples: float32 of shape [samples], at most a window.
-        rate: of the samples.
-        language: one of the model's, or English; None has it detected.
-        prompt_ids: what was said before, from the token on that begins a prompt; may be empty.
-        context: what the window before it said; as much of both as there is room for is told to the model.
-        temperature: 0 takes the likeliest token, and hotter ones where that fails.
-        timestamps: whether times inside the window are wanted.
-        words: whether those of words are.
-        translate: into English.
-        seed: of what is drawn.
-        open_end: whether the model says where the next window begins, because it may end inside a word.
+        samples: float32 [samples], at most a window of the model.
+        rate: samples per second.
+        language: a code that the model knows, or English; None has it detected.
+        prompt_ids: tokens of the client's prompt, beginning with the token that starts a prompt; may be empty.
+        context: tokens of the transcript before this window. The model gets as much of prompt and context as fits.
+        temperature: 0 picks the likeliest token, and tries higher temperatures where the result is poor.
+        timestamps: whether segments inside the window are wanted.
+        words: whether times of words are wanted.
+        translate: whether the transcript is to be English whatever the language is.
+        seed: seed of what is drawn.
+        open_end: whether the window may end inside a word, so that its transcript says where the next one begins.
     """
 
     samples: np.ndarray[Any, Any]
@@ -52,30 +52,36 @@ class WindowRequest:
 
     @property
     def seconds(self) -> float:
-        """Length."""
+        """Length of the samples in seconds."""
         return len(self.samples) / self.rate
 
 
 @dataclass(frozen=True)
 class WindowTranscript:
-    """What was heard in one window. Times are seconds from the window's beginning; text tokens only."""
+    """The transcript of one window.
+
+    Attributes:
+        segments: with text tokens only; times are seconds from the beginning of the window.
+        advance_s: seconds from the beginning of the window at which the next one begins.
+        language: code of the language.
+        context: tokens for `WindowRequest.context` of the next window; empty where they may be invented.
+    """
 
     segments: list[TranscriptSegment]
     advance_s: float
     language: str = ENGLISH
     context: list[int] = field(default_factory=list)
-    """Tokens that the next window may be told as what was said before; empty where that is not safe."""
 
 
 class WindowBatch(Protocol):
-    """Windows in work together. A key is the caller's name for one."""
+    """Windows in flight together. A key identifies a window to the caller."""
 
     @property
     def room(self) -> int:
-        """How many more it takes now."""
+        """How many more windows it takes now."""
         ...
 
-    def add(self, key: int, piece: WindowRequest) -> None:
+    def add(self, key: int, window: WindowRequest) -> None:
         """Begin a window; there must be room."""
         ...
 
@@ -84,11 +90,11 @@ class WindowBatch(Protocol):
         ...
 
     def step(self) -> dict[int, WindowTranscript]:
-        """Do the next bit of work for all; what has ended leaves. An exception leaves the batch to be emptied."""
+        """Do the next unit of work for all windows. Returns what has ended. It is unusable after an exception."""
         ...
 
     def languages(self) -> dict[int, str]:
-        """Of the windows in work, as far as they are known."""
+        """Languages of the windows in flight, as far as they are known."""
         ...
 
 
@@ -97,12 +103,12 @@ class Transcriber(Protocol):
 
     model: Any
     card: Card
-    """Completed with what the configuration says."""
+    """The model's card, completed with what the configuration says."""
     device: torch.device
 
     @property
     def sample_rate(self) -> int:
-        """Samples a second of what it listens to."""
+        """Samples per second of the audio that it takes."""
         ...
 
     @property
@@ -115,65 +121,65 @@ class Transcriber(Protocol):
         """Codes that `language` may be; empty when the model knows English alone."""
         ...
 
-    def check(self, piece: WindowRequest) -> None:
-        """Refuse what the model cannot do, before it is queued.
+    def check(self, window: WindowRequest) -> None:
+        """Refuse what the model cannot do, before the window is queued.
 
         Raises:
             InvalidRequestError: another language, a prompt, temperature or task that it does not take.
         """
         ...
 
-    def batch(self, most: int) -> WindowBatch:
-        """An empty batch of at most so many windows."""
+    def batch(self, max_windows: int) -> WindowBatch:
+        """An empty batch of at most `max_windows` windows."""
         ...
 
 
 class SinglePassBatch:
-    """A `WindowBatch` for models that read a window in one pass: those of like length go together.
+    """A `WindowBatch` for models that transcribe a window in one pass: windows of similar length go together.
 
     Args:
-        transcribe: what the windows of one pass have in them, in order.
-        most: windows that it takes.
+        transcribe: transcribes the windows of one pass; its results are in their order.
+        max_windows: windows that it takes at once.
     """
 
-    ALIKE = 1.5
-    """The longest window of a pass is at most so many times as long as the shortest: the rest is padding."""
+    MAX_LENGTH_RATIO = 1.5
+    """Most times that the longest window of a pass may be as long as the shortest; the difference is padding."""
 
-    def __init__(self, transcribe: Callable[[list[WindowRequest]], list[WindowTranscript]], most: int) -> None:
+    def __init__(self, transcribe: Callable[[list[WindowRequest]], list[WindowTranscript]], max_windows: int) -> None:
         self._transcribe = transcribe
-        self._most = most
+        self._max_windows = max_windows
         self._waiting: dict[int, WindowRequest] = {}
 
     @property
     def room(self) -> int:
-        """How many more it takes now."""
-        return self._most - len(self._waiting)
+        """How many more windows it takes now."""
+        return self._max_windows - len(self._waiting)
 
-    def add(self, key: int, piece: WindowRequest) -> None:
+    def add(self, key: int, window: WindowRequest) -> None:
         """Begin a window; there must be room."""
         assert self.room > 0
-        self._waiting[key] = piece
+        self._waiting[key] = window
 
     def drop(self, key: int) -> None:
-        """Forget a window."""
+        """Forget a window; an unknown key is no error."""
         self._waiting.pop(key, None)
 
     def step(self) -> dict[int, WindowTranscript]:
-        """Hear the window that has waited longest, and those about as long with it."""
+        """Transcribe the window that has waited longest, and those of similar length with it."""
         if not self._waiting:
             return {}
         first = len(next(iter(self._waiting.values())).samples)
         keys, shortest, longest = [], first, first
-        for key, piece in self._waiting.items():
-            length = len(piece.samples)
-            if max(longest, length) <= self.ALIKE * min(shortest, length):
+        for key, window in self._waiting.items():
+            length = len(window.samples)
+            if max(longest, length) <= self.MAX_LENGTH_RATIO * min(shortest, length):
                 keys.append(key)
                 shortest, longest = min(shortest, length), max(longest, length)
-        heard = self._transcribe([self._waiting[key] for key in keys])
+        transcripts = self._transcribe([self._waiting[key] for key in keys])
         for key in keys:
             del self._waiting[key]
-        return dict(zip(keys, heard, strict=True))
+        return dict(zip(keys, transcripts, strict=True))
 
     def languages(self) -> dict[int, str]:
-        """Known with the result alone."""
+        """Always empty: the language is known with the transcript alone."""
         return {}

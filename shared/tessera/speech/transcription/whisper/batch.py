@@ -1,46 +1,97 @@
-"""Whisper windows in work together: encoded together, decoded a token a step together, tried again hotter when ill.
+"""Whisper windows in flight together: encoded together, decoded one token a step, repeated at a higher temperature.
 
-A window joins at the next step and leaves when it ends. What it says does not depend on the others: rows see only
-themselves, and what is drawn comes from the window's own generator. Does not know requests.
+A window joins at the next step and leaves when its transcript ends. Its transcript does not depend on the other
+windows: rows attend to themselves only, and draws come from the window's own generator. Knows nothing about requests,
+and of the model only what `WindowModel` says.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
+import numpy as np
 import torch
 
 from tessera.speech.transcription.measures import compression_ratio
 from tessera.speech.transcription.transcriber import WindowRequest, WindowTranscript
 from tessera.speech.transcription.whisper.decoder import BatchedDecoder
-from tessera.speech.transcription.whisper.segments import DecodingAttempt, window_transcript
+from tessera.speech.transcription.whisper.segments import (
+    DecodingAttempt,
+    FallbackThresholds,
+    TextTokens,
+    window_transcript,
+)
+from tessera.speech.transcription.whisper.token_rules import TokenRules
 
-if TYPE_CHECKING:
-    from tessera.speech.transcription.whisper.model import WhisperTranscriber
+MAX_ENCODED_PER_STEP = 8
+"""Windows that one step encodes at most, so that windows being decoded do not wait for all that have arrived."""
+TEMPERATURE_STEP = 0.2
+"""Added to the temperature of an attempt that needs fallback, up to 1: Whisper's own series."""
 
-ENCODED_AT_ONCE = 8
-"""Windows that one step encodes, so that those being decoded do not wait for all that have come."""
-HOTTER = 0.2
-"""What is added to the temperature when a transcript is ill, up to 1."""
+
+class WindowModel(TextTokens, Protocol):
+    """What a batch needs of a Whisper model."""
+
+    model: Any
+    """Transformers' `WhisperForConditionalGeneration`."""
+    device: torch.device
+    start_token: int
+    """The token that starts a transcript."""
+    rules: TokenRules
+    thresholds: FallbackThresholds
+    alignment_heads: list[tuple[int, int]]
+    """(layer, head) pairs whose attention follows the audio."""
+
+    @property
+    def languages(self) -> frozenset[str]:
+        """Codes of the languages that it detects; empty for a model of English alone."""
+        ...
+
+    def encode(self, samples: list[np.ndarray[Any, Any]]) -> torch.Tensor:
+        """Encoder states [windows, frames, width] of float32 samples [n] each."""
+        ...
+
+    def likeliest_languages(self, logits_NV: torch.Tensor) -> list[str]:
+        """Language codes, from the logits of the first token of a transcript."""
+        ...
+
+    def no_speech_probabilities(self, logits_NV: torch.Tensor) -> list[float]:
+        """Probabilities that nobody speaks, from the logits of the first token of a transcript."""
+        ...
+
+    def prompt(self, window: WindowRequest, language: str | None) -> tuple[list[int], int]:
+        """Tokens before a transcript, and the index of `start_token` among them."""
+        ...
+
+    def max_tokens(self, prompt: int) -> int:
+        """Most tokens that a transcript and its prompt of `prompt` tokens may have together."""
+        ...
+
+    def token_times(self, attention_ATF: torch.Tensor, window: WindowRequest) -> list[float]:
+        """Second at which each token begins, from the attention of `alignment_heads`."""
+        ...
 
 
 @dataclass(eq=False)
-class _Row:
-    """One window. `unread` are tokens that the decoder has not seen yet, `read` is how many it has."""
+class _WindowRow:
+    """One window in flight, a row of the decoder's caches."""
 
     key: int
-    piece: WindowRequest
+    window: WindowRequest
     language: str
     prompt: list[int]
-    start: int
-    """Place in the prompt of the token that starts a transcript."""
+    start_index: int
+    """Index of the start token in the prompt."""
     temperature: float
-    unread: list[int]
-    read: int = 0
+    pending: list[int]
+    """Tokens that the decoder has not processed yet."""
+    cached: int = 0
+    """Tokens that the decoder has processed."""
     written: list[int] = field(default_factory=list)
     logprob: float = 0.0
+    """Sum of the log-probabilities of the tokens written in this attempt."""
     no_speech: float | None = None
     generator: torch.Generator = field(default_factory=torch.Generator)
 
@@ -50,172 +101,168 @@ class WhisperBatch:
 
     Args:
         transcriber: the model.
-        most: windows at once.
+        max_windows: windows at once.
     """
 
-    def __init__(self, transcriber: WhisperTranscriber, most: int) -> None:
+    def __init__(self, transcriber: WindowModel, max_windows: int) -> None:
         self._transcriber = transcriber
-        self._most = most
+        self._max_windows = max_windows
         self._waiting: deque[tuple[int, WindowRequest]] = deque()
-        self._rows: list[_Row] = []
-        self._caches = BatchedDecoder(transcriber.model, most)
+        self._rows: list[_WindowRow] = []
+        self._decoder = BatchedDecoder(transcriber.model, max_windows)
 
     @property
     def room(self) -> int:
-        """How many more it takes now."""
-        return self._most - len(self._rows) - len(self._waiting)
+        """How many more windows it takes now."""
+        return self._max_windows - len(self._rows) - len(self._waiting)
 
-    def add(self, key: int, piece: WindowRequest) -> None:
+    def add(self, key: int, window: WindowRequest) -> None:
         """Begin a window; there must be room."""
         assert self.room > 0
-        self._waiting.append((key, piece))
+        self._waiting.append((key, window))
 
     @torch.inference_mode()
     def drop(self, key: int) -> None:
-        """Forget a window."""
+        """Forget a window; an unknown key is no error."""
         self._waiting = deque(one for one in self._waiting if one[0] != key)
         for number, row in enumerate(self._rows):
             if row.key == key:
-                self._leave(number)
+                self._remove_row(number)
                 return
 
     def languages(self) -> dict[int, str]:
-        """Of the windows in work."""
+        """Language of each window that is being decoded, by its key."""
         return {row.key: row.language for row in self._rows}
 
     @torch.inference_mode()
     def step(self) -> dict[int, WindowTranscript]:
-        """Encode what has come, then write one token of every window."""
+        """Encode windows that have arrived, then write one token of every window. Returns what has ended."""
         if self._waiting:
-            self._admit([self._waiting.popleft() for _ in range(min(ENCODED_AT_ONCE, len(self._waiting)))])
+            self._admit([self._waiting.popleft() for _ in range(min(MAX_ENCODED_PER_STEP, len(self._waiting)))])
         if not self._rows:
             return {}
-        self._read_prompts()
-        tokens = torch.tensor([row.unread for row in self._rows], device=self._transcriber.device)
-        starts = torch.tensor([row.read for row in self._rows], device=self._transcriber.device)
-        hidden, _ = self._caches.read(tokens, starts, first=0)
-        picked, logprobs = self._pick(self._caches.scores(hidden[:, -1]))
-        heard: dict[int, WindowTranscript] = {}
+        self._prefill_prompts()
+        tokens = torch.tensor([row.pending for row in self._rows], device=self._transcriber.device)
+        starts = torch.tensor([row.cached for row in self._rows], device=self._transcriber.device)
+        hidden, _ = self._decoder.forward(tokens, starts, first=0)
+        picked, logprobs = self._pick(self._decoder.logits(hidden[:, -1]))
+        finished: dict[int, WindowTranscript] = {}
         for row, token, logprob in zip(list(self._rows), picked, logprobs, strict=True):
-            row.read += 1
+            row.cached += 1
             row.logprob += logprob
-            ended = token == self._transcriber.end
+            ended = token == self._transcriber.end_token
             if not ended:
                 row.written.append(token)
-                row.unread = [token]
-            if ended or len(row.prompt) + len(row.written) >= self._transcriber.longest(len(row.prompt)):
-                window = self._judge(row, ended=ended)
-                if window is not None:
-                    heard[row.key] = window
-        for key in heard:
+                row.pending = [token]
+            if ended or len(row.prompt) + len(row.written) >= self._transcriber.max_tokens(len(row.prompt)):
+                transcript = self._end_attempt(row, ended=ended)
+                if transcript is not None:
+                    finished[row.key] = transcript
+        for key in finished:
             self.drop(key)
-        return heard
+        return finished
 
-    def _admit(self, come: list[tuple[int, WindowRequest]]) -> None:
+    def _admit(self, arrived: list[tuple[int, WindowRequest]]) -> None:
+        """Encode windows, detect languages that are not told, and make their rows."""
         transcriber = self._transcriber
-        encoded = transcriber.encode([piece.samples for _, piece in come])
-        first = self._caches.rows
-        self._caches.add(encoded)
-        languages = [piece.language for _, piece in come]
+        encoded = transcriber.encode([window.samples for _, window in arrived])
+        first = self._decoder.rows
+        self._decoder.add(encoded)
+        languages = [window.language for _, window in arrived]
         if transcriber.languages and None in languages:
-            begin = torch.full((len(come), 1), transcriber.start, device=transcriber.device)
-            hidden, _ = self._caches.read(
-                begin, torch.zeros(len(come), dtype=torch.long, device=begin.device), first=first
-            )
-            detected = transcriber.likeliest_languages(self._caches.scores(hidden[:, -1]))
-            languages = [asked or found for asked, found in zip(languages, detected, strict=True)]
-        for (key, piece), language in zip(come, languages, strict=True):
-            prompt, start = transcriber.prompt(piece, language)
-            row = _Row(key, piece, language or "en", prompt, start, piece.temperature, unread=list(prompt))
-            row.generator.manual_seed(piece.seed)
+            begin = torch.full((len(arrived), 1), transcriber.start_token, device=transcriber.device)
+            starts = torch.zeros(len(arrived), dtype=torch.long, device=begin.device)
+            hidden, _ = self._decoder.forward(begin, starts, first=first)
+            detected = transcriber.likeliest_languages(self._decoder.logits(hidden[:, -1]))
+            languages = [given or found for given, found in zip(languages, detected, strict=True)]
+        for (key, window), language in zip(arrived, languages, strict=True):
+            prompt, start = transcriber.prompt(window, language)
+            row = _WindowRow(key, window, language or "en", prompt, start, window.temperature, pending=list(prompt))
+            row.generator.manual_seed(window.seed)
             self._rows.append(row)
 
-    def _read_prompts(self) -> None:
-        """All but the last token of prompts, so that every row has one to read; runs of rows together."""
+    def _prefill_prompts(self) -> None:
+        """Process all but the last token of new prompts, neighbouring rows together: one token is left for each row."""
         run: list[int] = []
         for number in range(len(self._rows) + 1):
-            if number < len(self._rows) and len(self._rows[number].unread) > 1:
+            if number < len(self._rows) and len(self._rows[number].pending) > 1:
                 run.append(number)
             elif run:
-                self._read_run(self._rows[run[0] : run[-1] + 1], run[0])
+                self._prefill_rows(self._rows[run[0] : run[-1] + 1], run[0])
                 run = []
 
-    def _read_run(self, rows: list[_Row], first: int) -> None:
+    def _prefill_rows(self, rows: list[_WindowRow], first: int) -> None:
         device = self._transcriber.device
-        longest = max(len(row.unread) for row in rows) - 1
-        padded = [[*row.unread[:-1], *[0] * (longest + 1 - len(row.unread))] for row in rows]
-        starts = torch.tensor([row.read for row in rows], device=device)
-        hidden, _ = self._caches.read(torch.tensor(padded, device=device), starts, first=first)
-        places = torch.tensor([min(row.start, longest - 1) for row in rows], device=device)
+        longest = max(len(row.pending) for row in rows) - 1
+        padded = [[*row.pending[:-1], *[0] * (longest + 1 - len(row.pending))] for row in rows]
+        starts = torch.tensor([row.cached for row in rows], device=device)
+        hidden, _ = self._decoder.forward(torch.tensor(padded, device=device), starts, first=first)
+        places = torch.tensor([min(row.start_index, longest - 1) for row in rows], device=device)
         at_start = hidden[torch.arange(len(rows), device=device), places]
-        silence = self._transcriber.no_speech(self._caches.scores(at_start))
-        for row, probability in zip(rows, silence, strict=True):
-            if row.no_speech is None and row.start < len(row.unread) - 1:
+        no_speech = self._transcriber.no_speech_probabilities(self._decoder.logits(at_start))
+        for row, probability in zip(rows, no_speech, strict=True):
+            if row.no_speech is None and row.start_index < len(row.pending) - 1:
                 row.no_speech = probability
-            row.read += len(row.unread) - 1
-            row.unread = row.unread[-1:]
+            row.cached += len(row.pending) - 1
+            row.pending = row.pending[-1:]
 
-    def _pick(self, scores: torch.Tensor) -> tuple[list[int], list[float]]:
-        """The next token of each row and its log-probability among those that may follow."""
+    def _pick(self, logits_BV: torch.Tensor) -> tuple[list[int], list[float]]:
+        """The next token of each row, and its log-probability among the tokens that may follow."""
         rows = self._rows
         if any(row.no_speech is None for row in rows):
-            for row, probability in zip(rows, self._transcriber.no_speech(scores), strict=True):
+            for row, probability in zip(rows, self._transcriber.no_speech_probabilities(logits_BV), strict=True):
                 row.no_speech = probability if row.no_speech is None else row.no_speech
-        self._transcriber.rules.apply(scores, [row.written for row in rows], [row.piece.timestamps for row in rows])
-        picked = scores.argmax(-1)
+        self._transcriber.rules.apply(logits_BV, [row.written for row in rows], [row.window.timestamps for row in rows])
+        picked = logits_BV.argmax(-1)
         for number, row in enumerate(rows):
             if row.temperature > 0:
-                picked[number] = _drawn(scores[number], row.temperature, row.generator)
-        logprobs = scores.gather(-1, picked[:, None])[:, 0] - scores.logsumexp(-1)
+                picked[number] = _draw(logits_BV[number], row.temperature, row.generator)
+        logprobs = logits_BV.gather(-1, picked[:, None])[:, 0] - logits_BV.logsumexp(-1)
         return picked.tolist(), logprobs.tolist()
 
-    def _judge(self, row: _Row, *, ended: bool) -> WindowTranscript | None:
-        """What was heard; None when it is tried again."""
-        transcriber, limits = self._transcriber, self._transcriber.thresholds
-        text = transcriber.decode(transcriber.text(row.written))
-        reading = DecodingAttempt(
-            written=row.written,
+    def _end_attempt(self, row: _WindowRow, *, ended: bool) -> WindowTranscript | None:
+        """The transcript of a row; None when it is tried again at a higher temperature."""
+        transcriber, thresholds = self._transcriber, self._transcriber.thresholds
+        text = transcriber.decode(transcriber.text_tokens(row.written))
+        attempt = DecodingAttempt(
+            tokens=row.written,
             language=row.language,
             temperature=row.temperature,
             avg_logprob=row.logprob / (len(row.written) + ended),
             compression_ratio=compression_ratio(text),
             no_speech_prob=row.no_speech or 0.0,
         )
-        silent = limits.is_silence(reading)
-        if (
-            limits.needs_fallback(reading)
-            and not silent
-            and row.piece.temperature == 0
-            and row.temperature + HOTTER < 1.01
-        ):
-            row.temperature = round(row.temperature + HOTTER, 1)
-            row.unread, row.read, row.written, row.logprob = list(row.prompt), 0, [], 0.0
+        silent = thresholds.is_silence(attempt)
+        may_repeat = row.window.temperature == 0 and row.temperature + TEMPERATURE_STEP < 1.01
+        if may_repeat and not silent and thresholds.needs_fallback(attempt):
+            row.temperature = round(row.temperature + TEMPERATURE_STEP, 1)
+            row.pending, row.cached, row.written, row.logprob = list(row.prompt), 0, [], 0.0
             return None
         if silent:
-            return WindowTranscript([], row.piece.seconds, row.language)
-        times = self._token_times(row, ended=ended) if row.piece.words else None
-        return window_transcript(row.piece, reading, transcriber, times)
+            return WindowTranscript([], row.window.seconds, row.language)
+        times = self._token_times(row, ended=ended) if row.window.words else None
+        return window_transcript(row.window, attempt, transcriber, thresholds, times)
 
-    def _token_times(self, row: _Row, *, ended: bool) -> list[float]:
-        """When each written token begins, and when the last ends."""
+    def _token_times(self, row: _WindowRow, *, ended: bool) -> list[float]:
+        """Second at which each written token begins, and at which the last ends."""
         tokens = row.written if ended else row.written[:-1]
         if not tokens:
             return [0.0] * (len(row.written) + 1)
         sequence = torch.tensor([row.prompt + tokens], device=self._transcriber.device)
         place = self._rows.index(row)
         start = torch.zeros(1, dtype=torch.long, device=sequence.device)
-        _, attended = self._caches.read(sequence, start, first=place, heads=self._transcriber.alignment_heads)
-        times = self._transcriber.token_times(attended[0, :, len(row.prompt) :], row.piece)
+        _, attention = self._decoder.forward(sequence, start, first=place, heads=self._transcriber.alignment_heads)
+        times = self._transcriber.token_times(attention[0, :, len(row.prompt) :], row.window)
         return times + [times[-1]] * (len(row.written) + 1 - len(times))
 
-    def _leave(self, number: int) -> None:
-        last = self._caches.remove(number)
+    def _remove_row(self, number: int) -> None:
+        last = self._decoder.remove(number)
         moved = self._rows.pop(last)
         if last != number:
             self._rows[number] = moved
 
 
-def _drawn(scores_V: torch.Tensor, temperature: float, generator: torch.Generator) -> torch.Tensor:
-    """A token by its probability, with Gumbel noise: the same noise wherever the row stands and the model runs."""
-    uniform = torch.rand(scores_V.shape, generator=generator).clamp_(1e-20).to(scores_V.device)
-    return (scores_V / temperature - (-uniform.log()).log()).argmax()
+def _draw(logits_V: torch.Tensor, temperature: float, generator: torch.Generator) -> torch.Tensor:
+    """A token drawn by its probability, with Gumbel noise: the same noise in any row and on any device."""
+    uniform = torch.rand(logits_V.shape, generator=generator).clamp_(1e-20).to(logits_V.device)
+    return (logits_V / temperature - (-uniform.log()).log()).argmax()

@@ -1,8 +1,8 @@
-"""When each word was said: Whisper's cross-attention aligned with the audio by dynamic time warping.
+"""Times of words: Whisper's cross-attention aligned with the audio by dynamic time warping.
 
-Source: Whisper's `timing.py` and Transformers' `_extract_token_timestamps`, whose results these are: attention of the
-heads that follow the sound, normalized over tokens, median-filtered over time, averaged; then the cheapest monotonic
-path. Does not know models.
+Source: Whisper's `timing.py` and Transformers' `_extract_token_timestamps`, with the same results. Attention of the
+heads that follow the audio is normalized over tokens, median-filtered over time and averaged; the cheapest monotonic
+path through it gives each token its time. Knows nothing about models.
 """
 
 from __future__ import annotations
@@ -15,18 +15,21 @@ import torch
 from torch.nn import functional
 
 FRAME_S = 0.02
+"""Seconds of one frame of the encoder."""
 UNSPACED = frozenset({"zh", "ja", "th", "lo", "my", "yue"})
-"""Languages without blanks between words: every character is one."""
+"""Codes of languages without blanks between words; every character counts as a word."""
 BEFORE = "\"'“¿([{-"
+"""Punctuation that belongs to the word after it."""
 AFTER = "\"'.。,，!！?？:：”)]}、"
+"""Punctuation that belongs to the word before it."""
 
 
 def token_times(attention_ATF: torch.Tensor, *, median_width: int) -> list[float]:
-    """Seconds at which each token begins.
+    """Second at which each token begins.
 
     Args:
-        attention_ATF: of each head, token and frame of 20 ms, float32.
-        median_width: odd, in frames.
+        attention_ATF: attention of each head, token and frame of `FRAME_S`, float32.
+        median_width: width of the median filter in frames, odd.
     """
     deviation = attention_ATF.std(-2, keepdim=True, unbiased=False)
     weights = (attention_ATF - attention_ATF.mean(-2, keepdim=True)) / deviation
@@ -66,25 +69,28 @@ def cheapest_path(cost_TF: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], 
 
 
 def split_words(tokens: list[int], decode: Callable[[list[int]], str], language: str) -> list[list[int]]:
-    """Text tokens as words, punctuation with the word that it belongs to.
+    """Group text tokens into words, with punctuation at the word that it belongs to.
 
     Args:
         tokens: text tokens.
-        decode: text of tokens, blanks kept.
-        language: code.
+        decode: returns the text of tokens, with their leading blanks.
+        language: code of the language.
+
+    Returns:
+        The tokens of each word, in order.
     """
-    whole: list[tuple[str, list[int]]] = []
+    characters: list[tuple[str, list[int]]] = []
     held: list[int] = []
     for token in tokens:
         held.append(token)
         text = decode(held)
-        if "\N{REPLACEMENT CHARACTER}" not in text:  # else a character's bytes are not all there
-            whole.append((text, held))
+        if "\N{REPLACEMENT CHARACTER}" not in text:  # otherwise bytes of a character are still missing
+            characters.append((text, held))
             held = []
     if held:
-        whole.append((decode(held), held))
+        characters.append((decode(held), held))
     words: list[tuple[str, list[int]]] = []
-    for text, part in whole:
+    for text, part in characters:
         begins = language in UNSPACED or text.startswith(" ") or text.strip() in AFTER + BEFORE
         if begins or not words:
             words.append((text, part))
