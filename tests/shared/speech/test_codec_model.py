@@ -90,13 +90,13 @@ class Said:
     def ask(self, message: Synthesize) -> None:
         self.queue.submit(message)
         text = self.queue._texts[message.request_id]
-        take, codes = text.take, self.codes.setdefault(message.request_id, [])
+        add_frame, codes = text.add_frame, self.codes.setdefault(message.request_id, [])
 
         def noted(frame: tuple[int, ...]) -> None:
             codes.append(frame)
-            take(frame)
+            add_frame(frame)
 
-        text.take = noted  # type: ignore[method-assign]
+        text.add_frame = noted  # type: ignore[method-assign]
 
     def step(self) -> list[FromEngine]:
         answers = self.queue.step()
