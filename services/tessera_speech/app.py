@@ -1,4 +1,4 @@
-"""The speech service's app."""
+"""The app of the speech service: its engine, its collaborators and its routes."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from tessera.engine.host import EngineHost
 from tessera.errors import UnavailableError
 from tessera.settings.tree import Settings
 from tessera.web.app import build_app
-from tessera.web.dependencies import provide
+from tessera.web.dependencies import Opened, provide
 from tessera.web.metrics import SECONDS
 from tessera.web.models import find_model
 from tessera.wire.models import Card, ModelList
 from tessera_speech.live.chat_client import ChatClient
 from tessera_speech.live.routes import LiveSessionLimit
-from tessera_speech.pipeline import SpeechTools
+from tessera_speech.pipeline import SpeechHost, SpeechTools
 from tessera_speech.routes.handlers import RECORDING_ROUTES, ROUTES
 
 FORM_BYTES = 1024 * 1024
-"""What a form may have beside its file."""
+"""Most bytes of a form beside its file."""
 
 
 def create_app(settings: Settings) -> Litestar:
@@ -38,7 +38,7 @@ def create_app(settings: Settings) -> Litestar:
         buckets=SECONDS,
         registry=registry,
     )
-    host: EngineHost[SpeechTools] = EngineHost(
+    host: SpeechHost = EngineHost(
         "speech",
         "tessera_speech.worker",
         registry,
@@ -48,13 +48,12 @@ def create_app(settings: Settings) -> Litestar:
     url = settings.speech.conversation_url or settings.service_url("text")
 
     @contextlib.asynccontextmanager
-    async def thinking(app: Litestar) -> AsyncIterator[None]:
+    async def open_chat_client() -> AsyncIterator[ChatClient]:
         async with aiohttp.ClientSession(trust_env=False, cookie_jar=aiohttp.DummyCookieJar()) as session:
-            app.state.thinker = ChatClient(session, url, settings.speech.conversation_key)
-            yield
+            yield ChatClient(session, url, settings.speech.conversation_key)
 
     async def card_of(name: str | None) -> Card:
-        """Of the transcription model: what a job is heard by."""
+        """The card of the model that transcribes a job; by default of the only one."""
         models = host.models()
         able = [model for model in models.data if model.card is not None and "transcription" in model.card.tasks]
         if not able:
@@ -63,11 +62,13 @@ def create_app(settings: Settings) -> Litestar:
         assert found.card is not None
         return found.card
 
-    heard = mount_transcriptions(settings, card_of)
-    waited_for = settings.speech.max_audio_bytes + FORM_BYTES
-    most_bytes = max(settings.speech.max_job_bytes + JOB_FORM_BYTES, waited_for)
+    chat_client = Opened(open_chat_client)
+    jobs = mount_transcriptions(settings, card_of)
+    max_upload_bytes = settings.speech.max_audio_bytes + FORM_BYTES
     recordings = Router(
-        "/", route_handlers=[*RECORDING_ROUTES, *heard.route_handlers], request_max_body_size=most_bytes
+        "/",
+        route_handlers=[*RECORDING_ROUTES, *jobs.route_handlers],
+        request_max_body_size=max(settings.speech.max_job_bytes + JOB_FORM_BYTES, max_upload_bytes),
     )
     return build_app(
         "speech",
@@ -75,13 +76,14 @@ def create_app(settings: Settings) -> Litestar:
         ready=host.states,
         registry=registry,
         description="Speech synthesis and transcription with OpenAI's shapes.",
-        lifespan=[host.lifespan, thinking, *heard.lifespan, maintain_jobs(settings)],
-        dependencies={"models": provide(host.models)},
-        state={
-            "host": host,
-            "live_seats": LiveSessionLimit(settings.speech.max_live_sessions),
-            "max_body_bytes": waited_for,
-            "transcriptions": heard.resources,
+        lifespan=[host.lifespan, chat_client.lifespan, *jobs.lifespan, maintain_jobs(settings)],
+        dependencies={
+            "models": provide(host.models),
+            "host": provide(host),
+            "chat_client": chat_client.provide,
+            "live_sessions": provide(LiveSessionLimit(settings.speech.max_live_sessions)),
+            "transcription_jobs": provide(jobs.resources),
+            "max_upload_bytes": provide(max_upload_bytes),
         },
-        max_body_bytes=waited_for,
+        max_body_bytes=max_upload_bytes,
     )

@@ -35,7 +35,7 @@ from tessera.wire.engine import Transcribe, Transcript
 from tessera.wire.models import Model, ModelList
 from tessera_speech.background.piece_client import PieceClient
 from tessera_speech.background.pipeline import BYTES_PER_SAMPLE, TranscriptionJobs
-from tessera_speech.routes.pieces import MOST_BYTES
+from tessera_speech.routes.pieces import MAX_BYTES
 
 logger = logging.getLogger(__name__)
 
@@ -67,7 +67,7 @@ def work(settings: Settings) -> int:
     card = model.card
     assert card is not None, "our own service tells it"
     assert card.sample_rate is not None, "the engine completes the cards it sends"
-    longest = (MOST_BYTES - FRAME_BYTES) // (BYTES_PER_SAMPLE * card.sample_rate)
+    longest = (MAX_BYTES - FRAME_BYTES) // (BYTES_PER_SAMPLE * card.sample_rate)
     if settings.speech.job_piece_seconds > longest:
         raise SettingsError(
             f"`speech.job_piece_seconds` is {settings.speech.job_piece_seconds}; at most {longest} fit one message"

@@ -1,6 +1,6 @@
-"""The WebSocket of live sessions: `/v1/realtime`, as OpenAI's Realtime API has it.
+"""The WebSocket of live sessions: `/v1/realtime` of OpenAI's Realtime API.
 
-Does not know events: see `tessera_speech.live.session`.
+Knows nothing about events; see `tessera_speech.live.session`.
 """
 
 from __future__ import annotations
@@ -8,52 +8,63 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 from litestar import WebSocket, websocket
-from litestar.datastructures import State
 
-from tessera.engine.host import EngineHost
 from tessera.errors import InvalidRequestError, OverloadedError, TesseraError
+from tessera.web.dependencies import Injected
 from tessera.web.origins import refuse_foreign_pages
 from tessera.web.tenant import tenant_from
 from tessera_speech.live.chat_client import ChatClient
 from tessera_speech.live.conversation import new_id
 from tessera_speech.live.session import LiveSession
 from tessera_speech.live.settings import default_session
-from tessera_speech.pipeline import SpeechTools
+from tessera_speech.pipeline import SpeechHost
 
 TRY_AGAIN_LATER = 1013
+"""Close code of a refusal that may pass."""
 POLICY = 1008
+"""Close code of a refusal that stays."""
+ClientSocket: TypeAlias = WebSocket[Any, Any, Any]
 
 
 class LiveSessionLimit:
-    """How many sessions there may be at once."""
+    """Limits how many sessions are open at once.
 
-    def __init__(self, most: int) -> None:
-        self.most = most
-        self.taken = 0
+    Args:
+        max_sessions: the limit.
+    """
+
+    def __init__(self, max_sessions: int) -> None:
+        self.max_sessions = max_sessions
+        self._open = 0
 
     @contextlib.contextmanager
-    def seat(self) -> Iterator[None]:
-        """Hold one.
+    def count_session(self) -> Iterator[None]:
+        """Count one session while the context is open.
 
         Raises:
-            OverloadedError: all are taken.
+            OverloadedError: as many sessions are open as may be.
         """
-        if self.taken >= self.most:
-            raise OverloadedError(f"{self.most} live sessions are open, which is the limit; try again later")
-        self.taken += 1
+        if self._open >= self.max_sessions:
+            raise OverloadedError(f"{self.max_sessions} live sessions are open, which is the limit; try again later")
+        self._open += 1
         try:
             yield
         finally:
-            self.taken -= 1
+            self._open -= 1
 
 
 @websocket("/v1/realtime")
-async def realtime(socket: WebSocket[Any, Any, State], state: State) -> None:
-    """Events of one client until it leaves. `?intent=transcription` only writes down; otherwise it also answers."""
+async def realtime(
+    socket: ClientSocket,
+    host: Injected[SpeechHost],
+    chat_client: Injected[ChatClient],
+    live_sessions: Injected[LiveSessionLimit],
+) -> None:
+    """Serves one client until it leaves. `?intent=transcription` only transcribes; other sessions also answer."""
     await socket.accept(subprotocols="realtime" if "realtime" in _offered(socket) else None)
 
     async def send(event: bytes) -> None:
@@ -62,11 +73,11 @@ async def realtime(socket: WebSocket[Any, Any, State], state: State) -> None:
         except RuntimeError as error:  # a message after the connection's end
             raise ConnectionResetError("the client has left") from error
 
-    with contextlib.ExitStack() as held:
+    with contextlib.ExitStack() as open_session:
         try:
             refuse_foreign_pages(socket, advice="the gateway is the public address")
-            held.enter_context(state.live_seats.seat())
-            session = await _session(socket, state, send)
+            open_session.enter_context(live_sessions.count_session())
+            session = await _session(socket, host, chat_client, send)
         except TesseraError as error:
             await send(_refusal(error))
             await socket.close(TRY_AGAIN_LATER if error.retryable else POLICY, error.message[:120])
@@ -74,20 +85,21 @@ async def realtime(socket: WebSocket[Any, Any, State], state: State) -> None:
         try:
             await session.begin()
             while (message := await socket.receive())["type"] != "websocket.disconnect":
-                await session.receive(message.get("text") or message.get("bytes") or b"")
+                data: Any = message.get("text") or message.get("bytes") or b""
+                await session.receive(data)
         finally:
             await session.close()
 
 
-async def _session(socket: WebSocket[Any, Any, State], state: State, send: Callable[[bytes], Any]) -> LiveSession:
+async def _session(
+    socket: ClientSocket, host: SpeechHost, chat_client: ChatClient, send: Callable[[bytes], Any]
+) -> LiveSession:
     """The session that a client asks for.
 
     Raises:
-        InvalidRequestError: it asks for another kind than there is.
+        InvalidRequestError: there is no such kind of session.
         UnavailableError: the engine has not loaded yet.
     """
-    host: EngineHost[SpeechTools] = state.host
-    thinker: ChatClient = state.thinker
     intent = socket.query_params.get("intent", "realtime")
     if intent not in {"realtime", "transcription"}:
         raise InvalidRequestError("`intent` is `transcription`, or left out", param="intent")
@@ -95,13 +107,13 @@ async def _session(socket: WebSocket[Any, Any, State], state: State, send: Calla
     tools = await host.tools(models[0].id if models else "")
     model = socket.query_params.get("model")
     settings = default_session("transcription" if intent == "transcription" else "realtime", model)
-    # In a thread: the first session loads the model that finds speech.
+    # In a thread: the first session loads the voice activity model.
     return await asyncio.to_thread(
-        LiveSession, tools, thinker, send, tools.transcription.detector, settings, tenant_from(socket.scope)
+        LiveSession, tools, chat_client, send, tools.transcription.detector, settings, tenant_from(socket.scope)
     )
 
 
-def _offered(socket: WebSocket[Any, Any, State]) -> list[str]:
+def _offered(socket: ClientSocket) -> list[str]:
     return [name.strip() for name in socket.headers.get("sec-websocket-protocol", "").split(",")]
 
 

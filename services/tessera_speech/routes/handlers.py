@@ -1,4 +1,4 @@
-"""Every route of the speech service. OpenAI's shapes: the same paths, parameters and answers as their API."""
+"""The routes of the speech service, with the paths, parameters and answers of OpenAI's API."""
 
 from __future__ import annotations
 
@@ -10,4 +10,4 @@ from tessera_speech.routes.transcriptions import transcribe, translate
 
 ROUTES = [*MODEL_ROUTES, translate, synthesize, realtime, transcribe_piece]
 RECORDING_ROUTES = [transcribe]
-"""Whose bodies may be as large as a job's recording."""
+"""Routes whose bodies may be as large as the recording of a job."""

@@ -1,43 +1,45 @@
-"""The routes that write down what is said: OpenAI's transcriptions and translations.
+"""The routes that transcribe recordings: OpenAI's transcriptions and translations.
 
-Does not know models: see `tessera_speech.transcription.audio_to_text`.
+Knows nothing about models; see `tessera_speech.transcription.audio_to_text`.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import Any, Literal
+from typing import Literal
 
-from litestar import Request, Response, post
-from litestar.datastructures import State
+from litestar import Response, post
+from litestar.openapi import ResponseSpec
 from litestar.response import Stream
 
 from tessera.api.job_resources import JobResources
 from tessera.api.transcriptions.request import is_background, read_transcription, with_objects
 from tessera.api.transcriptions.submission import accept_form, accept_stream, announced_bytes
-from tessera.engine.host import EngineHost
 from tessera.errors import InvalidRequestError, UnsupportedMediaError
+from tessera.web.dependencies import HTTPRequest, Injected
 from tessera.web.disconnect import unless_client_leaves
 from tessera.web.docs import documented
 from tessera.web.forms import Form, parse_multipart
 from tessera.web.sse import event, stream_response
 from tessera.web.uploads import read_to_memory
 from tessera.wire.audio import (
+    TRANSCRIPT_TYPES,
+    TranscriptBody,
     TranscriptionRequest,
     TranscriptTextDelta,
     TranscriptTextDone,
+    TranscriptTextSegment,
     TranscriptUsage,
+    TranslationBody,
     TranslationRequest,
 )
 from tessera.wire.decoding import convert_form
-from tessera_speech.pipeline import SpeechTools
+from tessera.wire.transcription_jobs import TranscriptionJob
+from tessera_speech.pipeline import SpeechHost
 from tessera_speech.transcription.audio_to_text import TIMED_FORMATS, RunningTranscription
 from tessera_speech.transcription.transcript_files import encode_transcript, finish_transcript, finish_with_speakers
 from tessera_speech.transcription.transcript_tokenizer import IncrementalText
-
-Host = EngineHost[SpeechTools]
-SpeechHTTPRequest = Request[Any, Any, State]
 
 
 @post(
@@ -45,58 +47,76 @@ SpeechHTTPRequest = Request[Any, Any, State]
     summary="Transcribe a recording.",
     tags=["speech"],
     status_code=200,
-    operation_class=documented(TranscriptionRequest, "multipart/form-data", file="file"),
+    responses={202: ResponseSpec(TranscriptionJob, generate_examples=False, description="The job that was accepted.")},
+    operation_class=documented(
+        TranscriptionRequest,
+        "multipart/form-data",
+        file="file",
+        returns=TranscriptBody,
+        events=TranscriptTextDelta | TranscriptTextSegment | TranscriptTextDone,
+        files=TRANSCRIPT_TYPES,
+    ),
 )
-async def transcribe(request: SpeechHTTPRequest, state: State) -> Response[bytes] | Stream:
-    """Takes any common audio or video file. Streams `transcript.text.*` events when `stream` is true; with `background`
-    it is a job, answered 202 and looked at under its id."""
-    jobs: JobResources = state.transcriptions
-    most: int = state.max_body_bytes
-    if announced_bytes(request) > most:
-        return await accept_stream(request, jobs)
-    form = await _form(request, most)
+async def transcribe(
+    request: HTTPRequest,
+    host: Injected[SpeechHost],
+    transcription_jobs: Injected[JobResources],
+    max_upload_bytes: Injected[int],
+) -> Response[bytes] | Response[TranscriptionJob] | Stream:
+    """Takes any common audio or video file. Streams `transcript.text.*` events when `stream` is true. With `background`
+    the answer is 202 and a job, which is polled under its id."""
+    if announced_bytes(request) > max_upload_bytes:
+        return await accept_stream(request, transcription_jobs)
+    form = await _form(request, max_upload_bytes)
     if is_background(form.fields):
-        return await accept_form(request, jobs, form)
+        return await accept_form(request, transcription_jobs, form)
     data = _file(form)
     body = read_transcription(form.fields)
-    host: Host = state.host
     transcription = (await host.tools(body.model)).transcription
     work = transcription.transcribe(body, data, timestamps=body.response_format in TIMED_FORMATS)
-    listening = await unless_client_leaves(request, work)
+    running = await unless_client_leaves(request, work)
     if body.stream:
         events = _diarized_events if body.response_format == "diarized_json" else _transcript_events
-        return await unless_client_leaves(request, stream_response(events(listening), done=False))
-    return await unless_client_leaves(request, _whole(listening, body))
+        return await unless_client_leaves(request, stream_response(events(running), done=False))
+    return await unless_client_leaves(request, _finished(running, body))
 
 
 @post(
     "/v1/audio/translations",
-    summary="Write down in English what is said.",
+    summary="Transcribe a recording into English.",
     tags=["speech"],
     status_code=200,
-    operation_class=documented(TranslationRequest, "multipart/form-data", file="file"),
+    operation_class=documented(
+        TranslationBody,
+        TranslationRequest,
+        "multipart/form-data",
+        file="file",
+        returns=TranslationBody,
+        files=TRANSCRIPT_TYPES,
+    ),
 )
-async def translate(request: SpeechHTTPRequest, state: State) -> Response[bytes]:
+async def translate(
+    request: HTTPRequest, host: Injected[SpeechHost], max_upload_bytes: Injected[int]
+) -> Response[bytes]:
     """Takes any common audio or video file; the model has to be one that translates (a multilingual Whisper)."""
-    form = await _form(request, state.max_body_bytes)
+    form = await _form(request, max_upload_bytes)
     data = _file(form)
-    asked = convert_form(with_objects(form.fields), TranslationRequest)
+    fields = convert_form(with_objects(form.fields), TranslationRequest)
     body = TranscriptionRequest(
-        model=asked.model,
-        prompt=asked.prompt,
-        response_format=asked.response_format,
-        temperature=asked.temperature,
-        chunking_strategy=asked.chunking_strategy,
+        model=fields.model,
+        prompt=fields.prompt,
+        response_format=fields.response_format,
+        temperature=fields.temperature,
+        chunking_strategy=fields.chunking_strategy,
     )
-    host: Host = state.host
     transcription = (await host.tools(body.model)).transcription
     timestamps = body.response_format in TIMED_FORMATS
     work = transcription.transcribe(body, data, timestamps=timestamps, translate=True)
-    listening = await unless_client_leaves(request, work)
-    return await unless_client_leaves(request, _whole(listening, body, task="translate"))
+    running = await unless_client_leaves(request, work)
+    return await unless_client_leaves(request, _finished(running, body, task="translate"))
 
 
-async def _form(request: SpeechHTTPRequest, most_bytes: int) -> Form:
+async def _form(request: HTTPRequest, max_bytes: int) -> Form:
     content_type = request.headers.get("content-type", "")
     if content_type.startswith("application/json"):
         raise InvalidRequestError(
@@ -107,7 +127,7 @@ async def _form(request: SpeechHTTPRequest, most_bytes: int) -> Form:
     if not content_type.startswith("multipart/form-data"):
         given = content_type.split(";")[0] or "(none)"
         raise UnsupportedMediaError(f"content-type {given!r} is not supported; send multipart/form-data")
-    return parse_multipart(await read_to_memory(request, most_bytes), content_type)
+    return parse_multipart(await read_to_memory(request, max_bytes), content_type)
 
 
 def _file(form: Form) -> bytes:
@@ -123,37 +143,37 @@ def _file(form: Form) -> bytes:
     return form.files["file"].data
 
 
-async def _transcript_events(listening: RunningTranscription) -> AsyncGenerator[bytes, None]:
+async def _transcript_events(running: RunningTranscription) -> AsyncGenerator[bytes, None]:
     text = IncrementalText()
-    segments = listening.segments()
+    segments = running.segments()
     async with aclosing(segments):
         async for segment in segments:
             if delta := text.add(segment.text):
                 yield event(TranscriptTextDelta(delta=delta))
-    yield event(TranscriptTextDone(text=text.text, usage=TranscriptUsage(seconds=_seconds(listening))))
+    yield event(TranscriptTextDone(text=text.text, usage=TranscriptUsage(seconds=_seconds(running))))
 
 
-async def _diarized_events(listening: RunningTranscription) -> AsyncGenerator[bytes, None]:
+async def _diarized_events(running: RunningTranscription) -> AsyncGenerator[bytes, None]:
     text = IncrementalText()
-    segments = listening.diarized()
+    segments = running.diarized()
     async with aclosing(segments):
         async for segment in segments:
             if delta := text.add(segment.text):
                 yield event(TranscriptTextDelta(delta=delta, segment_id=segment.id))
             yield event(segment)
-    yield event(TranscriptTextDone(text=text.text, usage=TranscriptUsage(seconds=_seconds(listening))))
+    yield event(TranscriptTextDone(text=text.text, usage=TranscriptUsage(seconds=_seconds(running))))
 
 
-async def _whole(
-    listening: RunningTranscription, body: TranscriptionRequest, task: Literal["transcribe", "translate"] = "transcribe"
+async def _finished(
+    running: RunningTranscription, body: TranscriptionRequest, task: Literal["transcribe", "translate"] = "transcribe"
 ) -> Response[bytes]:
     if body.response_format == "diarized_json":
-        found = await finish_with_speakers(listening)
+        transcript = await finish_with_speakers(running)
     else:
-        found = await finish_transcript(listening, words="word" in body.timestamp_granularities, task=task)
-    data, content_type = encode_transcript(found, body.response_format)
+        transcript = await finish_transcript(running, words="word" in body.timestamp_granularities, task=task)
+    data, content_type = encode_transcript(transcript, body.response_format)
     return Response(data, headers={"content-type": content_type})
 
 
-def _seconds(listening: RunningTranscription) -> float:
-    return round(listening.seconds, 3)
+def _seconds(running: RunningTranscription) -> float:
+    return round(running.seconds, 3)

@@ -47,7 +47,8 @@ __all__ = [
     "transcription_model",
 ]
 
-START_S = 90.0
+START_S = 240.0
+"""Deadline of a service to be ready: on a busy machine its imports alone may take a minute."""
 
 
 @dataclass

@@ -18,7 +18,7 @@ from aiohttp import web
 from tessera.hub.cards import read_card
 from tessera.wire.engine import Transcribe, Transcript, TranscriptSegment
 from tessera.wire.models import Health, Model, ModelList
-from tessera_speech.routes.pieces import CONTENT_TYPE, MOST_BYTES, PATH
+from tessera_speech.routes.pieces import CONTENT_TYPE, MAX_BYTES, PATH
 from tessera_speech.starter.transcription.recipe import WEIGHTS
 
 RATE, WINDOW_S = 16_000, 24.0
@@ -66,7 +66,7 @@ def main() -> None:
         note("transcribed", message)
         return web.Response(body=msgspec.msgpack.encode([transcript_of(message)]), content_type=CONTENT_TYPE)
 
-    app = web.Application(client_max_size=MOST_BYTES)
+    app = web.Application(client_max_size=MAX_BYTES)
     app.add_routes([web.get("/v1/models", models), web.get("/ready", ready), web.post(PATH, transcribe)])
     web.run_app(app, host="127.0.0.1", port=options.port, print=None, handler_cancellation=True)
 
