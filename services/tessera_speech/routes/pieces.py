@@ -10,6 +10,7 @@ from contextlib import aclosing
 
 import msgspec
 from litestar import Response, post
+from litestar.params import FromQuery
 
 from tessera.errors import InvalidRequestError
 from tessera.web.dependencies import HTTPRequest, Injected
@@ -24,7 +25,7 @@ MAX_BYTES = 256 * 1024 * 1024
 
 
 @post(PATH, include_in_schema=False, status_code=200, request_max_body_size=MAX_BYTES)
-async def transcribe_piece(request: HTTPRequest, host: Injected[SpeechHost], model: str) -> Response[bytes]:
+async def transcribe_piece(request: HTTPRequest, host: Injected[SpeechHost], model: FromQuery[str]) -> Response[bytes]:
     """Answers a `Transcribe` with its list of `Transcript` once all are there. A client that leaves cancels."""
     try:
         message = msgspec.msgpack.decode(await request.body(), type=Transcribe)

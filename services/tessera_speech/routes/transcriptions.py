@@ -87,7 +87,6 @@ async def transcribe(
     tags=["speech"],
     status_code=200,
     operation_class=documented(
-        TranslationBody,
         TranslationRequest,
         "multipart/form-data",
         file="file",

@@ -165,7 +165,7 @@ def test_windows_of_one_recording_run_together_and_are_told_in_order(engine: Spe
     cuts = [(number * 2 * SECOND, (number * 2 + 1 + number % 2) * SECOND) for number in range(20)]
     engine.submit(listening("all", sound, windows=cuts, language="en"))
     list(engine.step())
-    assert engine._recordings._batch.room == 0, "all places are taken by one recording"
+    assert engine._transcriptions._batch.room == 0, "all places are taken by one recording"
     segments = told(engine)["all"]
     assert [segment.seek for segment in segments] == sorted(segment.seek for segment in segments)
     alone = []
@@ -200,7 +200,7 @@ def test_a_cancel_frees_the_places_at_once(engine: SpeechEngine, melody: Any) ->
     list(engine.step())
     engine.cancel("gone")
     assert not engine.has_work()
-    assert engine._recordings._batch.room == 16
+    assert engine._transcriptions._batch.room == 16
     engine.submit(listening("next", melody(1.0), language="en"))
     assert list(told(engine)) == ["next"]
 
