@@ -1,8 +1,8 @@
-"""`python -m tessera_video.calibrate`: measures how a model's steps change, keeps that beside the model, and says what
-each step cache saves and costs on it.
+"""`python -m tessera_video.calibrate`: measures how a model's steps change, and reports what each step cache saves.
 
-What a cache saves is the time of all steps of one clip; what it costs is the clip's PSNR against the one with every
-step computed. Without a measured model the caches `polynomial` and `magnitude` are refused. Does not know jobs.
+The measurement is kept beside the model; without it the step caches `polynomial` and `magnitude` are refused. The
+report gives for each cache the speed-up of all steps of one clip, and the clip's PSNR against the one with every step
+computed. Knows no jobs.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tessera.diffusion import calibration as diffusion_calibration
 from tessera.diffusion.families.base import FamilyModel
 from tessera.diffusion.families.registry import family_of
 from tessera.diffusion.request import DiffusionRequest
-from tessera.diffusion.step_cache.policies import DEFAULT_THRESHOLDS, StepCache, StepCacheKind
+from tessera.diffusion.step_cache.policies import DEFAULT_THRESHOLDS, StepCache, StepCacheKind, StepCalibration
 from tessera.errors import TesseraError
 from tessera.hub.store import check, ensure
 from tessera.settings.load import load
@@ -35,9 +35,10 @@ from tessera_video.loading import load_model
 logger = logging.getLogger(__name__)
 
 PROMPT = "a red circle moves right on a white background"
-FEWEST_STEPS = 4
+MIN_STEPS = 4
+"""Fewest steps of a clip that is measured."""
 IDENTICAL_DB = 99.0
-"""What is said of a clip that is the same."""
+"""PSNR in decibels that is reported for identical clips."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -70,7 +71,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def measure(model: FamilyModel, request: DiffusionRequest, device: Device) -> tuple[float, npt.NDArray[np.float32]]:
-    """Seconds that all steps took, and the clip."""
+    """Denoise one clip. Returns the seconds of all steps, and the clip: float32 [frames, height, width, 3] in 0..1."""
     state = model.begin(request)
     synchronize(device.place)
     started = time.perf_counter()
@@ -81,18 +82,18 @@ def measure(model: FamilyModel, request: DiffusionRequest, device: Device) -> tu
 
 
 def psnr(one: npt.NDArray[np.float32], other: npt.NDArray[np.float32]) -> float:
-    """Peak signal-to-noise ratio in decibels of clips in 0..1; `IDENTICAL_DB` when they are the same."""
+    """Return the peak signal-to-noise ratio of two clips in 0..1, in decibels; at most `IDENTICAL_DB`."""
     error = float(np.square(one - other).mean())
     return IDENTICAL_DB if error == 0 else min(IDENTICAL_DB, -10 * float(np.log10(error)))
 
 
 def _report(given: argparse.Namespace, model: FamilyModel, device: Device, name: str) -> int:
-    """The table: a line for every kind of step cache."""
+    """Measure every kind of step cache and print a line for each. Returns the exit status."""
     given.size, given.steps = given.size or "128x128", given.steps or 20
     request = _request(given)
     if model.step_calibration is None:
         model.step_calibration = _calibrated(given, model)
-    measure(model, dataclasses.replace(request, steps=FEWEST_STEPS), device)  # warms up
+    measure(model, dataclasses.replace(request, steps=MIN_STEPS), device)  # warms up
     plain_s, plain = min((measure(model, request, device) for _ in range(given.repeat)), key=lambda made: made[0])
     lines: list[dict[str, Any]] = []
     for kind in get_args(StepCacheKind):
@@ -125,11 +126,12 @@ def _report(given: argparse.Namespace, model: FamilyModel, device: Device, name:
     return 0
 
 
-def _calibrated(given: argparse.Namespace, model: FamilyModel) -> Any:
+def _calibrated(given: argparse.Namespace, model: FamilyModel) -> StepCalibration:
     request = _request(given)
-    request = dataclasses.replace(request, steps=max(request.steps, FEWEST_STEPS))
-    model.step_calibration = diffusion_calibration.calibrate(model, request)
-    return model.step_calibration
+    request = dataclasses.replace(request, steps=max(request.steps, MIN_STEPS))
+    calibration = diffusion_calibration.calibrate(model, request)
+    model.step_calibration = calibration
+    return calibration
 
 
 def _request(given: argparse.Namespace) -> DiffusionRequest:

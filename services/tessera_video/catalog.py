@@ -1,6 +1,6 @@
-"""Which video models can be asked for now, and where they run: what live workers say, and the card on this disk.
+"""The video models that can be requested now, and where they run: from live workers, and from the card on this disk.
 
-Does not know requests. Torch-free.
+Knows no requests. Torch-free.
 """
 
 from __future__ import annotations
@@ -26,17 +26,18 @@ from tessera.wire.models import Card, Model, ModelList
 logger = logging.getLogger(__name__)
 
 REFRESH_S = 1.0
+"""Seconds between two reads of the registered workers."""
 
 
 class Catalog:
-    """A picture of the workers, a second old at most.
+    """The registered workers and their models, as of at most `REFRESH_S` ago.
 
     Args:
-        settings: say the default model.
-        store: where workers are registered.
+        settings: settings that name the default model.
+        store: store in which workers are registered.
 
     Raises:
-        SettingsError: `video.adapters` is not as it has to be.
+        SettingsError: `video.adapters` has an invalid entry.
     """
 
     def __init__(self, settings: Settings, store: AsyncJobStore) -> None:
@@ -47,14 +48,14 @@ class Catalog:
         self._own: Card | None = None
 
     def models(self) -> ModelList:
-        """The default model first, then whatever else workers have; `device` is where the first worker runs it."""
+        """Return the default model, then the workers' other models; `device` is that of a model's first worker."""
         return ModelList(data=[self._model(card) for card in self._cards()])
 
     async def card(self, name: str | None) -> Card:
-        """The card of a model; None is the default one.
+        """Return the card of a model; None stands for the default model.
 
         Raises:
-            ModelNotFoundError: no worker has it, and it is not the default one.
+            ModelNotFoundError: no worker has the model, and it is not the default one.
             UnavailableError: the default model is still being made.
         """
         if not self._cards():
@@ -71,30 +72,30 @@ class Catalog:
         raise ModelNotFoundError(f"there is no video model {name!r}; there are: {known}", param="model")
 
     def has_worker(self) -> bool:
-        """Whether anybody can make a video of the default model now."""
+        """Return whether a live worker has the default model."""
         cards = self._cards()
         return bool(cards) and any(worker.card.id == cards[0].id for worker in self.workers)
 
     async def refresh(self) -> None:
-        """Look again.
+        """Read the workers and the card on this disk again.
 
         Raises:
-            UnavailableError: Redis is down; the last picture stays.
+            UnavailableError: Redis is down; the last known workers stay.
         """
         self._own = self._own or await asyncio.to_thread(self._on_disk)
         self.workers = [worker for worker in await self.store.workers() if worker.kind == "video"]
 
     @contextlib.asynccontextmanager
     async def lifespan(self, _: Litestar) -> AsyncIterator[None]:
-        """Keep looking while the app serves."""
-        looking = asyncio.create_task(self._keep_looking())
+        """Refresh periodically while the app serves."""
+        refreshing = asyncio.create_task(self._keep_refreshing())
         try:
             yield
         finally:
-            looking.cancel()
-            await asyncio.gather(looking, return_exceptions=True)
+            refreshing.cancel()
+            await asyncio.gather(refreshing, return_exceptions=True)
 
-    async def _keep_looking(self) -> None:
+    async def _keep_refreshing(self) -> None:
         while True:
             started = time.monotonic()
             with contextlib.suppress(UnavailableError):
@@ -102,7 +103,7 @@ class Catalog:
             await asyncio.sleep(max(0.1, REFRESH_S - (time.monotonic() - started)))
 
     def _on_disk(self) -> Card | None:
-        """The default model's card, if a directory is there: a worker on this machine may still be making it."""
+        """Return the default model's card; None while a worker on this machine is still making its directory."""
         try:
             found = locate(self.settings.video.model, self.settings.models_dir)
         except TesseraError as error:
@@ -116,7 +117,7 @@ class Catalog:
         default = name_of(self.settings.video.model)
         cards = {card.id: card for card in ([self._own] if self._own else [])}
         for worker in sorted(self.workers, key=_capacity, reverse=True):
-            cards[worker.card.id] = worker.card  # of several, the one that has the least memory
+            cards[worker.card.id] = worker.card  # of several workers, the one with the least memory
         own = self._own.id if self._own else default
         return sorted(cards.values(), key=lambda card: (card.id != own, card.id))
 

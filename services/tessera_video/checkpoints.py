@@ -1,8 +1,7 @@
-"""Checkpoints of one video job: read when an earlier attempt has left one, written every few steps and when a worker
-drains.
+"""Checkpoints of one video job: read after an earlier attempt, written every few steps and when a worker drains.
 
-Writing happens in a thread of its own, so no step waits for a disk; and it is never worth a job: a full disk or a file
-that cannot be read costs time, not the video. Does not know what is in one (`tessera.diffusion.checkpoint`).
+A thread of its own writes them, so that no step waits for a disk. A full disk or an unreadable checkpoint never fails a
+job; it costs only time. Does not know a checkpoint's content (`tessera.diffusion.checkpoint` does).
 """
 
 from __future__ import annotations
@@ -21,14 +20,14 @@ NAME, CONTENT_TYPE = "checkpoint.safetensors", "application/octet-stream"
 
 
 class Checkpoints:
-    """Of one attempt at a job.
+    """The checkpoints of one attempt at a job.
 
     Args:
-        context: of the attempt.
-        artifacts: where they lie.
-        writer: runs what writes, one at a time.
-        identity: of job, model and libraries: what is equal when one can go on from a checkpoint.
-        every: steps between two; 0 keeps none.
+        context: the attempt's context.
+        artifacts: store in which checkpoints are kept.
+        writer: executor with one thread, which writes them.
+        identity: identity of job, model and libraries; a checkpoint with another identity is refused.
+        every: steps between two checkpoints; 0 writes none.
     """
 
     def __init__(
@@ -43,7 +42,7 @@ class Checkpoints:
         self._last: FrozenRequest | None = None
 
     def find(self) -> Resume | None:
-        """What an earlier attempt has left, if anything."""
+        """Return the checkpoint of an earlier attempt; None when there is none that can be read."""
         key = self.context.job.checkpoint
         if key is None or not self.every:
             return None
@@ -55,25 +54,25 @@ class Checkpoints:
             return None
 
     def step(self, progress: int, index: int, freeze: Freeze | None) -> None:
-        """A step is made: report it, and keep a checkpoint when it is time. Does not block.
+        """Report a finished step, and write a checkpoint when one is due. Does not block.
 
         Raises:
-            JobStoppedError: as `JobContext.step`.
+            JobStoppedError: see `JobContext.step`.
         """
-        keeps = freeze is not None and self.every > 0
+        is_due = freeze is not None and self.every > 0
         try:
             self.context.step(progress)
         except JobStoppedError as stopped:
-            if stopped.reason == "draining" and keeps and index:
+            if stopped.reason == "draining" and is_due and index:
                 assert freeze is not None
                 self._last = freeze()
             raise
-        if keeps and index and index % self.every == 0 and (self._writing is None or self._writing.done()):
+        if is_due and index and index % self.every == 0 and (self._writing is None or self._writing.done()):
             assert freeze is not None
             self._writing = self.writer.submit(self._write, freeze())
 
     def finish(self) -> None:
-        """Wait for what is being written; write what a drain has left. Before the attempt ends."""
+        """Write the checkpoint of a drain and wait for all writes. To be called before the attempt ends."""
         if self._last is not None:
             self._writing = self.writer.submit(self._write, self._last)
         if self._writing is not None:

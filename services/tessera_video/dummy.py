@@ -1,6 +1,6 @@
-"""A Wan 2.1 pipeline of a middle size with seeded random weights, in memory: to measure speed where no large model is.
+"""A medium-sized Wan 2.1 pipeline with seeded random weights, in memory, to measure speed without a large model.
 
-Its clips are noise, so nothing about quality follows from it. Does not know what is measured.
+Its clips are noise, so it says nothing about quality. Does not know what is measured.
 """
 
 from __future__ import annotations
@@ -10,10 +10,11 @@ from diffusers import AutoencoderKLWan, FlowMatchEulerDiscreteScheduler, WanPipe
 from transformers import ByT5Tokenizer, UMT5Config, UMT5EncoderModel
 
 SEED = 20_260_102
+"""Seed of the weights."""
 
 
 def build() -> WanPipeline:
-    """16 layers of width 256: a fiftieth of Wan 2.1's small model."""
+    """Build a pipeline with 16 layers of width 256, a fiftieth of Wan 2.1's small model."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(SEED)
         vae = AutoencoderKLWan(

@@ -1,4 +1,4 @@
-"""What a device can do to a job, as errors that say what helps. Does not know what is computed."""
+"""Translates device failures into errors that say what helps. Does not know what is computed."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ logger = logging.getLogger(__name__)
 
 @contextmanager
 def translated_device_errors(what: str, smaller: str, on_broken_device: Callable[[], None]) -> Iterator[None]:
-    """Around work on a device.
+    """Translate exceptions of a device while the context is open.
 
     Args:
-        what: is made, for the message.
-        smaller: what may be asked for instead when there is too little memory.
-        on_broken_device: called when the device has failed in a way that outlasts the job (a CUDA context does not
-            recover): this process is of no more use.
+        what: name of the result, for the message.
+        smaller: smaller request that the message advises when memory is short.
+        on_broken_device: called when the device has failed for good (a CUDA context does not recover), so that this
+            process is of no further use.
 
     Raises:
-        EngineDiedError: the device failed; another worker may do better.
-        UnavailableError: it has too little memory, also for this alone; so may it.
+        EngineDiedError: the device failed; another worker may succeed.
+        UnavailableError: the device has too little memory even for this request alone; another worker may have more.
     """
     try:
         yield

@@ -1,6 +1,6 @@
-"""From an image job to its files: each image is a clip of one frame, and all of a job share their denoising steps.
+"""Runs an image job: each image is a clip of one frame, and the images of a job share denoising steps.
 
-Does not know Redis, Celery or HTTP: it gets a job and a context to report to.
+Knows no Redis, Celery or HTTP: it gets a job and a context to report to.
 """
 
 from __future__ import annotations
@@ -24,15 +24,16 @@ from tessera_video.files.provenance import provenance_comment
 from tessera_video.files.stills import image_file
 
 DENOISED_PERCENT = 95
+"""Progress of a job, 0 to 100, when all its steps are finished."""
 
 
 class ImagePipeline:
-    """Makes images with one loaded model. There are no checkpoints: a killed job of a frame begins anew.
+    """Makes images with one loaded model. There are no checkpoints: a killed image job starts again.
 
     Args:
-        model: what steps.
-        model_id: the name that jobs call it.
-        artifacts: where results go.
+        model: the loaded model.
+        model_id: the model's name in jobs.
+        artifacts: store for the results.
         on_broken_device: see `translated_device_errors`.
     """
 
@@ -50,13 +51,13 @@ class ImagePipeline:
         self.on_broken_device = on_broken_device
 
     def __call__(self, job: Job, context: JobContext) -> Mapping[str, Artifact]:
-        """A `tessera.jobs.worker.runner.Handler`: `image-0`, `image-1` and so on.
+        """Implement `tessera.jobs.worker.runner.Handler`. Artifacts are `image-0`, `image-1` and so on.
 
         Raises:
             InvalidRequestError: the job is for another model.
-            StorageFullError: there is no room for the files.
-            EngineDiedError, UnavailableError: as `translated_device_errors`.
-            JobStoppedError: at a step.
+            StorageFullError: the store has no space for the files.
+            EngineDiedError, UnavailableError: see `translated_device_errors`.
+            JobStoppedError: the job was stopped; raised at a step.
         """
         given = msgspec.json.decode(job.input, type=ImageInput)
         if given.model != self.model_id:
@@ -77,7 +78,7 @@ class ImagePipeline:
             making = [pool.submit(self._image, index, given, context.job.id, progress) for index in range(given.count)]
         faults = [fault for each in making if (fault := each.exception()) is not None]
         for fault in sorted(faults, key=lambda fault: isinstance(fault, _OthersFailedError)):
-            raise fault  # the first of those that the others were stopped for
+            raise fault  # the failure for which the other images were stopped
         return [each.result() for each in making]
 
     def _image(self, index: int, given: ImageInput, job_id: str, progress: _Progress) -> npt.NDArray[np.uint8]:
@@ -94,7 +95,7 @@ class ImagePipeline:
                 guidance_scale=given.guidance_scale,
                 seed=given.seed + index,
             )
-            frame: npt.NDArray[np.uint8] = self.model.generate(request, progress.of(index))[0]
+            frame: npt.NDArray[np.uint8] = self.model.generate(request, progress.on_step_of(index))[0]
         except BaseException:
             progress.fail()
             raise
@@ -119,7 +120,7 @@ class _OthersFailedError(Exception):
 
 
 class _Progress:
-    """Of all images of a job: the mean of their steps. Each is stopped when the job is, or when another has failed."""
+    """Progress of a job with several images: the mean of theirs. Stops all images when the job or one image ends."""
 
     def __init__(self, count: int, context: JobContext) -> None:
         self._done = [0.0] * count
@@ -127,11 +128,11 @@ class _Progress:
         self._failed = threading.Event()
 
     def fail(self) -> None:
-        """One has failed."""
+        """Say that one image has failed, which stops the others."""
         self._failed.set()
 
-    def of(self, index: int) -> Callable[[int, int, Freeze | None], None]:
-        """The `OnStep` of one image."""
+    def on_step_of(self, index: int) -> Callable[[int, int, Freeze | None], None]:
+        """Return the `OnStep` of one image."""
 
         def on_step(done: int, total: int, _: Freeze | None) -> None:
             self._done[index] = done / max(total, 1)

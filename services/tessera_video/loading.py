@@ -1,6 +1,6 @@
-"""The model as the settings ask for it: how its products, its attention and its kernels are computed.
+"""Loads the model as the settings say: weights, attention, kernels, offloading and devices.
 
-Does not know jobs, nor what becomes of the model.
+Knows no jobs, and not what the model is used for.
 """
 
 from __future__ import annotations
@@ -17,21 +17,22 @@ from tessera.settings.video import VideoSettings
 from tessera_kernels import dispatch
 
 ENCODERS = ("text_encoder", "image_encoder")
+"""Words in the names of components that only encode prompts and first frames."""
 
 
 def load_model(
     directory: Path, device: Device, settings: VideoSettings, *, passes_alone: bool = False
 ) -> FamilyModel | PipelineModel:
-    """Load a pipeline for this process, which takes Triton's kernels or not from now on.
+    """Load a pipeline, and turn Triton's kernels on or off for this process.
 
     Args:
-        directory: of the pipeline.
-        device: where it goes.
-        settings: how it is computed.
-        passes_alone: whether nothing but passes are computed here: prompts are encoded elsewhere.
+        directory: the pipeline's directory.
+        device: the device that computes.
+        settings: how the pipeline is computed.
+        passes_alone: whether this process only computes passes, so that text and image encoders are not loaded.
 
     Raises:
-        ModelLoadError: see `tessera.diffusion.loading.pipeline.load`; or settings that do not go together.
+        ModelLoadError: see `tessera.diffusion.loading.pipeline.load`; or settings that contradict each other.
     """
     shared = settings.devices > 1
     if shared and settings.attention != "exact":
@@ -46,5 +47,5 @@ def load_model(
 
 
 def computation_key(settings: VideoSettings) -> str:
-    """What of the settings two workers must have in common to go on from each other's checkpoints."""
+    """Return the settings that two workers must share to resume from each other's checkpoints."""
     return f"{settings.weights} {settings.attention} {settings.kernels} {settings.devices}"

@@ -1,8 +1,7 @@
-"""`python -m tessera_video.overhead`: what of a step's time is not the transformer's: batching, guidance, scheduler,
-snapshots of what a failed step would need, reports.
+"""`python -m tessera_video.overhead`: measures the share of a step's time that is spent outside the transformer.
 
-On a dummy model, whose transformer takes less than any real one's: of a real one the share is smaller. Does not know
-jobs.
+That is batching, guidance, the scheduler, snapshots for failed steps, and reports. Measured on a dummy model whose
+transformer is smaller than any real one, so a real model's share is smaller. Knows no jobs.
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def measure(request: DiffusionRequest, device: Device) -> tuple[float, float]:
-    """Seconds of a step and of the transformer in it, without the first, which warms up."""
+    """Return the mean seconds of a step, and of the transformer in it, without the first step, which warms up."""
     pipe: Any = build()
     model = WanModel(pipe.to(device.place), device.place)
     forward, passes, steps = pipe.transformer.forward, [], []
@@ -75,17 +74,17 @@ def measure(request: DiffusionRequest, device: Device) -> tuple[float, float]:
     def on_step(done: int, total: int, _: object) -> None:
         steps.append(time.perf_counter())
         if done == total:
-            raise _EnoughError  # nobody wants the clip
+            raise _EnoughError  # the clip is not needed
 
     batcher = StepBatcher(model, max_requests=1)
     with contextlib.closing(batcher), contextlib.suppress(_EnoughError):
         batcher.generate(request, on_step)
-    # The first time is before the first step.
+    # The first call comes before the first step.
     return (steps[-1] - steps[1]) / (len(steps) - 2), sum(passes[1:]) / (len(passes) - 1)
 
 
 class _EnoughError(Exception):
-    """Ends a clip."""
+    """Ends the request after its last step, before the clip is decoded."""
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""From a video job to its files: decode the first frame, make the clip, encode it and its pictures, store them all.
+"""Runs a video job: decodes the first frame, makes the clip, encodes it and its stills, and stores the files.
 
-Does not know Redis, Celery or HTTP: it gets a job and a context to report to.
+Knows no Redis, Celery or HTTP: it gets a job and a context to report to.
 """
 
 from __future__ import annotations
@@ -36,18 +36,20 @@ from tessera_video.files.stills import SHEET_FRAMES, spritesheet_jpeg, thumbnail
 logger = logging.getLogger(__name__)
 
 DENOISED_PERCENT = 95
+"""Progress of a job, 0 to 100, when all its steps are finished."""
 IMAGE_FORMATS = ("PNG", "JPEG", "WEBP")
+"""Formats of a first frame, as Pillow names them."""
 
 
 class VideoPipeline:
     """Makes videos with one loaded model.
 
     Args:
-        model: what steps.
-        model_id: the name that jobs call it.
-        artifacts: where inputs come from and results go.
-        settings: limits.
-        identity: of the model's weights and the libraries that run them, so that only equal ones share checkpoints.
+        model: the loaded model.
+        model_id: the model's name in jobs.
+        artifacts: store of inputs and results.
+        settings: limits, and how often checkpoints and previews are made.
+        identity: identity of weights, libraries and settings; only workers with equal ones share checkpoints.
         on_broken_device: see `translated_device_errors`.
     """
 
@@ -70,14 +72,13 @@ class VideoPipeline:
         self._writer = ThreadPoolExecutor(1, "checkpoint")
 
     def __call__(self, job: Job, context: JobContext) -> Mapping[str, Artifact]:
-        """A `tessera.jobs.worker.runner.Handler`.
+        """Implement `tessera.jobs.worker.runner.Handler`. Artifacts are `video`, `thumbnail` and `spritesheet`.
 
         Raises:
             InvalidRequestError: the first frame is no image, or the job is for another model.
-            StorageFullError: there is no room for the files.
-            EngineDiedError: the device failed; another worker may do better.
-            UnavailableError: it has too little memory, also for this video alone; so may it.
-            JobStoppedError: at a step.
+            StorageFullError: the store has no space for the files.
+            EngineDiedError, UnavailableError: see `translated_device_errors`.
+            JobStoppedError: the job was stopped; raised at a step.
         """
         given = msgspec.json.decode(job.input, type=VideoInput)
         token = request_id_var.set(given.request_id)
@@ -94,7 +95,7 @@ class VideoPipeline:
             )
         if given.extends is None or given.image is None:
             return self._made(given, context, None)
-        # On this machine's disk, because it is read more than once.
+        # A copy on this machine's disk, because the file is read more than once.
         with tempfile.TemporaryFile() as local, self.artifacts.open(given.image) as file:
             shutil.copyfileobj(file, local)
             return self._made(given, context, StoredClip(local, given.before))
@@ -161,7 +162,7 @@ class VideoPipeline:
             data = file.read()
         try:
             image = Image.open(io.BytesIO(data), formats=IMAGE_FORMATS)
-            # From the header, before anything is decoded.
+            # The size is in the header, so nothing has been decoded yet.
             if image.width * image.height > self.settings.max_pixels:
                 raise InvalidRequestError(
                     f"`input_reference` has {image.width}x{image.height} pixels; the limit is "

@@ -1,6 +1,6 @@
-"""`python -m tessera_video.rank_worker`: another device of a video worker, started by it and ended with it.
+"""`python -m tessera_video.rank_worker`: the process of a worker's further device, started and ended by the worker.
 
-It has the model's transformers and computes its part of every pass. Does not know jobs.
+It loads the model's transformers and computes its part of every pass. Knows no jobs.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ END_S = 5.0
 
 
 def device_of(settings: Settings, rank: int) -> Device:
-    """Where a rank computes: the GPU of its number.
+    """Return the device of a rank: the GPU with the rank's number, or the CPU.
 
     Raises:
-        StartError: there is none.
+        StartError: there are fewer GPUs than `video.devices`.
     """
     video = settings.video
     device = choose(video.device, threads=video.threads)
@@ -55,11 +55,11 @@ def device_of(settings: Settings, rank: int) -> Device:
 
 @contextlib.contextmanager
 def rank_workers(count: int, on_lost: Callable[[], None]) -> Iterator[Path]:
-    """The other devices' processes, for as long as this is open; gives where they meet.
+    """Run the processes of ranks 1 to `count` - 1 while the context is open. Yields the file for their rendezvous.
 
     Args:
-        count: of devices, the worker's own among them.
-        on_lost: called in a thread when one has ended before its time.
+        count: number of devices, the worker's own included.
+        on_lost: called in a thread when a process has ended too early.
     """
     over = threading.Event()
 
@@ -71,15 +71,15 @@ def rank_workers(count: int, on_lost: Callable[[], None]) -> Iterator[Path]:
 
     stay_on_this_machine()
     with tempfile.TemporaryDirectory(prefix="tessera-ranks-") as folder:
-        meeting = Path(folder) / "meeting"
+        rendezvous = Path(folder) / "rendezvous"
         processes = []
         for rank in range(1, count):
-            command = [sys.executable, "-m", __spec__.name, "--rank", str(rank), "--meeting", str(meeting)]
+            command = [sys.executable, "-m", __spec__.name, "--rank", str(rank), "--meeting", str(rendezvous)]
             process = subprocess.Popen(command, preexec_fn=die_with_parent())  # noqa: PLW1509 - from the main thread
             processes.append(process)
             threading.Thread(target=watch, args=(process, rank), daemon=True).start()
         try:
-            yield meeting
+            yield rendezvous
         finally:
             over.set()
             for process in processes:
@@ -90,19 +90,19 @@ def rank_workers(count: int, on_lost: Callable[[], None]) -> Iterator[Path]:
                     process.wait()
 
 
-def share_passes(model: FamilyModel, settings: Settings, meeting: Path, device: Device) -> Callable[[], None]:
-    """Let the rank workers compute their parts of a worker's passes. Returns what ends that.
+def share_passes(model: FamilyModel, settings: Settings, rendezvous: Path, device: Device) -> Callable[[], None]:
+    """Let the rank workers compute their parts of a worker's passes. Returns a function that ends them.
 
     Raises:
         ModelLoadError: the model cannot be divided.
     """
-    ranks = _divided(model, 0, settings.video.devices, meeting, device)
+    ranks = _divided(model, 0, settings.video.devices, rendezvous, device)
     logger.info("each pass is shared by %d devices", ranks.count)
     return lead(model, ranks)
 
 
-def _divided(model: FamilyModel, rank: int, count: int, meeting: Path, device: Device) -> Ranks:
-    ranks = Ranks(rank, count, meeting, device.place)
+def _divided(model: FamilyModel, rank: int, count: int, rendezvous: Path, device: Device) -> Ranks:
+    ranks = Ranks(rank, count, rendezvous, device.place)
     for expert in model.expert_components():
         divide(expert, model.block_list, rank=rank, count=count, place=device.place)
     model.shared_by = count

@@ -1,4 +1,4 @@
-"""What the video service answers: `/v1/videos` and `/v1/models`, both written once for every service.
+"""The routes of the video service: `/v1/videos` and `/v1/models`, both defined once for every service.
 
 Does not know how a video is made.
 """
@@ -12,5 +12,5 @@ from tessera.web.models import MODEL_ROUTES
 
 
 def routes(videos: MountedRoutes) -> list[ControllerRouterHandler]:
-    """All routes beside the operational ones."""
+    """Return all routes but the operational ones."""
     return [*videos.route_handlers, *MODEL_ROUTES]

@@ -1,7 +1,7 @@
-"""`python -m tessera_video.worker`: a process that makes videos, several at once where their steps can be batched.
+"""`python -m tessera_video.worker`: a process that makes videos, several at once when their steps can be batched.
 
-The model is loaded before the first ring is heard. SIGTERM ends it within a denoising step: the job it works on goes
-back and another worker takes it at once. Does not know HTTP.
+The model is loaded before the first job is taken. SIGTERM ends the worker within a denoising step: its job returns to
+the queue with a checkpoint, and another worker takes it at once. Knows no HTTP.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from tessera.diffusion.batcher import StepBatcher
 from tessera.diffusion.families.base import FamilyModel
 from tessera.diffusion.loading.lora_files import load_adapters
 from tessera.diffusion.request import VideoModel
+from tessera.diffusion.whole_pipeline import PipelineModel
 from tessera.errors import ModelLoadError, TesseraError
 from tessera.hub.adapters import adapter_files
 from tessera.hub.clip_memory import ClipMemoryBudget
@@ -36,7 +37,7 @@ from tessera.jobs.bell import CeleryBell, make_app
 from tessera.jobs.queues import queue_of
 from tessera.jobs.records import WorkerInfo
 from tessera.jobs.worker.process import serve_jobs
-from tessera.jobs.worker.runner import JobRunner
+from tessera.jobs.worker.runner import Handler, JobRunner
 from tessera.jobs.worker_store import WorkerStore
 from tessera.settings.load import load
 from tessera.settings.tree import Settings
@@ -51,8 +52,9 @@ from tessera_video.rank_worker import device_of, rank_workers, share_passes
 logger = logging.getLogger(__name__)
 
 MEMORY_SHARE = 0.9
-"""Of what is free when the model is loaded."""
+"""Share (0 to 1) of the memory free after the model is loaded that clips may take, if the settings name no limit."""
 BROKEN_STATUS = 4
+"""Exit status of a worker whose device has failed."""
 
 
 def main() -> int:
@@ -67,7 +69,7 @@ def main() -> int:
 
 
 def work(settings: Settings) -> int:
-    """Be a worker. Returns the exit status: Celery's, or `BROKEN_STATUS` when the device has failed.
+    """Run as a worker until a signal. Returns Celery's exit status, or `BROKEN_STATUS` when the device has failed.
 
     Raises:
         TesseraError: the model cannot be made or loaded, or there is no such device.
@@ -78,42 +80,43 @@ def work(settings: Settings) -> int:
         return _work(settings, device, None)
 
     def lost() -> None:
-        # Whoever waits for the lost one in a pass waits for ever. The job goes on from its checkpoint elsewhere.
+        # A pass that waits for the lost rank would wait for ever. The job resumes from its checkpoint elsewhere.
         os._exit(BROKEN_STATUS)
 
-    with rank_workers(settings.video.devices, lost) as meeting:
-        return _work(settings, device, meeting)
+    with rank_workers(settings.video.devices, lost) as rendezvous:
+        return _work(settings, device, rendezvous)
 
 
-def _work(settings: Settings, device: Device, meeting: Path | None) -> int:
+def _work(settings: Settings, device: Device, rendezvous: Path | None) -> int:
     started = time.perf_counter()
     found = ensure(settings.video.model, settings.models_dir, logger.info)
     check(found)
     loaded = load_model(found.path, device, settings.video)
-    model: VideoModel = loaded
     adapters = adapter_files(settings.video.adapters)
-    if meeting and not isinstance(loaded, FamilyModel):
+    if rendezvous and not isinstance(loaded, FamilyModel):
         raise ModelLoadError(f"{found.card.id} steps itself, so its passes cannot be shared: set `video.devices` to 1")
     if adapters and not isinstance(loaded, FamilyModel):
         raise ModelLoadError(f"{found.card.id} steps itself, so it takes no adapters: empty `video.adapters`")
     card = msgspec.structs.replace(found.card, adapters=sorted(adapters))
     end_sharing: Callable[[], None] | None = None
+    model: VideoModel
     if isinstance(loaded, FamilyModel):
         load_adapters(loaded, adapters)
-        if meeting is not None:
-            end_sharing = share_passes(loaded, settings, meeting, device)
+        if rendezvous is not None:
+            end_sharing = share_passes(loaded, settings, rendezvous, device)
         loaded.step_calibration = diffusion_calibration.read(found.path)
         if settings.video.preview_steps:
             loaded.fit_colours()
         capacity = settings.video.memory_bytes or int(MEMORY_SHARE * free_bytes(device.place))
-        room, shapes = ClipMemoryBudget(capacity, tile_above=settings.video.tile_pixels), loaded.shapes
-        loaded.decodes_in_tiles = lambda request: room.in_tiles(request, shapes)
-        memory = ClipMemory(capacity=capacity, shapes=dataclasses.asdict(shapes), tile_above=room.tile_above)
+        budget, shapes = ClipMemoryBudget(capacity, tile_above=settings.video.tile_pixels), loaded.shapes
+        loaded.decodes_in_tiles = lambda request: budget.in_tiles(request, shapes)
+        memory = ClipMemory(capacity=capacity, shapes=dataclasses.asdict(shapes), tile_above=budget.tile_above)
         card = msgspec.structs.replace(card, clip_memory=memory)
-        model = StepBatcher(loaded, max_requests=settings.video.concurrent_jobs, memory=room)
+        model = StepBatcher(loaded, max_requests=settings.video.concurrent_jobs, memory=budget)
     else:
         most = settings.video.tile_pixels
         loaded.decodes_in_tiles = lambda request: 0 < most < request.width * request.height
+        model = loaded
     logger.info("%s is loaded on %s in %.1f s", found.card.id, device.name, time.perf_counter() - started)
 
     store = WorkerStore(settings.redis_url, timeout_s=settings.redis.timeout_s, settings=settings.jobs)
@@ -126,9 +129,9 @@ def _work(settings: Settings, device: Device, meeting: Path | None) -> int:
     broken = threading.Event()
 
     def end() -> None:
-        """As SIGTERM from outside does, but with a status that says why: a supervisor starts a sound process."""
+        """End as on SIGTERM, but with `BROKEN_STATUS`, so that a supervisor starts a new process."""
         broken.set()
-        runner.drain()  # at once: the signal comes when the next job would be taken already
+        runner.drain()  # at once, before the signal arrives: no further job may be taken
         os.kill(os.getpid(), signal.SIGTERM)
 
     pipeline = VideoPipeline(
@@ -140,7 +143,7 @@ def _work(settings: Settings, device: Device, meeting: Path | None) -> int:
         on_broken_device=end,
     )
     images = ImagePipeline(model, found.card.id, artifacts, on_broken_device=end)
-    handlers = {"video": pipeline, "image": images}
+    handlers: dict[str, Handler] = {"video": pipeline, "image": images}
     runner = JobRunner(store, artifacts, bell, handlers, worker=worker_id, queue=queue, slots=model.max_requests)
     info = WorkerInfo(
         id=worker_id,
@@ -162,8 +165,8 @@ def _work(settings: Settings, device: Device, meeting: Path | None) -> int:
         store.close()
 
 
-def _identity(card: Card, model: VideoModel | FamilyModel, settings: VideoSettings) -> str:
-    """What has to be equal for two workers to go on from each other's checkpoints."""
+def _identity(card: Card, model: FamilyModel | PipelineModel, settings: VideoSettings) -> str:
+    """Return what must be equal for two workers to resume from each other's checkpoints."""
     family = model if isinstance(model, FamilyModel) else None
     steps, adapters = (None, {}) if family is None else (family.step_calibration, family.adapters.digests)
     made_with = f"torch {torch.__version__} diffusers {diffusers.__version__}"

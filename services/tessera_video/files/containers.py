@@ -1,6 +1,7 @@
-"""Frames into a file that players know: MP4 (H.264), WebM (VP9) or an animated GIF, and what was asked for in it.
+"""Encodes frames to a video file: MP4 (H.264), WebM (VP9) or an animated GIF, with the request in its metadata.
 
-Every frame of the clip is one frame of the file, shown for one frame's time. Does not know jobs, nor where files go.
+Every frame of the clip is one frame of the file and is shown for one frame's time. Knows no jobs, and not where files
+are stored.
 """
 
 from __future__ import annotations
@@ -13,43 +14,49 @@ from typing import Protocol
 
 import av
 import av.filter
+from av.video.format import VideoFormat as PixelFormat
+from av.video.frame import VideoFrame
+from av.video.stream import VideoStream
 
 from tessera.diffusion.request import Picture
 from tessera.wire.videos import VideoFormat
 
 COMMENT = "comment"
-"""The name of the metadata field that says what was asked for: the one that all three containers have."""
+"""Name of the metadata field with the request; the one field that all three containers have."""
 _GIF_CLOCK = Fraction(1, 100)
+"""Seconds: unit of a GIF's frame times."""
 _GIF_HEADER_BYTES = 13
+"""Bytes of a GIF's header and logical screen descriptor."""
 _GIF_BLOCK_BYTES = 255
+"""Most bytes of a sub-block in a GIF extension."""
 
 
 class FrameSequence(Protocol):
-    """Frames of one size, in order: an array, or what makes them one after another."""
+    """Frames of one size, in order: an array, or an object that yields them one by one."""
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """[frames, height, width, 3]."""
+        """Frames, height, width, and 3 for RGB."""
         ...
 
     def __iter__(self) -> Iterator[Picture]:
-        """Each frame: [height, width, 3], RGB."""
+        """Yield each frame: uint8 [height, width, 3], RGB."""
         ...
 
 
 @dataclass(frozen=True)
 class VideoContainer:
-    """How a clip becomes a file."""
+    """A file format: its content type and its encoder."""
 
     content_type: str
     write: Callable[[FrameSequence, int, Path, str], None]
-    """Takes frames (of even width and height), frames per second (a GIF's are shown for whole hundredths of a second,
-    which together keep the time), the file to write, and what its metadata says in the field `COMMENT`. Raises OSError
-    as the operating system does (no room, for one)."""
+    """Encoder with four arguments: frames of even width and height; frames per second (a GIF shows each frame for whole
+    hundredths of a second, which together keep the time); path of the file to write; text of the metadata field
+    `COMMENT`. Raises OSError as the operating system does, for example on a full disk."""
 
 
 def _write_mp4(frames: FrameSequence, fps: int, path: Path, comment: str) -> None:
-    """What browsers play: H.264, yuv420p, its index at the front."""
+    """Write an MP4 that browsers play: H.264, yuv420p, with its index at the front."""
     _write_stream(
         frames,
         fps,
@@ -58,14 +65,14 @@ def _write_mp4(frames: FrameSequence, fps: int, path: Path, comment: str) -> Non
         container="mp4",
         container_options={"movflags": "+faststart"},
         codec="libx264",
-        # Without B-frames: with them equal clips were different files at some sizes (64x64, 96x64, 192x128 and 480x320
-        # of seven that were tried), whatever the number of threads. They would save a seventh.
+        # No B-frames: with them, equal clips gave different files at 4 of 7 sizes that were tried (64x64, 96x64,
+        # 192x128 and 480x320), whatever the number of threads. B-frames would save a seventh of the bytes.
         codec_options={"crf": "18", "preset": "veryfast", "bf": "0"},
     )
 
 
 def _write_webm(frames: FrameSequence, fps: int, path: Path, comment: str) -> None:
-    """VP9, yuv420p, constant quality. The muxer writes no random ids, so equal clips are equal files."""
+    """Write a WebM: VP9, yuv420p, constant quality. The muxer writes no random ids, so equal clips are equal files."""
     _write_stream(
         frames,
         fps,
@@ -93,6 +100,7 @@ def _write_stream(
     with av.open(str(path), "w", format=container, options=dict(container_options)) as file:
         file.metadata[COMMENT] = comment
         stream = file.add_stream(codec, rate=Fraction(fps), options=dict(codec_options))
+        assert isinstance(stream, VideoStream)
         stream.width, stream.height, stream.pix_fmt = width, height, "yuv420p"
         for frame in frames:
             file.mux(stream.encode(av.VideoFrame.from_ndarray(frame, format="rgb24")))
@@ -100,7 +108,7 @@ def _write_stream(
 
 
 def _write_gif(frames: FrameSequence, fps: int, path: Path, comment: str) -> None:
-    """One palette for the whole clip, chosen for what changes; shown again and again."""
+    """Write a GIF that loops, with one palette for the whole clip that favours pixels that change."""
     _, height, width, _ = frames.shape
     with av.open(str(path), "w", format="gif", options={"loop": "0"}) as file:
         stream = file.add_stream("gif", rate=Fraction(fps))
@@ -110,14 +118,14 @@ def _write_gif(frames: FrameSequence, fps: int, path: Path, comment: str) -> Non
             frame.pts, frame.time_base = round(index / _GIF_CLOCK / fps), _GIF_CLOCK
             file.mux(stream.encode(frame))
         file.mux(stream.encode())
-    if comment:  # FFmpeg loses frames behind an empty one
+    if comment:  # FFmpeg loses the frames after an empty comment
         _put_gif_comment(path, comment.encode())
 
 
 def _in_one_palette(frames: FrameSequence) -> Iterator[av.VideoFrame]:
     graph = av.filter.Graph()
     _, height, width, _ = frames.shape
-    source = graph.add_buffer(width=width, height=height, format="rgb24", time_base=Fraction(1))
+    source = graph.add_buffer(width=width, height=height, format=PixelFormat("rgb24"), time_base=Fraction(1))
     split, sink = graph.add("split"), graph.add("buffersink")
     palette = graph.add("palettegen", "stats_mode=diff")
     use = graph.add("paletteuse", "diff_mode=rectangle")
@@ -133,11 +141,13 @@ def _in_one_palette(frames: FrameSequence) -> Iterator[av.VideoFrame]:
         source.push(frame)
     source.push(None)
     for _ in range(frames.shape[0]):
-        yield sink.pull()
+        pulled = sink.pull()
+        assert isinstance(pulled, VideoFrame)
+        yield pulled
 
 
 def _put_gif_comment(path: Path, comment: bytes) -> None:
-    """Put a comment extension (GIF89a, section 24) behind the global colour table: FFmpeg's muxer writes none."""
+    """Insert a comment extension (GIF89a, section 24) after the global colour table: FFmpeg's muxer writes none."""
     data = path.read_bytes()
     table = 3 << ((data[10] & 7) + 1) if data[10] & 0x80 else 0
     place = _GIF_HEADER_BYTES + table

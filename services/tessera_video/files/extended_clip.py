@@ -1,6 +1,6 @@
-"""A clip that goes on from an older one: the older one's frames from its file, then the new ones.
+"""A clip that extends an older one: the older clip's frames from its file, then the new frames.
 
-The older frames are decoded again for each look at them, so that memory holds the new ones alone. Does not know jobs.
+The older frames are decoded again in each iteration, so that memory holds only the new ones. Knows no jobs.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ FORMATS = "mov,mp4,matroska,webm,gif"
 
 
 class StoredClip:
-    """A video file that was made here.
+    """A video file that this service has made before.
 
     Args:
-        file: can be sought; stays open as long as this is used.
-        frames: that it has to have.
+        file: seekable file; must stay open while this object is used.
+        frames: number of frames that the file must have.
     """
 
     def __init__(self, file: BinaryIO, frames: int) -> None:
@@ -32,10 +32,10 @@ class StoredClip:
         self.frames = frames
 
     def __iter__(self) -> Iterator[Picture]:
-        """Its frames.
+        """Decode the frames.
 
         Raises:
-            InvalidRequestError: it cannot be decoded, or has not as many as it should.
+            InvalidRequestError: the file cannot be decoded, or has another number of frames.
         """
         count = 0
         self.file.seek(0)
@@ -44,7 +44,8 @@ class StoredClip:
             with av.open(self.file, "r", options=options) as container:
                 for frame in container.decode(video=0):
                     count += 1
-                    yield frame.to_ndarray(format="rgb24")
+                    pixels: Picture = np.asarray(frame.to_ndarray(format="rgb24"), dtype=np.uint8)
+                    yield pixels
         except (FFmpegError, OSError, IndexError) as error:
             raise InvalidRequestError(f"the video that goes on cannot be decoded: {error}", param="video") from error
         if count != self.frames:
@@ -53,7 +54,7 @@ class StoredClip:
             )
 
     def last(self) -> Image.Image:
-        """Its last frame. Raises as iterating does."""
+        """Return the last frame. Raises the errors of iteration."""
         last: Picture | None = None
         for frame in self:
             last = frame
@@ -62,34 +63,34 @@ class StoredClip:
 
 
 class ExtendedClip:
-    """The older clip and what comes after: what a container writes, frame by frame.
+    """The older clip followed by the new frames: a `FrameSequence`.
 
     Args:
-        old: the older one.
-        new: [frames, height, width, 3]; its first frame stands for the last of `old`, and is not shown again.
+        old: the older clip.
+        new: uint8 [frames, height, width, 3]; its first frame equals the last of `old` and is left out.
     """
 
     def __init__(self, old: StoredClip, new: Frames) -> None:
         self.old = old
         self.new = new[1:]
-        self.shape = (old.frames + len(self.new), *new.shape[1:])
+        self.shape: tuple[int, ...] = (old.frames + len(self.new), *new.shape[1:])
 
     def __len__(self) -> int:
-        """Frames of both."""
+        """Return the number of frames of both clips."""
         return self.shape[0]
 
     def __iter__(self) -> Iterator[Picture]:
-        """Frame by frame. Raises as `StoredClip` does."""
+        """Yield the frames of both clips. Raises the errors of `StoredClip`."""
         yield from self.old
         yield from self.new
 
     def chosen(self, places: set[int]) -> dict[int, Picture]:
-        """Some frames by their place."""
+        """Return the frames at some places, by their place."""
         return {place: frame for place, frame in enumerate(self) if place in places}
 
 
 def stills_of(clip: ExtendedClip, most: int) -> tuple[Frames, Frames]:
-    """The middle frame, and at most `most` frames evenly spread from the first to the last: what stills are made of."""
+    """Return the middle frame [1, …], and at most `most` frames evenly spread from the first to the last."""
     count, middle = len(clip), len(clip) // 2
     spread = sorted({round(place) for place in np.linspace(0, count - 1, min(count, most))})
     found = clip.chosen({middle, *spread})

@@ -1,6 +1,6 @@
-"""Previews as small JPEGs: a pixel for each latent is little, so they are enlarged, and never over so many bytes.
+"""Encodes previews as small JPEGs: enlarged, because they have one pixel per latent, and limited in bytes.
 
-Does not know who watches, nor how latents become colours (`tessera.diffusion.preview`).
+Does not know who reads them, and not how latents become colours (`tessera.diffusion.preview` does).
 """
 
 from __future__ import annotations
@@ -17,14 +17,18 @@ from tessera.jobs.worker.runner import JobContext
 
 logger = logging.getLogger(__name__)
 
-MOST_BYTES = 12 * 1024
-ENLARGED = 4
+MAX_BYTES = 12 * 1024
+"""Most bytes of a preview."""
+ENLARGEMENT = 4
+"""Pixels of a preview per side of a latent, if `LONGEST_SIDE` allows it."""
 LONGEST_SIDE = 320
+"""Most pixels of a preview's longer side."""
 QUALITIES = (80, 60, 40, 20)
+"""JPEG qualities that are tried in turn until the preview is small enough."""
 
 
 def sender(context: JobContext, thread: Executor) -> Callable[[Picture], None]:
-    """What a request calls with each preview: encodes and sends it in `thread`, so no step waits for that."""
+    """Return the callback that encodes and sends a request's previews in `thread`, so that no step waits for it."""
 
     def send(picture: Picture) -> None:
         try:
@@ -39,9 +43,9 @@ def sender(context: JobContext, thread: Executor) -> Callable[[Picture], None]:
 
 
 def preview_jpeg(picture: Picture) -> bytes:
-    """A JPEG of at most `MOST_BYTES`, `ENLARGED` times as wide, its longer side at most `LONGEST_SIDE`."""
+    """Return a JPEG of at most `MAX_BYTES`, `ENLARGEMENT` times as wide, its longer side at most `LONGEST_SIDE`."""
     image = Image.fromarray(picture)
-    scale = min(ENLARGED, LONGEST_SIDE / max(image.size))
+    scale = min(ENLARGEMENT, LONGEST_SIDE / max(image.size))
     image = image.resize(
         (max(1, round(image.width * scale)), max(1, round(image.height * scale))), Image.Resampling.BILINEAR
     )
@@ -49,6 +53,6 @@ def preview_jpeg(picture: Picture) -> bytes:
         for quality in QUALITIES:
             file = io.BytesIO()
             image.save(file, "JPEG", quality=quality)
-            if file.tell() <= MOST_BYTES:
+            if file.tell() <= MAX_BYTES:
                 return file.getvalue()
         image = image.resize((max(1, image.width // 2), max(1, image.height // 2)))

@@ -1,4 +1,4 @@
-"""What a file says about how it was made: enough to make it again. Does not know containers."""
+"""The metadata of a result file: enough to make it again. Knows no containers."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from tessera.wire.jobs import ImageInput, VideoInput
 
 
 def provenance_comment(given: VideoInput | ImageInput, *, seed: int) -> str:
-    """JSON in ASCII, which every container keeps as it is: model, prompts, seed, steps, guidance scale, step cache.
+    """Return the request as JSON in ASCII, which every container stores unchanged.
 
     Args:
         given: the job's input.
-        seed: of this very file.
+        seed: seed of this file; the images of one job have different ones.
     """
     made = {
         "software": "tessera",

@@ -1,4 +1,4 @@
-"""Single pictures: of a clip a thumbnail and a sheet of small frames, and images of their own. Does not know jobs."""
+"""Encodes single pictures: a clip's thumbnail and its sprite sheet, and the images of image jobs. Knows no jobs."""
 
 from __future__ import annotations
 
@@ -13,24 +13,28 @@ from tessera.diffusion.request import Frames
 from tessera.wire.images import ImageFormat
 
 THUMBNAIL_PIXELS = 512
+"""Most pixels of a thumbnail's longer side."""
 SHEET_COLUMNS = 5
+"""Frames per row of a sprite sheet."""
 SHEET_FRAMES = 25
-"""Of a longer clip as many, evenly spread from its first frame to its last."""
+"""Most frames in a sprite sheet; of longer clips this many, evenly spread from the first frame to the last."""
 TILE_PIXELS = 256
+"""Most pixels of the longer side of a frame in a sprite sheet."""
 JPEG_QUALITY = 88
+"""Quality of thumbnails and sprite sheets, 0 to 100."""
 _DESCRIPTION = 0x010E
-"""EXIF's ImageDescription."""
+"""Tag of EXIF's ImageDescription."""
 
 
 def thumbnail_jpeg(frames: Frames) -> bytes:
-    """The middle frame as a JPEG, its longer side at most `THUMBNAIL_PIXELS`."""
+    """Return the middle frame as a JPEG, its longer side at most `THUMBNAIL_PIXELS`."""
     return _jpeg(_small(frames[len(frames) // 2], THUMBNAIL_PIXELS))
 
 
 def spritesheet_jpeg(frames: Frames) -> bytes:
-    """Small frames in rows as a JPEG, in the order of reading: what a player shows above its time line.
+    """Return a JPEG with small frames in rows, from left to right, as players show them above the time line.
 
-    At most `SHEET_FRAMES` of them, `SHEET_COLUMNS` in a row, each at most `TILE_PIXELS` long; what is left is black.
+    At most `SHEET_FRAMES` frames, `SHEET_COLUMNS` per row, each at most `TILE_PIXELS` long. Empty places are black.
     """
     chosen = sorted({round(place) for place in np.linspace(0, len(frames) - 1, min(len(frames), SHEET_FRAMES))})
     tiles = [_small(frames[index], TILE_PIXELS) for index in chosen]
@@ -45,13 +49,13 @@ def spritesheet_jpeg(frames: Frames) -> bytes:
 def image_file(
     pixels: npt.NDArray[np.uint8], output_format: ImageFormat, *, compression: int | None, comment: str
 ) -> bytes:
-    """An image as a file.
+    """Encode an image.
 
     Args:
-        pixels: [height, width, 3], RGB.
-        output_format: of the file.
-        compression: quality of a JPEG or WebP, 0 to 100; None is the encoder's own.
-        comment: kept in the file's EXIF, as its description.
+        pixels: uint8 [height, width, 3], RGB.
+        output_format: format of the file.
+        compression: quality of a JPEG or WebP, 0 to 100; None takes the encoder's default.
+        comment: text of the EXIF field ImageDescription.
     """
     image = Image.fromarray(pixels)
     exif = image.getexif()

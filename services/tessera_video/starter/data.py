@@ -179,7 +179,8 @@ def _paths(motion: str, *, alone: bool) -> list[Track]:
 @cache
 def _alone(motion: str, *, alone: bool = True) -> _Ways:
     """One thing that is inside the frame."""
-    tracks, likely = [], []
+    tracks: list[tuple[Track, ...]] = []
+    likely: list[float] = []
     for path in _paths(motion, alone=alone):
         margin = REACH * path.radius.max() + 2.0
         places_x, places_y = (_near(margin - shift.min(), SIDE - margin - shift.max()) for shift in (path.x, path.y))
@@ -198,7 +199,8 @@ def _together(first: str, second: str) -> _Ways:
         [np.stack([getattr(track, name) for (track,) in one.tracks]) for one in ways] for name in ("x", "y", "radius")
     )
     chances = [np.diff(one.likely, prepend=0.0) for one in ways]
-    tracks, likely = [], []
+    tracks: list[tuple[Track, ...]] = []
+    likely: list[float] = []
     for row, (track,) in enumerate(ways[0].tracks):
         gap = np.hypot(x[1] - x[0][row], y[1] - y[0][row]) - REACH * (radius[1] + radius[0][row])
         lead = (x[1] - x[0][row] + y[1] - y[0][row]).mean(axis=1)

@@ -164,7 +164,7 @@ class DenoiserStage:
         padding = ShortPromptAttention()
         for block in self.transformer.blocks:
             block.attn2.set_processor(padding)
-        with padding.of(bias_1L):
+        with padding.use_bias(bias_1L):
             predicted: torch.Tensor = self.transformer(noisy_BCTHW, timestep, text_BLD, return_dict=False)[0]
         return predicted
 

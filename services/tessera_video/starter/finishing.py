@@ -90,7 +90,7 @@ class FinishingStage:
         absolute, square = error_BCTHW.abs().mean(), error_BCTHW.square().mean()
         edges = torch.stack([error_BCTHW.diff(dim=axis).abs().mean() for axis in (2, 3, 4)]).sum()
         self.optimizer.zero_grad(set_to_none=True)
-        (SQUARE_WEIGHT * square + absolute + EDGE_WEIGHT * edges).backward()
+        (SQUARE_WEIGHT * square + absolute + EDGE_WEIGHT * edges).backward()  # type: ignore[no-untyped-call]
         self.run.group.sum_gradients(self.taught.parameters(), self.run.group.own_share(BATCH))
         nn.utils.clip_grad_norm_(self.taught.parameters(), 1.0)
         self.optimizer.step()

@@ -1,9 +1,9 @@
-"""Step-level continuous batching of diffusion: requests join and leave between steps, and share forward passes.
+"""Continuous batching of denoising steps: requests join and leave between steps, and share forward passes.
 
-Whoever wants a video calls `StepBatcher.generate` in a thread of its own, which encodes its prompt and decodes its clip
-there; one thread steps all that are under way. Next is stepped who has had least of the device, together with others of
-its shape: a short clip overtakes a long one at a step, and none is passed over for ever. What goes wrong in a step
-ends the request that it is of, no other. Does not know an architecture (`diffusion_wan`), nor jobs.
+A caller runs `StepBatcher.generate` in its own thread, which encodes the prompt and decodes the clip; one further
+thread denoises all requests in progress. Each step takes the request that has had least of the device, together with
+others of its shape, so a short clip overtakes a long one and no request starves. A failure in a step ends only the
+request that caused it. Knows no architecture (`tessera.diffusion.families` does) and no jobs.
 """
 
 from __future__ import annotations
@@ -29,64 +29,65 @@ from tessera.hub.clip_memory import ClipMemoryBudget, Shapes
 
 logger = logging.getLogger(__name__)
 
-PATIENCE = 8
-"""Steps that a request may be passed over in a row."""
+MAX_STEPS_PASSED_OVER = 8
+"""Steps in a row that other requests may take before a waiting request goes first."""
 
 
 class SteppedModel(Protocol):
-    """What is batched. `begin` and `decode` are called from many threads, `step` from one."""
+    """A model whose steps can be batched. `begin` and `decode` are called from many threads, `step` from one."""
 
     def begin(self, request: DiffusionRequest) -> DiffusionState:
-        """A request before its first step."""
+        """Return the state of a request before its first step."""
         ...
 
     def step(self, states: Sequence[DiffusionState]) -> None:
-        """Each of them one step further."""
+        """Denoise each state by one step, in place."""
         ...
 
     def decode(self, state: DiffusionState) -> npt.NDArray[np.float32]:
-        """The clip of one that is done."""
+        """Return the clip of a finished state: float32 [frames, height, width, 3] in 0..1."""
         ...
 
     @property
     def shapes(self) -> Shapes:
-        """What tells how much memory a clip takes."""
+        """Sizes of the model from which the memory of a clip is estimated."""
         ...
 
     def preview(self, state: DiffusionState) -> Picture:
-        """A frame of one that is not done yet."""
+        """Return a frame of a state that is not finished."""
         ...
 
     def shape(self, state: DiffusionState) -> Hashable:
-        """Requests of equal shapes can share a forward pass now."""
+        """Return a key: states with equal keys can share their next forward pass."""
         ...
 
     def cost(self, state: DiffusionState) -> int:
-        """Of a step, in a unit of its own."""
+        """Return the cost of one step, in any unit that is the same for all requests."""
         ...
 
 
 class _Running:
-    """A request that is stepped."""
+    """A request whose steps are being computed."""
 
     def __init__(self, state: DiffusionState, on_step: Callable[[], None]) -> None:
         self.state = state
         self.on_step = on_step
         self.ended: Future[None] = Future()
-        self.had = 0
-        """Cost of the steps that it was given."""
+        self.spent = 0
+        """Sum of the costs of its finished steps."""
         self.passed_over = 0
+        """Steps in a row that were given to others."""
 
 
 class StepBatcher:
-    """A `VideoModel` made of a model that can step. Starts a thread, which ends with `close`.
+    """A `VideoModel` on top of a model that can step. Starts a thread, which ends with `close`.
 
-    `on_step` is called in that thread: whoever blocks there keeps all others waiting.
+    `on_step` is called in that thread, so a callback that blocks delays all other requests.
 
     Args:
-        model: is stepped by nobody else.
-        together: requests under way at once; more wait.
-        memory: that they have; None: they are begun whatever they take.
+        model: nobody else may step it.
+        max_requests: requests in progress at once; further ones wait.
+        memory: bytes that the requests in progress may take together; None does not limit them.
     """
 
     def __init__(self, model: SteppedModel, *, max_requests: int, memory: ClipMemoryBudget | None = None) -> None:
@@ -94,7 +95,7 @@ class StepBatcher:
         self.max_requests = max_requests
         self.memory = memory
         self.costs = BatchCosts()
-        self._room = threading.BoundedSemaphore(max_requests)
+        self._slots = threading.BoundedSemaphore(max_requests)
         self._changed = threading.Condition()
         self._running: list[_Running] = []
         self._closing = False
@@ -102,17 +103,17 @@ class StepBatcher:
         self._thread.start()
 
     def generate(self, request: DiffusionRequest, on_step: OnStep, resume: Resume | None = None) -> Frames:
-        """See `VideoModel.generate`.
+        """Implement `VideoModel.generate`.
 
         Raises:
-            InvalidRequestError: also where the memory would never do.
-            torch.OutOfMemoryError: the estimate was too low; only this request ends.
+            InvalidRequestError: the model cannot make this, or the clip would never fit into the memory.
+            torch.OutOfMemoryError: the memory estimate was too low; only this request ends.
         """
 
-        def look() -> None:
+        def check_cancelled() -> None:
             on_step(0, request.steps, None)
 
-        with self._room, translated_memory_errors(), self._held(request, look):
+        with self._slots, translated_memory_errors(), self._reserve_memory(request, check_cancelled):
             state = self.model.begin(request)
             if resume is not None:
                 restore(state, resume.data, resume.identity)
@@ -126,11 +127,11 @@ class StepBatcher:
                 self._enter(_Running(state, report)).result()
             return to_frames(self.model.decode(state))
 
-    def _held(self, request: DiffusionRequest, look: Callable[[], None]) -> AbstractContextManager[None]:
-        return nullcontext() if self.memory is None else self.memory.hold(request, self.model.shapes, look)
+    def _reserve_memory(self, request: DiffusionRequest, on_wait: Callable[[], None]) -> AbstractContextManager[None]:
+        return nullcontext() if self.memory is None else self.memory.hold(request, self.model.shapes, on_wait)
 
     def close(self) -> None:
-        """See `VideoModel.close`."""
+        """Implement `VideoModel.close`."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
@@ -142,15 +143,15 @@ class StepBatcher:
             return
         try:
             state.request.on_preview(self.model.preview(state))
-        except Exception:  # a preview is never worth a clip
+        except Exception:  # a failed preview must not end the clip
             logger.exception("%s has no preview of step %d", state.request.id, state.index)
 
     def _enter(self, running: _Running) -> Future[None]:
         with self._changed:
             if self._closing:
                 raise UnavailableError("this worker is ending")
-            # As if it had had what the others have: it is not owed the time before it came.
-            running.had = min((other.had for other in self._running), default=0)
+            # It starts at the least that others have spent, so that it is not owed the time before it came.
+            running.spent = min((other.spent for other in self._running), default=0)
             self._running.append(running)
             self._changed.notify_all()
         return running.ended
@@ -165,15 +166,15 @@ class StepBatcher:
             try:
                 self._step(self._choose())
             except Exception as error:
-                # A fault of ours: whoever waits must hear of it, and those who come next be served.
+                # A defect of ours: all who wait get the error, and later requests are still served.
                 logger.exception("the step loop failed")
                 self._end_all(error)
 
     def _choose(self) -> list[_Running]:
-        """Who is stepped next: the one that has had least, and those of its shape that had least after it."""
+        """Choose the next batch: the request that has spent least, then those of its shape that have spent least."""
 
         def rank(running: _Running) -> tuple[bool, int, int]:
-            return running.passed_over < PATIENCE, running.had, self.model.cost(running.state)
+            return running.passed_over < MAX_STEPS_PASSED_OVER, running.spent, self.model.cost(running.state)
 
         waiting = sorted(self._running, key=rank)
         shape = self.model.shape(waiting[0].state)
@@ -185,7 +186,9 @@ class StepBatcher:
         shape, started = self.model.shape(batch[0].state), time.perf_counter()
         error = self._try(batch)
         if error is None:
-            if not any(running.state.request.step_cache for running in batch):  # those skip, and are no measure
+            if not any(
+                running.state.request.step_cache for running in batch
+            ):  # skipped steps would falsify the measurement
                 self.costs.record(shape, len(batch), time.perf_counter() - started)
             self._account(batch)
             return
@@ -197,10 +200,10 @@ class StepBatcher:
         if isinstance(error, torch.OutOfMemoryError):
             self.costs.record(shape, len(batch), float("inf"))
             if torch.cuda.is_available():
-                torch.cuda.empty_cache()  # pieces of another size are of no use to those who come next
+                torch.cuda.empty_cache()  # cached blocks of this size are of no use to smaller batches
         for running, snapshot in zip(batch, before, strict=True):
             if running.state.index == snapshot.index:
-                snapshot.put_back(running.state)  # its scheduler may have begun to step
+                snapshot.put_back(running.state)  # its scheduler may have stepped already
                 self._step([running])
             else:
                 self._account([running])
@@ -210,20 +213,20 @@ class StepBatcher:
             with translated_memory_errors():
                 self.model.step([running.state for running in batch])
             if torch.cuda.is_available():
-                torch.cuda.synchronize()  # so that times are those of this step
-        except Exception as error:  # noqa: BLE001 - told to whose request it is
+                torch.cuda.synchronize()  # so that the measured time is that of this step
+        except Exception as error:  # noqa: BLE001 - given to the request it belongs to
             return error
         return None
 
     def _account(self, batch: list[_Running]) -> None:
-        """A step was made: say so to whose it is, and remember who has waited."""
+        """Report a finished step to its requests, and count for the others that they were passed over."""
         for running in self._running:
             running.passed_over = 0 if running in batch else running.passed_over + 1
         for running in batch:
-            running.had += self.model.cost(running.state)
+            running.spent += self.model.cost(running.state)
             try:
                 running.on_step()
-            except BaseException as error:  # noqa: BLE001 - how a request is stopped; raised again where it waits
+            except BaseException as error:  # noqa: BLE001 - stops the request; raised again in its own thread
                 self._end(running, error)
             else:
                 if running.state.done:

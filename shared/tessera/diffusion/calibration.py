@@ -1,6 +1,7 @@
-"""Measures how a model's steps change, so that step caches know when a step may be skipped: one uncached clip.
+"""Measures how a model's steps change over one uncached clip, so that step caches know when a step may be skipped.
 
-What is found is a file in the model's directory. Does not decide (`tessera.diffusion.step_cache.policies`).
+The measurement is kept as a file in the model's directory. Does not decide which steps skip
+(`tessera.diffusion.step_cache.policies` does).
 """
 
 from __future__ import annotations
@@ -20,23 +21,24 @@ from tessera.diffusion.step_cache.policies import StepCalibration, relative
 logger = logging.getLogger(__name__)
 
 FILE = "step_calibration.json"
-MOST_POWERS = 4
-"""Of the polynomial, as TeaCache has it; fewer for few steps, which would be fitted exactly."""
-STEPS_FOR_A_POWER = 5
+MAX_DEGREE = 4
+"""Highest degree of the fitted polynomial, as in TeaCache. Few steps get a lower degree, or the fit would be exact."""
+STEPS_PER_DEGREE = 5
+"""Measured changes that each degree of the polynomial needs."""
 
 
 def calibrate(model: FamilyModel, request: DiffusionRequest) -> StepCalibration:
-    """Make the request's clip with every step computed, and look at the half of guidance that has its prompt.
+    """Denoise the request with every step computed, and measure the rows that have its prompt (not the negative one).
 
     Args:
-        model: is stepped by nobody else.
-        request: of at least four steps; what a user would ask for.
+        model: nobody else may step it meanwhile.
+        request: a typical request with at least four steps and no step cache.
     """
     assert request.steps > 3
     assert request.step_cache is None
     seen: list[tuple[torch.Tensor, torch.Tensor]] = []
 
-    def look(row: int, signal: torch.Tensor, residual: torch.Tensor) -> None:
+    def record(row: int, signal: torch.Tensor, residual: torch.Tensor) -> None:
         if row == 0:
             seen.append((signal, residual))
 
@@ -45,7 +47,7 @@ def calibrate(model: FamilyModel, request: DiffusionRequest) -> StepCalibration:
     state = model.begin(request)
     before: tuple[int, torch.Tensor, torch.Tensor] | None = None
     for blocks in model.blocks.values():
-        blocks.look = look
+        blocks.on_row_computed = record
     try:
         while not state.done:
             expert = id(model.expert(state))
@@ -59,19 +61,19 @@ def calibrate(model: FamilyModel, request: DiffusionRequest) -> StepCalibration:
             before = expert, signal, residual
     finally:
         for blocks in model.blocks.values():
-            blocks.look = None
-    given, told = np.array(changes).T
-    powers = max(1, min(MOST_POWERS, len(given) // STEPS_FOR_A_POWER))
+            blocks.on_row_computed = None
+    signal_changes, residual_changes = np.array(changes).T
+    degree = max(1, min(MAX_DEGREE, len(signal_changes) // STEPS_PER_DEGREE))
     return StepCalibration(
-        coefficients=[float(value) for value in np.polyfit(given, told, powers)],
-        least=float(given.min()),
-        most=float(given.max()),
+        coefficients=[float(value) for value in np.polyfit(signal_changes, residual_changes, degree)],
+        least=float(signal_changes.min()),
+        most=float(signal_changes.max()),
         ratios=ratios,
     )
 
 
 def read(directory: Path) -> StepCalibration | None:
-    """What was measured of the model in a directory; None: nothing that can be read."""
+    """Read the calibration from a model's directory; None when there is none, or none that can be read."""
     path = directory / FILE
     try:
         return msgspec.json.decode(path.read_bytes(), type=StepCalibration)
@@ -83,7 +85,11 @@ def read(directory: Path) -> StepCalibration | None:
 
 
 def write(directory: Path, calibration: StepCalibration) -> Path:
-    """Keep it. Raises `OSError`."""
+    """Write the calibration into a model's directory, replacing an older one atomically.
+
+    Raises:
+        OSError: the directory cannot be written to.
+    """
     path = directory / FILE
     new = path.with_name(f".{FILE}.{os.getpid()}")
     new.write_bytes(msgspec.json.format(msgspec.json.encode(calibration), indent=2) + b"\n")
@@ -91,6 +97,6 @@ def write(directory: Path, calibration: StepCalibration) -> Path:
 
 
 def _size_ratio(now: torch.Tensor, before: torch.Tensor) -> float:
-    """Mean over tokens of the norms' ratio, as MagCache has it."""
+    """Mean over tokens of the ratio of two residuals' norms, as MagCache defines it."""
     sizes = torch.linalg.vector_norm(now.float(), dim=-1) / (torch.linalg.vector_norm(before.float(), dim=-1) + 1e-8)
     return float(sizes.mean())

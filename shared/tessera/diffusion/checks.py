@@ -1,4 +1,4 @@
-"""What a model of a family can be asked for: told before anything is encoded. Does not know sizes and limits."""
+"""Checks a request against what a model can do, before anything is encoded. Does not check sizes and limits."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from tessera.models.lora import Adapters
 def check_request(
     request: DiffusionRequest, *, image_input: str, experts: int, adapters: Adapters, calibrated: bool, shared_by: int
 ) -> None:
-    """Refuse what a model would have to pass over.
+    """Refuse a request with inputs that the model would have to ignore.
 
     Args:
-        request: what is asked.
-        image_input: see `FamilyModel.image_input`.
-        experts: transformers that share the steps.
-        adapters: that the model has.
-        calibrated: whether it was measured for step caches.
-        shared_by: devices that compute each pass together.
+        request: the request to check.
+        image_input: whether the model takes a first frame: `none`, `optional` or `required`.
+        experts: number of transformers among which the steps are divided.
+        adapters: the adapters that the model has.
+        calibrated: whether the model was measured for step caches.
+        shared_by: number of devices that compute each pass together.
 
     Raises:
-        InvalidRequestError: an image is missing, or given to a model that takes none; a second guidance scale that
-            would do nothing; an adapter that is not there; a step cache that has not been measured.
+        InvalidRequestError: an image is missing, or given to a model that takes none; a second guidance scale would
+            have no effect; the model has no such adapter; the step cache needs a measurement that is missing.
     """
     if image_input == "required" and request.image is None:
         raise InvalidRequestError("this model starts from an image, and none is given", param="input_reference")

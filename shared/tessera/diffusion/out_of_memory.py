@@ -1,4 +1,4 @@
-"""What an allocator says when it has nothing left, in one way for every device. Does not know what is computed."""
+"""One exception for exhausted memory on every device. Does not know what is computed."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import torch
 
 @contextlib.contextmanager
 def translated_memory_errors() -> Iterator[None]:
-    """Around work: a CPU's allocator that has nothing left says so as CUDA's does.
+    """Raise the same exception for exhausted memory on a CPU as CUDA's allocator raises.
 
     Raises:
-        torch.OutOfMemoryError: in place of a plain `RuntimeError`, or of Python's own `MemoryError`.
+        torch.OutOfMemoryError: instead of the `RuntimeError` of PyTorch's CPU allocator or Python's `MemoryError`.
     """
     try:
         yield

@@ -1,8 +1,8 @@
-"""What latents look like, without their decoder: a linear map from a latent's channels to a colour.
+"""Previews of latents without the VAE's decoder: a linear map from a latent's channels to a colour.
 
-Fitted by least squares on what the VAE's decoder makes of coloured patches that its encoder has read; or of random
-latents, where the two do not belong together (random weights). Rough, and a thousandth of the work. Does not know a
-family of models.
+The map is fitted by least squares on coloured patches that the VAE has encoded and decoded; or on random latents, where
+encoder and decoder do not belong together (random weights). A preview is rough and takes a thousandth of the work of
+decoding. Knows no family of models.
 """
 
 from __future__ import annotations
@@ -17,25 +17,28 @@ import torch
 from torch.nn import functional
 
 SIDE = 8
-"""Latents of a side of a fitted clip."""
+"""Latents per side of a clip that the map is fitted on."""
 FRAMES = 3
-"""Latent frames of one."""
+"""Latent frames of a clip that the map is fitted on."""
 PATCHES = (1, 1, 2, 4)
-"""Of a side, from clip to clip: most pictures are plain in most places."""
+"""Coloured patches per side of each clip, in turn. Most are coarse, as most areas of real frames are plain."""
 PURE_SHARE = 0.5
-"""Of the clips: black, white and the six colours between them, which an encoder has seen if any."""
-SAMPLES_FOR_A_CHANNEL = 40
-BELONG = 0.5
-"""Correlation of what is decoded with what was encoded from which on the two belong together."""
-MOST_CLIPS = 24
-SHRINKAGE = 1e-4
-"""Of the least squares (ridge), so that channels that say nothing get no weight."""
+"""Share (0 to 1) of clips in pure colours (black, white and the six between), which every encoder was trained on."""
+SAMPLES_PER_CHANNEL = 40
+"""Latents to fit on for each latent channel."""
+MIN_CORRELATION = 0.5
+"""Correlation (-1 to 1) of decoded with encoded pixels above which encoder and decoder belong together."""
+MAX_CLIPS = 24
+"""Most clips that the map is fitted on, whatever the number of channels."""
+RIDGE = 1e-4
+"""Ridge penalty per sample, so that channels without information get no weight."""
 SEED = 1
+"""Seed of the patches, so that a model has the same colours in each process."""
 
 
 @dataclass(frozen=True)
 class LatentColours:
-    """The map."""
+    """A linear map from latent channels to RGB in -1..1."""
 
     weights_C3: torch.Tensor
     offset_3: torch.Tensor
@@ -43,47 +46,47 @@ class LatentColours:
     @classmethod
     def fit(
         cls,
-        paint: Callable[[torch.Tensor], torch.Tensor],
-        read: Callable[[torch.Tensor], torch.Tensor],
+        decode: Callable[[torch.Tensor], torch.Tensor],
+        encode: Callable[[torch.Tensor], torch.Tensor],
         channels: int,
         device: torch.device,
     ) -> LatentColours:
-        """Fit it.
+        """Fit the map to a VAE.
 
         Args:
-            paint: the decoder: normalized latents [1, C, T, H, W] to [1, 3, frames, h, w] in -1..1.
-            read: the encoder, the other way round.
-            channels: of the latents.
-            device: of both.
+            decode: from normalized latents [1, C, T, H, W] to pixels [1, 3, frames, height, width] in -1..1.
+            encode: from pixels to normalized latents.
+            channels: number of latent channels.
+            device: the VAE's device.
         """
         generator = torch.Generator("cpu").manual_seed(SEED)
-        clips = math.ceil(SAMPLES_FOR_A_CHANNEL * channels / (SIDE**2 * (FRAMES - 1)))
-        clips = min(max(len(PATCHES), clips), MOST_CLIPS)
+        clips = math.ceil(SAMPLES_PER_CHANNEL * channels / (SIDE**2 * (FRAMES - 1)))
+        clips = min(max(len(PATCHES), clips), MAX_CLIPS)
         noises = [torch.randn(1, channels, FRAMES, SIDE, SIDE, generator=generator).to(device) for _ in range(clips)]
-        plain = paint(noises[0])
-        pictures = [_patches(number, plain.shape, generator).to(device) for number in range(clips)]
-        latents = [read(picture) for picture in pictures]
-        painted = [paint(one) for one in latents]
-        told = torch.stack([torch.stack(pictures).flatten(), torch.stack(painted).float().flatten()])
-        if not float(torch.corrcoef(told)[0, 1]) > BELONG:
-            latents, painted = noises, [plain, *(paint(noise) for noise in noises[1:])]
+        decoded_noise = decode(noises[0])
+        pictures = [_patches(number, decoded_noise.shape, generator).to(device) for number in range(clips)]
+        latents = [encode(picture) for picture in pictures]
+        decoded = [decode(one) for one in latents]
+        pixels = torch.stack([torch.stack(pictures).flatten(), torch.stack(decoded).float().flatten()])
+        if not float(torch.corrcoef(pixels)[0, 1]) > MIN_CORRELATION:
+            latents, decoded = noises, [decoded_noise, *(decode(noise) for noise in noises[1:])]
         given_NC = torch.cat([one[0, :, 1:].float().permute(1, 2, 3, 0).reshape(-1, channels) for one in latents])
-        wanted_N3 = torch.cat([_pooled(clip) for clip in painted])
+        wanted_N3 = torch.cat([_pooled(clip) for clip in decoded])
         ones_NC = torch.cat([given_NC, torch.ones(len(given_NC), 1, device=device)], dim=1).cpu().double()
-        ridge = SHRINKAGE * len(ones_NC) * torch.eye(channels + 1, dtype=torch.float64)
+        ridge = RIDGE * len(ones_NC) * torch.eye(channels + 1, dtype=torch.float64)
         solved = torch.linalg.solve(ones_NC.T @ ones_NC + ridge, ones_NC.T @ wanted_N3.cpu().double())
         return cls(solved[:-1].float().to(device), solved[-1].float().to(device))
 
-    def paint(self, latents_CHW: torch.Tensor) -> npt.NDArray[np.uint8]:
-        """RGB of one latent frame: [height, width, 3], a pixel for each latent."""
+    def to_rgb(self, latents_CHW: torch.Tensor) -> npt.NDArray[np.uint8]:
+        """Return one latent frame as RGB: uint8 [height, width, 3], one pixel per latent."""
         colours_HW3 = latents_CHW.float().permute(1, 2, 0) @ self.weights_C3 + self.offset_3
         bytes_HW3 = ((colours_HW3.clamp(-1, 1) + 1) * 127.5).round().to(torch.uint8)
-        painted: npt.NDArray[np.uint8] = bytes_HW3.cpu().numpy()
-        return painted
+        picture: npt.NDArray[np.uint8] = bytes_HW3.cpu().numpy()
+        return picture
 
 
 def _patches(number: int, shape: torch.Size, generator: torch.Generator) -> torch.Tensor:
-    """A still clip of coloured patches in -1..1, of the shape of a decoded one."""
+    """Return a still clip of coloured patches in -1..1, of the given shape [1, 3, frames, height, width]."""
     side = PATCHES[number % len(PATCHES)]
     colours = torch.rand(1, 3, side, side, generator=generator) * 2 - 1
     if torch.rand(1, generator=generator).item() < PURE_SHARE:
@@ -95,6 +98,6 @@ def _patches(number: int, shape: torch.Size, generator: torch.Generator) -> torc
 
 
 def _pooled(clip: torch.Tensor) -> torch.Tensor:
-    """[N, 3]: the mean colour behind each latent, without the first latent frame, which is a single frame."""
+    """Return the mean colour behind each latent, [N, 3], without the first latent frame, which is a single frame."""
     behind = clip[0, :, 1:].float().reshape(3, FRAMES - 1, -1, *clip.shape[-2:]).mean(2)
     return functional.adaptive_avg_pool2d(behind.transpose(0, 1), SIDE).permute(0, 2, 3, 1).reshape(-1, 3)

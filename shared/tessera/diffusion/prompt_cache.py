@@ -1,6 +1,6 @@
-"""Encoded prompts by the hash of their text: whoever asks for the same words again waits for no text encoder.
+"""Caches encoded prompts by the hash of their text, so that a repeated prompt does not run the text encoder.
 
-Does not know encoders.
+Knows no encoders.
 """
 
 from __future__ import annotations
@@ -12,33 +12,34 @@ from collections import OrderedDict
 from tessera.diffusion.request import EncodedPrompt
 
 CACHED_PROMPTS = 64
+"""Encoded prompts that a model keeps by default."""
 
 
 class PromptCache:
-    """The least recently used is dropped first. Safe in several threads."""
+    """A cache that drops the least recently used prompt first. Thread-safe."""
 
     def __init__(self, capacity: int = CACHED_PROMPTS) -> None:
         self.capacity = capacity
         self.hits = 0
         self._lock = threading.Lock()
-        self._found: OrderedDict[str, EncodedPrompt] = OrderedDict()
+        self._encoded: OrderedDict[str, EncodedPrompt] = OrderedDict()
 
     def get(self, text: str) -> EncodedPrompt | None:
-        """The encoding of `text`, when it is there."""
+        """Return the encoding of `text`; None when it is not cached."""
         key = self._key(text)
         with self._lock:
-            if key not in self._found:
+            if key not in self._encoded:
                 return None
             self.hits += 1
-            self._found.move_to_end(key)
-            return self._found[key]
+            self._encoded.move_to_end(key)
+            return self._encoded[key]
 
     def put(self, text: str, encoded: EncodedPrompt) -> None:
-        """Remember an encoding."""
+        """Cache an encoding."""
         with self._lock:
-            self._found[self._key(text)] = encoded
-            while len(self._found) > self.capacity:
-                self._found.popitem(last=False)
+            self._encoded[self._key(text)] = encoded
+            while len(self._encoded) > self.capacity:
+                self._encoded.popitem(last=False)
 
     @staticmethod
     def _key(text: str) -> str:

@@ -1,7 +1,7 @@
-"""What diffusion models have in common here: a request, its state as a value, and how a whole video is made of steps.
+"""Types that all diffusion models share: a request, its state between two steps, and the interface of a loaded model.
 
-Does not know any architecture (`diffusion_families`, `diffusion_pipeline`), nor jobs: whoever calls gets a call back as
-steps are done, and stops a request by raising there.
+A caller is called back after each denoising step and ends its request by raising there. Knows no architecture
+(`tessera.diffusion.families` does) and no jobs.
 """
 
 from __future__ import annotations
@@ -18,43 +18,42 @@ from PIL.Image import Image
 from tessera.diffusion.step_cache.policies import StepCache
 
 Frames = npt.NDArray[np.uint8]
-"""A clip: [frames, height, width, 3], RGB."""
-
-
+"""A clip: uint8 [frames, height, width, 3], RGB."""
 Picture = npt.NDArray[np.uint8]
-"""[height, width, 3], RGB."""
+"""One frame or image: uint8 [height, width, 3], RGB."""
 
 
 class FrozenRequest(Protocol):
-    """A request as it was between two steps."""
+    """A copy of a request's state between two steps."""
 
     def encode(self, identity: str) -> bytes:
-        """As a file, from which the same request, with the same `identity`, can go on."""
+        """Return a checkpoint file, from which a request with the same `identity` can resume."""
         ...
 
 
 Freeze = Callable[[], FrozenRequest]
-"""Says what the request is like now: between two steps."""
+"""Takes a copy of the request's state. Valid only while `OnStep` runs, between two steps."""
 OnStep = Callable[[int, int, "Freeze | None"], None]
-"""Told how many steps are done, of how many; and with what to freeze the request, where the model can go on from that.
-What it raises ends the request."""
+"""Called with the number of finished steps, the number of all steps, and a function that freezes the request (None if
+the model cannot resume). An exception that it raises ends the request."""
 
 
 @dataclass(frozen=True)
 class Resume:
-    """A request that was begun before: what `FrozenRequest.encode` made of it."""
+    """A checkpoint to resume from: `data` from `FrozenRequest.encode`, and the `identity` that was given to it."""
 
     data: bytes
     identity: str
+    """Equal for equal request, model weights and libraries. Another identity is refused."""
 
 
 class ResumeError(Exception):
-    """Bytes from which nothing can go on: cut, changed, or of another request. The request can begin anew."""
+    """The checkpoint is truncated, changed, or of another request. The request can start again from its first step."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DiffusionRequest:
-    """One video to make. Sizes are pixels, and multiples of what the model's card says."""
+    """One video to make. Width and height are pixels, and multiples of the `size_multiple` in the model's card."""
 
     id: str
     prompt: str
@@ -66,85 +65,86 @@ class DiffusionRequest:
     guidance_scale: float
     seed: int
     guidance_scale_2: float | None = None
-    """Of the second expert, which takes the steps of low noise; None: the first's."""
+    """Guidance scale of the second expert, which denoises the low-noise timesteps; None takes `guidance_scale`."""
     adapters: tuple[tuple[str, float], ...] = ()
-    """Names of low-rank adapters with their weights, sorted."""
+    """Low-rank adapters as (name, weight), sorted by name."""
     fps: float | None = None
-    """Frames per second, for models that place frames in time by it; None: as the model was trained."""
+    """Frames per second, read by models that encode a frame's time; None takes the rate the model was trained with."""
     image: Image | None = None
     step_cache: StepCache | None = None
-    """None: every step is computed."""
+    """How steps may be skipped; None computes every step."""
     preview_steps: int = 0
-    """Steps between two previews; 0: none."""
+    """Steps between two previews; 0 makes none."""
     on_preview: Callable[[Picture], None] = lambda _: None
-    """Given a frame from the middle of the clip. Called between steps, so it does not block."""
+    """Called between steps with a frame from the middle of the clip. Must not block."""
 
 
 EncodedPrompt = tuple[torch.Tensor, ...]
-"""An encoded prompt: what a family's text encoders make of a text, its masks among it; each tensor is [1, …]."""
+"""Output of a family's text encoders for one prompt, attention masks included; every tensor is [1, …]."""
 
 
 @dataclass(kw_only=True)
 class DiffusionState:
-    """A request between two steps: all that a step reads and writes, so that it can be batched, saved and resumed.
+    """A request between two steps: everything that a step reads and writes, so it can be batched, saved and resumed.
 
-    Shapes: B = 1, C channels, T latent frames, H and W latent sizes.
+    Shapes: B = 1, C channels, T latent frames, H and W latent height and width.
     """
 
-    # set once
+    # set when the request begins
     request: DiffusionRequest
     generator: torch.Generator
     timesteps: torch.Tensor
-    """[steps], descending."""
+    """Timesteps [steps], descending."""
     prompt: EncodedPrompt
     negative: EncodedPrompt | None
-    """None: no guidance, one forward pass a step."""
+    """Encoded negative prompt; None without guidance, which takes one row of a pass instead of two."""
     inputs: Mapping[str, torch.Tensor] = field(default_factory=dict)
-    """What else the model reads, by a name that its family gives: first frames, masks, positions."""
+    """Further inputs of the model, by names that its family defines: first frames, masks, features; each [1, …]."""
     # changed by each step
     latents_BCTHW: torch.Tensor
-    """float32."""
+    """Noisy latents, float32."""
     scheduler: Any
-    """A scheduler of its own: multistep ones remember."""
+    """Diffusers scheduler of this request alone, because multistep schedulers keep earlier predictions."""
     memory: dict[str, torch.Tensor | float] = field(default_factory=dict)
-    """What steps remember beside the scheduler. Values are replaced, never changed in place."""
+    """What steps remember beside the scheduler, such as step caches. Values are replaced, never changed in place."""
     index: int = 0
-    # made by each step and read by none
+    """Finished steps: 0 to len(timesteps)."""
+    # written by each step, read only by previews
     clean_BCTHW: torch.Tensor | None = None
-    """What the last step took the latents of the finished clip for."""
+    """Latents of the finished clip as the last step predicted them; None before the first step."""
 
     @property
     def done(self) -> bool:
-        """Whether all steps are made."""
+        """Whether all steps are finished."""
         return self.index >= len(self.timesteps)
 
 
 class VideoModel(Protocol):
-    """A loaded model. Safe to use from several threads, one for each request."""
+    """A loaded model. Thread-safe: one thread calls `generate` for each request."""
 
     max_requests: int
-    """How many requests it works on at once; more wait."""
+    """Requests that the model works on at once; further ones wait."""
 
     def generate(self, request: DiffusionRequest, on_step: OnStep, resume: Resume | None = None) -> Frames:
-        """Make a video; `on_step` is called as steps are done and may raise to end it.
+        """Make a video and return its frames.
 
         Args:
-            request: what to make.
-            on_step: see `OnStep`.
-            resume: where to go on from, for a model that has called `on_step` with something to freeze.
+            request: the video to make.
+            on_step: called after each step; ends the request by raising, see `OnStep`.
+            resume: checkpoint to resume from. Only for models that give `on_step` a `Freeze`.
 
         Raises:
             InvalidRequestError: the model cannot make this (an image for a model that takes none).
-            ResumeError: it cannot go on from there.
+            ResumeError: the checkpoint does not fit.
         """
         ...
 
     def close(self) -> None:
-        """Stop working. Requests that are under way end with an error."""
+        """Stop working. Requests in progress end with an error."""
         ...
 
 
 def to_frames(clip: npt.NDArray[np.float32]) -> Frames:
-    """[frames, height, width, 3] in 0..1 as bytes."""
+    """Convert a clip [frames, height, width, 3] from float32 in 0..1 to uint8."""
     frames: Frames = (clip * 255.0).round().clip(0, 255).astype(np.uint8)
     return frames

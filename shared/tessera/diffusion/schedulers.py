@@ -1,7 +1,7 @@
-"""Schedulers: whichever a pipeline's directory names, tried out when it is loaded, and stepped with a request's noise.
+"""Schedulers: whichever one a pipeline's directory names, checked when it is loaded, and copied for each request.
 
-A scheduler that draws noise at each step (few-step ones do) draws it from the request's generator, so that a seed means
-one clip. Does not know an architecture.
+A scheduler that draws noise at each step (schedulers of distilled models do) draws it from the request's generator, so
+that a seed determines the clip. Knows no architecture.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ FLOW_CLASSES = frozenset(
         "LTXEulerAncestralRFScheduler",
     }
 )
-"""Those that can do nothing else; others are told by `prediction_type`."""
-TRIAL = DiffusionRequest(
+"""Scheduler classes for flow predictions alone; others say it in their `prediction_type`."""
+TRIAL_REQUEST = DiffusionRequest(
     id="trial",
     prompt="",
     negative_prompt="",
@@ -36,20 +36,21 @@ TRIAL = DiffusionRequest(
     guidance_scale=1.0,
     seed=0,
 )
+"""The request whose steps `check_scheduler` makes."""
 
 
 def unstepped_copy(scheduler: Any) -> Any:
-    """A scheduler of the same class and configuration that has not stepped yet: each request has its own."""
+    """Return a scheduler of the same class and configuration that has not stepped yet."""
     return type(scheduler).from_config(scheduler.config)
 
 
 def start_scheduler(
     scheduler: Any, request: DiffusionRequest, set_timesteps: Callable[[Any, DiffusionRequest], None]
 ) -> Any:
-    """A fresh scheduler before a request's first step.
+    """Return a scheduler for one request, before its first step.
 
     Raises:
-        InvalidRequestError: it cannot make so many steps.
+        InvalidRequestError: the scheduler cannot make that number of steps.
     """
     made = unstepped_copy(scheduler)
     name = type(scheduler).__name__
@@ -69,19 +70,22 @@ def start_scheduler(
 
 
 def is_flow(scheduler: Any) -> bool:
-    """Whether it takes what a model predicts for a flow (Lipman et al. 2022), not for noise."""
+    """Return whether the scheduler expects a model that predicts a flow (Lipman et al. 2022), not noise."""
     return type(scheduler).__name__ in FLOW_CLASSES or scheduler.config.get("prediction_type") == "flow_prediction"
 
 
 def advance_scheduler(
     state: DiffusionState, predicted: torch.Tensor, latents: torch.Tensor
 ) -> tuple[torch.Tensor, ...]:
-    """The latents after a step, and what else the scheduler answers: of some, the clip that the prediction points to.
+    """Step a request's scheduler.
 
     Args:
-        state: says scheduler, timestep and generator.
-        predicted: by the model, in the layout that the scheduler is used with.
-        latents: before, of the same shape.
+        state: gives the scheduler, the timestep and the random generator. It is not changed.
+        predicted: the model's prediction, in the layout that the scheduler is used with.
+        latents: the latents before the step, of the same shape.
+
+    Returns:
+        The latents after the step, then whatever else the scheduler returns: some add the predicted clean latents.
     """
     scheduler = state.scheduler
     optional = {"generator": state.generator} if "generator" in inspect.signature(scheduler.step).parameters else {}
@@ -92,7 +96,7 @@ def advance_scheduler(
 
 
 def predicted_clean(state: DiffusionState, predicted: torch.Tensor, latents: torch.Tensor) -> torch.Tensor | None:
-    """The clip that a predicted flow points to: x - sigma * v (Lipman et al. 2022). None: it was no flow."""
+    """Return the clean latents that a flow predicts, x - sigma * v (Lipman et al. 2022); None if it is no flow."""
     if not is_flow(state.scheduler):
         return None
     return latents - float(state.scheduler.sigmas[state.index]) * predicted
@@ -105,16 +109,16 @@ def check_scheduler(
     begin: Callable[[Any, DiffusionRequest], None],
     advance: Callable[[DiffusionState, torch.Tensor], None],
 ) -> None:
-    """Make a few steps of zeros with a scheduler, before anybody waits for a clip.
+    """Step a scheduler a few times with zeros when a model is loaded, so that no request finds out that it fails.
 
     Args:
-        scheduler: of a pipeline. It is not changed.
+        scheduler: the pipeline's scheduler. It is not changed.
         flow: whether the model predicts a flow.
-        begin: a family's way to set timesteps.
-        advance: and to step.
+        begin: sets the timesteps as the family does.
+        advance: steps as the family does.
 
     Raises:
-        ModelLoadError: it is for other models, or cannot be stepped so. Says its class and what to do.
+        ModelLoadError: the scheduler is for other models, or fails when it is stepped; names its class and the remedy.
     """
     name = type(scheduler).__name__
     if is_flow(scheduler) != flow:
@@ -125,10 +129,10 @@ def check_scheduler(
         )
     trial = unstepped_copy(scheduler)
     try:
-        begin(trial, TRIAL)
+        begin(trial, TRIAL_REQUEST)
         zeros = torch.zeros(1, 1, 1, 2, 2, device=trial.timesteps.device)
         state = DiffusionState(
-            request=TRIAL,
+            request=TRIAL_REQUEST,
             generator=torch.Generator("cpu").manual_seed(0),
             timesteps=trial.timesteps,
             prompt=(),

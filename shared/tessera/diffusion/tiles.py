@@ -1,6 +1,6 @@
-"""Decoding in tiles, as Diffusers' VAEs do it: less memory for large frames, blended where tiles meet.
+"""Decodes in tiles with Diffusers' VAEs: large frames take less memory, and tiles are blended where they overlap.
 
-Does not decide which clips (`tessera.hub.clip_memory`).
+Does not decide which clips are decoded so (`tessera.hub.clip_memory` does).
 """
 
 from __future__ import annotations
@@ -11,24 +11,27 @@ from typing import Any
 
 
 def tile_pixels(vae: Any) -> int:
-    """Pixels of one tile; 0: this VAE has none, or tiles of sizes that do not meet."""
-    if not hasattr(vae, "enable_tiling") or not all(_meet(vae, side) for side in ("height", "width")):
+    """Return the pixels of one tile; 0 when the VAE has no tiles, or tiles that do not fit together."""
+    if not hasattr(vae, "enable_tiling") or not all(_tiles_fit(vae, side) for side in ("height", "width")):
         return 0
     return int(getattr(vae, "tile_sample_min_height", 0)) * int(getattr(vae, "tile_sample_min_width", 0))
 
 
-def _meet(vae: Any, side: str) -> bool:
-    """Whether tiles lie as far apart as what is kept of each: else Diffusers puts together a frame of another size."""
+def _tiles_fit(vae: Any, side: str) -> bool:
+    """Return whether the distance of two tiles equals the part that is kept of each.
+
+    Otherwise Diffusers would assemble a frame of another size.
+    """
     sample, latent = (getattr(vae, f"tile_{kind}_min_{side}", 0) for kind in ("sample", "latent"))
     overlap = getattr(vae, f"tile_overlap_factor_{side}", getattr(vae, "tile_overlap_factor", None))
     if not latent or overlap is None:
-        return True  # those say the distance itself
+        return True  # such VAEs have the distance itself as a setting
     return bool(int(latent * (1 - overlap)) * sample == (sample - int(sample * overlap)) * latent)
 
 
 @contextlib.contextmanager
 def decoding(vae: Any, *, in_tiles: bool) -> Iterator[None]:
-    """While a VAE decodes. Whoever calls sees to it that it decodes nothing else meanwhile."""
+    """Turn tiling on while a VAE decodes. The caller makes sure that the VAE decodes nothing else meanwhile."""
     if not in_tiles or not tile_pixels(vae):
         yield
         return

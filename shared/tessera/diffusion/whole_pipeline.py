@@ -1,6 +1,6 @@
-"""Any other Diffusers video pipeline, run whole through its own `__call__`: one request at a time, called each step.
+"""Runs any other Diffusers video pipeline through its own `__call__`: one request at a time, with a callback each step.
 
-Does not know the architecture; what a pipeline takes is read from its signature.
+Knows no architecture: the arguments that a pipeline takes are read from its signature.
 """
 
 from __future__ import annotations
@@ -17,21 +17,29 @@ from tessera.diffusion.request import DiffusionRequest, Frames, OnStep, Resume, 
 from tessera.diffusion.tiles import decoding
 from tessera.errors import InvalidRequestError
 
-NEEDED = ("prompt", "height", "width", "num_frames", "num_inference_steps", "generator", "callback_on_step_end")
+REQUIRED_ARGUMENTS = (
+    "prompt",
+    "height",
+    "width",
+    "num_frames",
+    "num_inference_steps",
+    "generator",
+    "callback_on_step_end",
+)
 
 
 def unsupported_reason(pipe: Any) -> str | None:
-    """Why a pipeline cannot be run here, or None when it can."""
-    missing = [name for name in NEEDED if name not in _parameters(pipe)]
+    """Return why a pipeline cannot be run here; None when it can."""
+    missing = [name for name in REQUIRED_ARGUMENTS if name not in _parameters(pipe)]
     return f"its call takes no {', '.join(missing)}" if missing else None
 
 
 class PipelineModel:
-    """A pipeline that steps itself.
+    """A pipeline that runs its own step loop.
 
     Args:
-        pipe: loaded, on its device.
-        device: where it is.
+        pipe: the loaded pipeline, on its device.
+        device: the device it is on.
     """
 
     max_requests = 1
@@ -43,7 +51,7 @@ class PipelineModel:
         self._running = threading.Lock()
 
     def generate(self, request: DiffusionRequest, on_step: OnStep, resume: Resume | None = None) -> Frames:
-        """See `VideoModel.generate`. What `on_step` raises passes through Diffusers' loop and ends it."""
+        """Implement `VideoModel.generate`. An exception of `on_step` ends Diffusers' loop."""
         if resume is not None:
             raise ResumeError("a pipeline that steps itself begins anew")
         if request.step_cache is not None:
@@ -89,7 +97,7 @@ class PipelineModel:
         return to_frames(np.asarray(made.frames[0], dtype=np.float32))
 
     def close(self) -> None:
-        """See `VideoModel.close`: there is nothing of its own to stop."""
+        """Implement `VideoModel.close`. There is no thread to stop."""
 
 
 def _parameters(pipe: Any) -> set[str]:

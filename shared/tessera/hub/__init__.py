@@ -1,1 +1,1 @@
-"""Model directories: where models come from, what is known about them, whether they are whole. Torch-free."""
+"""Model directories: where models come from, their cards, and whether their files are intact. Torch-free."""

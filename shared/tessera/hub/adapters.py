@@ -1,6 +1,6 @@
-"""Adapters by name, as `video.adapters` lists them: `name=path`, and `name@2=path` for a model's second expert.
+"""Parses the setting `video.adapters`: entries `name=path`, or `name@2=path` for a model's second expert.
 
-Torch-free: does not open the files (`tessera.diffusion.loading.lora_files` does).
+Torch-free. Does not open the files (`tessera.diffusion.loading.lora_files` does).
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ _ENTRY = re.compile(r"^(?P<name>[A-Za-z0-9][A-Za-z0-9._-]{0,63})(@(?P<expert>[12
 
 
 def adapter_files(entries: Sequence[str]) -> dict[str, dict[int, Path]]:
-    """The files of each adapter by its name, and in them by expert: 0, or 1 for the second.
+    """Return the files of each adapter by its name, and for each name by expert: 0 for the first, 1 for the second.
 
     Raises:
-        SettingsError: an entry is not of that form, or there twice.
+        SettingsError: an entry does not have that form, or an adapter is listed twice.
     """
     files: dict[str, dict[int, Path]] = {}
     for entry in entries:

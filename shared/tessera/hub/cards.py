@@ -19,8 +19,11 @@ from tessera.hub.video_geometry import video_geometry
 from tessera.wire.models import Card, Task
 
 CARD_FILE = "card.json"
+"""Name of the card inside a model's directory."""
 WEIGHT_SUFFIXES = (".safetensors", ".gguf")
+"""Suffixes of the files that count as weights and get a checksum."""
 _HEADER_LIMIT = 100 * 1024 * 1024
+"""Largest header of a safetensors file, in bytes."""
 
 
 def weight_files(directory: Path) -> list[Path]:
@@ -67,12 +70,12 @@ def verify(directory: Path, card: Card, *, cure: str = "") -> None:
     """Compare every weight file with the card's checksums.
 
     Args:
-        directory: of the model.
-        card: holds the checksums.
-        cure: what mends a damaged file; pulling the model again when empty.
+        directory: the model's directory.
+        card: the card that holds the checksums.
+        cure: advice in the error about how to repair a file; `tessera models pull` when empty.
 
     Raises:
-        ModelLoadError: a file is missing or differs; names the file and how to mend it.
+        ModelLoadError: a file is missing or differs; names the file and how to repair it.
     """
     cure = cure or f"`tessera models pull {card.id} --force` makes it again"
     for name, expected in card.sha256.items():
@@ -84,7 +87,7 @@ def verify(directory: Path, card: Card, *, cure: str = "") -> None:
 
 
 def safetensors_header(path: Path) -> dict[str, Any]:
-    """What a safetensors file says of its tensors, by name: `dtype`, `shape`; maybe `__metadata__`, too.
+    """Return the header of a safetensors file: `dtype` and `shape` of each tensor by name, and maybe `__metadata__`.
 
     Raises:
         ModelLoadError: the file is truncated or its header is not a safetensors header.

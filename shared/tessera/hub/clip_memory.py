@@ -1,8 +1,8 @@
-"""How much memory a clip takes, told from shapes before it is begun, and room for so many clips at once.
+"""Estimates the memory of a clip from sizes before it begins, and limits the memory of the clips in progress.
 
-An estimate: what a pass through one block holds at a time, the decoder's widest layers for the frames that it makes at
-once, and the finished frames. It errs upwards by design, and knows nothing of what an allocator wastes. Does not know a
-family of models, nor where the free bytes come from (`tessera.device.hardware`).
+The estimate adds what a pass through one block holds at a time, the decoder's widest layers for the frames that it
+decodes at once, and the finished frames. It is high by design, and leaves out what an allocator wastes. Knows no family
+of models, and not where the free bytes come from (`tessera.device.hardware` does).
 """
 
 from __future__ import annotations
@@ -16,48 +16,53 @@ from typing import Protocol
 from tessera.errors import InvalidRequestError
 
 WIDTHS_IN_A_BLOCK = 10
-"""Tensors of the model's width that a block holds at once: stream, norm, queries, keys, values, copies, residuals."""
+"""Tensors of the model's width that a block holds at once: hidden states, norm, queries, keys, values, copies."""
 LAYERS_IN_A_DECODER = 5
-"""Tensors of the decoder's width at full resolution that it holds at once, one of them in columns."""
+"""Tensors of the decoder's width at full resolution that it holds at once, one of them unfolded for a convolution."""
 COPIES_OF_FRAMES = 3
-"""Decoded, as float32 for whoever asked, and as bytes."""
+"""Copies of all frames, each counted as float32: decoded, returned to the caller, and as bytes."""
 COPIES_OF_TILED_FRAMES = 6
-"""Where they are put together from tiles: all tiles, which overlap, and the rows of them."""
+"""Copies of all frames when they are decoded in tiles: also all tiles, which overlap, and the rows of tiles."""
 COPIES_OF_LATENTS = 8
-"""With what schedulers remember."""
-LOOK_EVERY_S = 0.5
+"""Copies of the latents, with what schedulers remember."""
+CHECK_INTERVAL_S = 0.5
+"""Seconds between two calls of a waiting request's `on_wait`."""
 GIB = 2**30
+"""Bytes in a GiB."""
 
 
 @dataclass(frozen=True)
 class Shapes:
-    """What the estimate needs to know of a model."""
+    """Sizes of a model that the estimate reads. Field names are those of `shapes` in a card's `clip_memory`."""
 
     frames_multiple: int
-    """Frames a latent frame."""
+    """Frames per latent frame."""
     spatial: int
-    """Pixels of a latent's side."""
+    """Pixels per side of a latent."""
     patch: int
-    """Latents a token has."""
+    """Latents per token of the transformer."""
     size_multiple: int
+    """Pixels: width and height of a clip are multiples of this."""
     channels: int
+    """Latent channels that the transformer reads."""
     width: int
+    """Channels of the transformer's hidden states."""
     hidden: int
-    """Width of the feed-forward layer."""
+    """Channels of the feed-forward layer."""
     decoder_width: float
-    """Channels at full resolution: a quarter of them where the decoder ends at half of it."""
+    """Channels of the decoder at full resolution; a quarter of its last channels if it ends at half the resolution."""
     decoded_at_once: int
-    """Latent frames."""
+    """Latent frames that the decoder decodes at once."""
     bytes_each: int
-    """Of a number in the transformer."""
+    """Bytes of an element in the transformer."""
     tile_pixels: int = 0
-    """Of a tile that its decoder can work on by itself; 0: it cannot."""
+    """Pixels of a tile that the decoder can decode by itself; 0 when it cannot decode in tiles."""
     lengths: int = 0
-    """Clips have k times this plus one frames; 0: as a latent frame has."""
+    """Clips have a multiple of this plus one frames; 0 stands for `frames_multiple`."""
 
 
 class ClipSize(Protocol):
-    """What the estimate reads of a request: `ClipShape` has it, and so has `DiffusionRequest`, which needs torch."""
+    """The fields of a request that the estimate reads, as `ClipShape` and `DiffusionRequest` have them."""
 
     @property
     def width(self) -> int: ...
@@ -73,7 +78,7 @@ class ClipSize(Protocol):
 
 @dataclass(frozen=True)
 class ClipShape:
-    """The size of a clip that is only asked about."""
+    """The size of a clip whose memory is estimated without a request."""
 
     width: int
     height: int
@@ -83,7 +88,7 @@ class ClipShape:
 
 
 def estimate(request: ClipSize, shapes: Shapes, *, in_tiles: bool = False) -> int:
-    """Bytes beside the weights, at the worst moment of a clip, decoded whole or in tiles."""
+    """Return the most bytes that a clip takes at once beside the weights, decoded whole or in tiles."""
     latent_frames = (request.frames - 1) // shapes.frames_multiple + 1
     cells = latent_frames * -(-request.height // shapes.spatial) * -(-request.width // shapes.spatial)
     tokens, rows = -(-cells // shapes.patch), 2 if request.guidance_scale > 1 else 1
@@ -100,25 +105,25 @@ def estimate(request: ClipSize, shapes: Shapes, *, in_tiles: bool = False) -> in
 
 
 class ClipMemoryBudget:
-    """Bytes that clips under way may take together. Safe in several threads.
+    """The bytes that clips in progress may take together. Thread-safe.
 
     Args:
-        capacity: in all.
-        tile_above: pixels of a frame above which clips are decoded in tiles though they fit; 0: no such size.
+        capacity: bytes for all clips together.
+        tile_above: pixels of a frame above which clips are decoded in tiles even if they fit; 0 sets no such size.
     """
 
     def __init__(self, capacity: int, *, tile_above: int = 0) -> None:
         self.capacity = capacity
         self.tile_above = tile_above
         self._taken = 0
-        self._line: list[object] = []
+        self._queue: list[object] = []
         self._changed = threading.Condition()
 
     def check(self, request: ClipSize, shapes: Shapes) -> int:
-        """Refuse what would never fit. Returns the bytes of what does.
+        """Return the bytes that a request needs, and refuse one that would never fit.
 
         Raises:
-            InvalidRequestError: says what would.
+            InvalidRequestError: it would never fit; names the nearest sizes that would.
         """
         need = self.bytes_needed(request, shapes)
         if need > self.capacity:
@@ -126,40 +131,40 @@ class ClipMemoryBudget:
         return need
 
     def in_tiles(self, request: ClipSize, shapes: Shapes) -> bool:
-        """Whether a clip is decoded in tiles. Says the same of a request whatever else is under way."""
+        """Return whether a clip is decoded in tiles. The answer does not depend on other clips in progress."""
         pixels = request.width * request.height
         if pixels <= shapes.tile_pixels or not shapes.tile_pixels:
             return False
         return 0 < self.tile_above < pixels or estimate(request, shapes) > self.capacity
 
     def bytes_needed(self, request: ClipSize, shapes: Shapes) -> int:
-        """Bytes of a clip, decoded as `in_tiles` says."""
+        """Return the bytes of a clip, decoded as `in_tiles` says."""
         return estimate(request, shapes, in_tiles=self.in_tiles(request, shapes))
 
     @contextlib.contextmanager
-    def hold(self, request: ClipSize, shapes: Shapes, look: Callable[[], None]) -> Iterator[None]:
-        """Hold the bytes of a request; waits until others have left enough.
+    def hold(self, request: ClipSize, shapes: Shapes, on_wait: Callable[[], None]) -> Iterator[None]:
+        """Reserve the bytes of a request while the context is open; waits until enough bytes are free.
 
         Args:
-            request: what is to be made.
-            shapes: of the model.
-            look: called while it waits; what it raises ends the wait.
+            request: the clip to make.
+            shapes: sizes of the model.
+            on_wait: called repeatedly while the request waits; an exception that it raises ends the wait.
 
         Raises:
-            InvalidRequestError: it would never fit; says what would.
+            InvalidRequestError: the request would never fit; names the nearest sizes that would.
         """
         need = self.check(request, shapes)
         with self._changed:
-            place = object()
-            self._line.append(place)
+            ticket = object()
+            self._queue.append(ticket)
             try:
-                # In the order of arrival, so that small ones do not keep a large one out for ever.
-                while self._line[0] is not place or self._taken + need > self.capacity:
-                    self._changed.wait(LOOK_EVERY_S)
-                    look()
+                # In order of arrival, so that small clips do not starve a large one.
+                while self._queue[0] is not ticket or self._taken + need > self.capacity:
+                    self._changed.wait(CHECK_INTERVAL_S)
+                    on_wait()
                 self._taken += need
             finally:
-                self._line.remove(place)
+                self._queue.remove(ticket)
                 self._changed.notify_all()
         try:
             yield
@@ -169,7 +174,10 @@ class ClipMemoryBudget:
                 self._changed.notify_all()
 
     def nearest(self, request: ClipSize, shapes: Shapes) -> tuple[int | None, tuple[int, int] | None]:
-        """The most frames that fit at the request's size, and the largest size of its proportions at its frames."""
+        """Return the most frames that fit at the request's size, and the largest size that fits with its frames.
+
+        The size has the request's proportions. Each is None when nothing fits.
+        """
         clip = ClipShape(request.width, request.height, request.frames, request.guidance_scale, request.step_cache)
         lengths = shapes.lengths or shapes.frames_multiple
         counts = range((request.frames - 1) // lengths * lengths + 1, 0, -lengths)
@@ -186,10 +194,10 @@ class ClipMemoryBudget:
 
     def _too_large(self, request: ClipSize, shapes: Shapes, need: int) -> str:
         frames, size = self.nearest(request, shapes)
-        said = (
+        text = (
             f"{request.frames} frames of {request.width}x{request.height} need about {need / GIB:.2f} GiB of memory "
             f"beside the model; there are {self.capacity / GIB:.2f} GiB"
         )
         instead = [f"at this size at most {frames} frames fit"] if frames else []
         instead += [f"of so many frames the largest `size` is {size[0]}x{size[1]}"] if size else []
-        return f"{said}: {', '.join(instead) or 'the model has no room to make anything'}"
+        return f"{text}: {', '.join(instead) or 'the model has no room to make anything'}"

@@ -1,6 +1,6 @@
-"""What `tessera models` does: which model directories there are, fetching one, comparing weights with their checksums.
+"""The actions of `tessera models`: list model directories, fetch a model, compare weights with their checksums.
 
-Does not know the command line: what is to be told goes to `say`, and the exit status is returned.
+Does not parse the command line: output goes to `say`, and the exit status is returned.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ from tessera.hub import store
 from tessera.hub.cards import CARD_FILE, read_card
 
 Say = Callable[[str], None]
+"""Prints one line."""
 
 
 def list_models(directory: Path, say: Say) -> int:
-    """Tell one line per model: those in `directory`, and the starters that can be made."""
+    """Print one line per model: those in `directory`, and the starters that can be made."""
     here = set(_present(directory))
     for name in sorted(here | set(store.starters())):
         if name in here:
@@ -33,12 +34,12 @@ def pull(model: str, directory: Path, *, force: bool, say: Say) -> int:
 
     Args:
         model: the name of a starter, or `hf:owner/name`.
-        directory: where models live.
-        force: whether a model that is there is made again.
-        say: gets the progress, a line at a time.
+        directory: the models directory.
+        force: whether an existing model is made again.
+        say: prints the progress, a line at a time.
 
     Raises:
-        ModelLoadError: it cannot be fetched, or is damaged.
+        ModelLoadError: the model cannot be fetched, or is damaged.
     """
     found = store.ensure(model, directory, say, force=force)
     say(f"{found.card.id} is in {found.path}")
@@ -49,9 +50,9 @@ def verify(models: Sequence[str], directory: Path, say: Say) -> int:
     """Compare every byte of the models' weights with the checksums in their cards.
 
     Args:
-        models: names or directories; none means all that are in `directory`.
-        directory: where models live.
-        say: gets one line per model.
+        models: names or directories; an empty list means all models in `directory`.
+        directory: the models directory.
+        say: prints one line per model.
 
     Returns:
         The exit status: 1 if a model is missing or damaged.
@@ -76,6 +77,6 @@ def verify(models: Sequence[str], directory: Path, say: Say) -> int:
 
 
 def _present(directory: Path) -> list[str]:
-    """Names of the finished models in a directory; the folders of unfinished ones begin with a dot."""
+    """Return the names of the finished models in a directory; folders of unfinished ones begin with a dot."""
     names = (path.parent.name for path in directory.glob(f"*/{CARD_FILE}"))
     return sorted(name for name in names if not name.startswith("."))

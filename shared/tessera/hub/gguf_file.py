@@ -1,6 +1,6 @@
-"""GGUF files as models: a file is converted once to a directory of safetensors, and again when it has changed.
+"""Converts a GGUF file to a directory of safetensors once, and again when the file has changed.
 
-The conversion is a process of its own (`tessera.models.gguf_conversion`), as it needs torch. Torch-free.
+Torch-free: the conversion runs in a process of its own (`tessera.models.gguf_conversion`), because it needs torch.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def is_gguf(model: str) -> bool:
 
 
 def folder_of(file: Path) -> str:
-    """Where in the models directory a file's conversion is: another one for another path, size or time of change.
+    """Return the folder of a file's conversion in the models directory; it depends on path, size and modification time.
 
     Raises:
         ModelLoadError: there is no such file.
@@ -46,7 +46,7 @@ def convert(file: Path, directory: Path, report: Callable[[str], None]) -> Card:
     """Fill `directory` with the model in `file`.
 
     Raises:
-        ModelLoadError: it is no GGUF file, it is damaged, or of an architecture that Transformers does not read.
+        ModelLoadError: the file is no GGUF file, is damaged, or has an architecture that Transformers does not read.
     """
     with file.open("rb") as opened:
         if opened.read(len(_MAGIC)) != _MAGIC:

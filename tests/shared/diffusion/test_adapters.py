@@ -268,7 +268,7 @@ def test_a_file_is_checked_by_its_header_before_a_tensor_is_read(
         with pytest.raises(ModelLoadError, match=reason):
             of(wan(), bad=saved(tmp_path / "bad.safetensors", change(weights())))
     good = saved(tmp_path / "good.safetensors", weights())
-    monkeypatch.setattr(diffusion_adapters, "MOST_BYTES", 100)
+    monkeypatch.setattr(diffusion_adapters, "MAX_BYTES", 100)
     with pytest.raises(ModelLoadError, match="the limit is 100"):
         of(wan(), good=good)
 

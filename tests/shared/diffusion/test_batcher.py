@@ -13,8 +13,8 @@ import numpy.typing as npt
 import pytest
 import torch
 
-from tessera.diffusion.batch_costs import AGAIN, BatchCosts, sizes
-from tessera.diffusion.batcher import PATIENCE, StepBatcher
+from tessera.diffusion.batch_costs import RETRY_STEPS, BatchCosts, sizes
+from tessera.diffusion.batcher import MAX_STEPS_PASSED_OVER, StepBatcher
 from tessera.diffusion.request import DiffusionRequest, DiffusionState, Frames, Resume, ResumeError
 from tessera.errors import UnavailableError
 
@@ -168,7 +168,7 @@ def test_nobody_is_passed_over_for_ever(callers: Callers) -> None:
     callers.model.gate.release(1000)
     callers.join()
     order = [batch[0] for batch in callers.model.batches]
-    assert order.index("long", 1) <= PATIENCE + 2
+    assert order.index("long", 1) <= MAX_STEPS_PASSED_OVER + 2
 
 
 def test_no_more_than_so_many_are_under_way() -> None:
@@ -342,7 +342,7 @@ def test_batch_sizes_are_tried_and_the_best_is_kept() -> None:
     assert set(tried[4:]) == {4}
     assert costs.best("shape", 3) in (2, 3)
     assert costs.best("other", 8) == 1
-    later = [costs.best("shape", 8) for _ in range(AGAIN)]
+    later = [costs.best("shape", 8) for _ in range(RETRY_STEPS)]
     assert sorted(later)[-2:] == [4, 8], "what was slow is tried again, rarely"
 
 

@@ -12,7 +12,7 @@ import torch
 from diffusers.models.autoencoders.autoencoder_kl_wan import WanRMS_norm
 from tests.shared.diffusion.tiny_models import cogvideox, hunyuan, ltx, wan
 
-from tessera.diffusion.loading.cpu import pack, use_fast_operations
+from tessera.diffusion.loading.cpu import pack_products, use_fast_operations
 from tessera.models.cpu_linear import PackedLinear, pack_linears
 from tessera.models.lora import Adapters, LowRank
 
@@ -94,7 +94,7 @@ def test_gelu_is_part_of_the_product_unless_an_adapter_adds_to_it(approximate: s
     changed = copy.deepcopy(part)
     changed.net[0].proj.weight += 0.5 * low_rank.up_OR @ low_rank.down_RI
     wanted_changed = changed(x)
-    assert pack(part) == 2
+    assert pack_products(part) == 2
     assert (part(x) - wanted).abs().max() < 1e-5
     assert type(part.net[0].proj) is PackedLinear
     adapters = Adapters()

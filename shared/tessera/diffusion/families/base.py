@@ -1,9 +1,9 @@
-"""A pipeline stepped by us: what every family of video models shares. A family's own part is a subclass, one a file.
+"""The step loop that all families of video models share. A family's own part is a subclass, in `<family>/model.py`.
 
-A step takes any number of requests: each row of a forward pass has its own timestep, so requests at different steps,
-and the two halves of guidance, share one. Does not know an architecture, nor who waits for the video.
+A step takes any number of requests: each row of a forward pass has its own timestep, so requests at different steps and
+the two halves of guidance share one pass. Knows no architecture, and not who waits for the video.
 
-Shapes as in `tessera.diffusion.request`; N = rows of a forward pass.
+Shapes: as in `tessera.diffusion.request`; N rows of a forward pass.
 """
 
 from __future__ import annotations
@@ -36,45 +36,46 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class PassRow:
-    """One row of a forward pass: a request, with its prompt or its negative one."""
+    """One row of a forward pass: a request with its prompt or its negative prompt."""
 
     state: DiffusionState
     prompt: EncodedPrompt
     half: Literal["prompt", "negative"] = "prompt"
+    """Half of guidance that the row computes."""
 
     @property
     def timestep(self) -> torch.Tensor:
-        """[1]: of the step that is made."""
+        """Timestep of the current step, [1]."""
         return self.state.timesteps[self.state.index].expand(1)
 
 
 @dataclass(frozen=True)
 class PreparedRequest:
-    """What a family prepares of a request."""
+    """The part of a new request's state that depends on the family."""
 
     latents_BCTHW: torch.Tensor
-    """float32 noise."""
+    """Initial noise, float32."""
     inputs: dict[str, torch.Tensor]
-    """See `DiffusionState.inputs`."""
+    """Further inputs of the model, see `DiffusionState.inputs`."""
 
 
 class FamilyModel(ABC):
-    """A loaded pipeline: a `tessera.diffusion.batcher.SteppedModel`.
+    """A loaded pipeline whose step loop is ours: a `tessera.diffusion.batcher.SteppedModel`.
 
     Args:
-        pipe: its components and its preparation of prompts, images and noise are used.
-        device: where it is.
+        pipe: a Diffusers pipeline; its components and its preparation of prompts, images and noise are used.
+        device: the device that computes.
 
     Raises:
         ModelLoadError: the pipeline's scheduler is not for such a model.
     """
 
     max_prompt_tokens: ClassVar[int]
-    """As many as the pipeline reads by default."""
+    """Tokens of a prompt that are read, as in Diffusers' pipeline by default; longer prompts are cut."""
     block_list: ClassVar[str] = "transformer_blocks"
-    """What a transformer of the family calls its blocks."""
+    """Name of the attribute that holds the blocks of the family's transformers."""
     flow: ClassVar[bool] = True
-    """Whether the model predicts a flow."""
+    """Whether the model predicts a flow; otherwise noise or a velocity."""
 
     def __init__(self, pipe: Any, device: torch.device) -> None:
         self.pipe = pipe
@@ -82,65 +83,68 @@ class FamilyModel(ABC):
         self.prompts = PromptCache()
         self.adapters = Adapters()
         self.decodes_in_tiles: Callable[[DiffusionRequest], bool] = lambda _: False
+        """Whether a request's clip is decoded in tiles; set by the worker."""
         self.step_calibration: StepCalibration | None = None
+        """Measurement for step caches, set by the worker; None allows only the step cache `first_block`."""
         self.shared_by = 1
-        """Devices that compute each pass together."""
-        self.blocks = {id(expert): self._one_of(expert) for expert in self.expert_components()}
+        """Number of devices that compute each pass together."""
+        self.blocks = {id(expert): self._wrap_blocks(expert) for expert in self.expert_components()}
+        """The wrapped blocks of each transformer by its `id`."""
         self.dtype: torch.dtype = self.expert_components()[0].dtype
         self._colours: LatentColours | None = None
-        # A VAE may keep a cache on itself while it works, and fills a device by itself.
+        # One at a time: a VAE may cache frames on itself while it works, and one clip fills a device.
         self._vae = threading.Lock()
-        # A tokenizer sets its padding while it works.
+        # A tokenizer changes its own padding settings while it works.
         self._encoding = threading.Lock()
         check_scheduler(pipe.scheduler, flow=self.flow, begin=self._set_timesteps, advance=self._advance)
 
-    # what a family says of itself
+    # defined by each family
 
     @property
     @abstractmethod
     def image_input(self) -> str:
-        """Whether it starts from a first frame: "none", "optional" or "required"."""
+        """Whether the model takes a first frame: "none", "optional" or "required"."""
 
     @abstractmethod
     def _prepare(self, request: DiffusionRequest, generator: torch.Generator) -> PreparedRequest:
-        """The first noise, and what else the model reads, drawn and encoded in Diffusers' order."""
+        """Draw the initial noise and compute the further inputs, in Diffusers' order of random draws."""
 
     @abstractmethod
     def _encode_text(self, text: str) -> EncodedPrompt:
-        """As the pipeline does, in the model's dtype."""
+        """Encode a text as the pipeline does, in the model's dtype."""
 
     @abstractmethod
     def _forward(self, rows: Sequence[PassRow]) -> torch.Tensor:
-        """[N, C, T, H, W]: what the model predicts, from one forward pass over rows of equal shapes."""
+        """Run one forward pass over rows of equal shapes. Returns the predictions [N, C, T, H, W]."""
 
     @abstractmethod
     def _decode_latents(self, latents_BCTHW: torch.Tensor) -> torch.Tensor:
-        """The decoder: [1, 3, frames, height, width] in -1..1, of normalized latents."""
+        """Decode normalized latents to pixels [1, 3, frames, height, width] in -1..1."""
 
     @abstractmethod
     def _encode_clip(self, video_BCTHW: torch.Tensor) -> torch.Tensor:
-        """The encoder: normalized latents of a clip in -1..1."""
+        """Encode pixels in -1..1 to normalized latents."""
 
     @property
     @abstractmethod
     def shapes(self) -> Shapes:
-        """What tells how much memory a clip takes."""
+        """Sizes of the model from which the memory of a clip is estimated."""
 
     @property
     @abstractmethod
     def latent_channels(self) -> int:
-        """C."""
+        """Number of latent channels."""
 
     def _latents_to_show(self, state: DiffusionState, latents_BCTHW: torch.Tensor) -> torch.Tensor:  # noqa: ARG002
-        """Which latents of a request are painted."""
+        """Return the latents of a request that are decoded or previewed."""
         return latents_BCTHW
 
     def expert_components(self) -> list[Any]:
-        """The transformers that denoise: more than one where timesteps have experts."""
+        """Return the transformers that denoise: more than one when ranges of timesteps have experts."""
         return [self.pipe.transformer]
 
     def linear_layers(self, expert: Any) -> dict[str, Any]:
-        """Linear layers of a transformer by the names that they have in its own class."""
+        """Return the linear layers of a transformer by their names in Diffusers' class."""
         ours, theirs = f"{self.block_list}.0.blocks.", f"{self.block_list}."
         return {
             theirs + name.removeprefix(ours) if name.startswith(ours) else name: module
@@ -149,26 +153,26 @@ class FamilyModel(ABC):
         }
 
     def expert(self, state: DiffusionState) -> Any:  # noqa: ARG002 - of families with several
-        """The transformer of a request's next step."""
+        """Return the transformer of a request's next step."""
         return self.pipe.transformer
 
     def _guidance(self, state: DiffusionState) -> float:
-        """The scale of a request's next step. At 1 the negative prompt says nothing."""
+        """Return the guidance scale of a request's next step. At 1 the negative prompt has no effect."""
         return state.request.guidance_scale
 
     def _set_timesteps(self, scheduler: Any, request: DiffusionRequest) -> None:
         scheduler.set_timesteps(request.steps, device=self.device)
 
     def _advance(self, state: DiffusionState, predicted_BCTHW: torch.Tensor) -> None:
-        """The latents after a step; `index` is counted elsewhere."""
+        """Set the latents after a step; the caller counts `index`."""
         state.clean_BCTHW = predicted_clean(state, predicted_BCTHW, state.latents_BCTHW)
         state.latents_BCTHW = advance_scheduler(state, predicted_BCTHW, state.latents_BCTHW)[0]
 
-    # what all share
+    # shared by all families
 
     @torch.inference_mode()
     def begin(self, request: DiffusionRequest) -> DiffusionState:
-        """Encode the prompts (or take them from the cache) and draw the first noise.
+        """Encode the prompts (or take them from the cache) and draw the initial noise.
 
         Raises:
             InvalidRequestError: the model cannot make this; see `check_request` and `start_scheduler`.
@@ -210,17 +214,17 @@ class FamilyModel(ABC):
 
     @torch.inference_mode()
     def decode(self, state: DiffusionState) -> npt.NDArray[np.float32]:
-        """The clip of a finished request: float32 [frames, height, width, 3] in 0..1. One at a time."""
+        """Decode a finished request to float32 [frames, height, width, 3] in 0..1. The VAE decodes one at a time."""
         assert state.done
         with self._vae, decoding(self.pipe.vae, in_tiles=self.decodes_in_tiles(state.request)):
             video = self._decode_latents(self._latents_to_show(state, state.latents_BCTHW))
         clip: npt.NDArray[np.float32] = self.pipe.video_processor.postprocess_video(video, output_type="np")[0]
-        # A VAE whose latent frames come in pairs may make more than asked for.
+        # A VAE whose latent frames come in pairs may decode more frames than requested.
         return clip[: state.request.frames]
 
     @torch.inference_mode()
     def fit_colours(self) -> LatentColours:
-        """Learn what latents look like, from the VAE: before the first preview, which waits for it otherwise."""
+        """Fit the colours of latents to the VAE, once: at start, so that the first preview does not wait for it."""
         if self._colours is None:
             with self._vae:
                 self._colours = LatentColours.fit(
@@ -230,12 +234,12 @@ class FamilyModel(ABC):
 
     @torch.inference_mode()
     def preview(self, state: DiffusionState) -> Picture:
-        """A frame from the middle of the clip as the last step took it to be, a pixel for each latent."""
+        """Return a frame from the middle of the clip as the last step predicted it, one pixel per latent."""
         latents = self._latents_to_show(state, state.latents_BCTHW if state.clean_BCTHW is None else state.clean_BCTHW)
-        return self.fit_colours().paint(latents[0, :, latents.shape[2] // 2])
+        return self.fit_colours().to_rgb(latents[0, :, latents.shape[2] // 2])
 
     def shape(self, state: DiffusionState) -> tuple[object, ...]:
-        """What has to be equal for requests to share a pass: their expert now, adapters, and the shapes of inputs."""
+        """Return what must be equal for requests to share a pass: current expert, adapters, shapes of inputs."""
         return (
             id(self.expert(state)),
             state.request.adapters,
@@ -245,11 +249,11 @@ class FamilyModel(ABC):
         )
 
     def cost(self, state: DiffusionState) -> int:
-        """Latent numbers that a step of it passes through the transformer."""
+        """Return the number of latent elements that one step passes through the transformer."""
         return state.latents_BCTHW.numel() * (1 if state.negative is None else 2)
 
     def _guided(self, batch: Sequence[DiffusionState]) -> list[torch.Tensor]:
-        """What is predicted for each request, guided, from one forward pass over all rows."""
+        """Return the guided prediction for each request, from one forward pass over all rows."""
         rows = []
         for state in batch:
             rows.append(PassRow(state, state.prompt))
@@ -270,17 +274,17 @@ class FamilyModel(ABC):
         return guided
 
     def _negative(self, state: DiffusionState) -> EncodedPrompt | None:
-        """What the next step is guided away from, where it is guided."""
+        """Return the prompt that the next step is guided away from; None when the step is not guided."""
         return None if self._guidance(state) == 1.0 else state.negative
 
     def _cached(self, row: PassRow, expert: Any) -> CachedRow | None:
-        """With the step cache that the row's request asks for."""
+        """Return the row with the step cache that its request asks for; None without one."""
         state = row.state
         if state.request.step_cache is None:
             return None
         number, known = float(self.expert_components().index(expert)), PREFIX + "expert"
         if state.memory.get(known) != number:
-            # What one expert has computed says nothing of another.
+            # A residual of one expert says nothing about another expert.
             state.memory = {name: value for name, value in state.memory.items() if not name.startswith(PREFIX)}
             state.memory[known] = number
         policy = policy_of(
@@ -288,13 +292,13 @@ class FamilyModel(ABC):
         )
         return CachedRow(RowMemory(state.memory, row.half), policy)
 
-    def _one_of(self, expert: Any) -> SkippingBlocks:
+    def _wrap_blocks(self, expert: Any) -> SkippingBlocks:
         blocks = getattr(expert, self.block_list)
         if isinstance(blocks[0], SkippingBlocks):
             return blocks[0]
-        one = SkippingBlocks(blocks)
-        setattr(expert, self.block_list, torch.nn.ModuleList([one]))
-        return one
+        wrapped = SkippingBlocks(blocks)
+        setattr(expert, self.block_list, torch.nn.ModuleList([wrapped]))
+        return wrapped
 
     def _encode(self, text: str) -> EncodedPrompt:
         known = self.prompts.get(text)
@@ -311,10 +315,10 @@ class FamilyModel(ABC):
 
 
 def stack_prompts(rows: Sequence[PassRow], index: int) -> torch.Tensor:
-    """One tensor of all rows' prompts, [N, …]."""
+    """Return one tensor of all rows' encoded prompts, [N, …]."""
     return torch.cat([row.prompt[index] for row in rows])
 
 
 def stack_inputs(rows: Sequence[PassRow], name: str) -> torch.Tensor:
-    """An input of all rows, [N, …]."""
+    """Return one of the further inputs of all rows, [N, …]."""
     return torch.cat([row.state.inputs[name] for row in rows])

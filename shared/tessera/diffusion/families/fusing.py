@@ -1,7 +1,7 @@
-"""Blocks of Diffusers' transformers through `tessera_kernels`: attention, adaptive norms, rotary positions, products.
+"""Replaces blocks of Diffusers' transformers by blocks that compute with `tessera_kernels`, one file per family.
 
-One file a family. A block of ours takes the parts of Diffusers' block over under their names, so weights and adapters
-are found where they were, and computes what it computed. Does not know pipelines, nor how weights are stored.
+A block of ours keeps the parts of Diffusers' block under their names, so that weights and adapters are found where they
+were, and computes the same values. Knows no pipelines, and not how weights are stored.
 """
 
 from __future__ import annotations
@@ -22,18 +22,21 @@ BLOCKS: dict[str, type[wan.WanBlock | ltx.LTXBlock | cogvideox.CogVideoXBlock]] 
     "LTXVideoTransformerBlock": ltx.LTXBlock,
     "CogVideoXBlock": cogvideox.CogVideoXBlock,
 }
-"""By the class of Diffusers that it stands for."""
+"""Our block for each block class of Diffusers, by that class's name."""
 
 
 @dataclass
 class FusionReport:
-    """What was fused in a transformer's blocks, by name and how many times."""
+    """How often each kind of module was fused in a transformer's blocks; `str` of it is for the log."""
 
     blocks: Counter[str] = field(default_factory=Counter)
+    """Replaced blocks by the name of Diffusers' class."""
     unknown: Counter[str] = field(default_factory=Counter)
-    """Classes of blocks for which there is none of ours: they run as Diffusers has them."""
+    """Blocks that stay Diffusers' own because there is none of ours, by the name of their class."""
     projections: Counter[str] = field(default_factory=Counter)
+    """Projections that were fused into one product, by their names."""
     norms: int = 0
+    """Norms that were replaced."""
 
     def __str__(self) -> str:
         parts = [f"{name} ×{count}" for name, count in (self.blocks + self.projections).items()]
@@ -43,13 +46,13 @@ class FusionReport:
 
 
 def fuse_block(block: nn.Module, precision: Precision, tables: RotaryTables, report: FusionReport) -> nn.Module:
-    """The block of ours for a block of Diffusers, whose parts it takes; the same where there is none.
+    """Return our block for one of Diffusers' blocks, or that block itself when there is none of ours.
 
     Args:
-        block: on its device.
-        precision: of its self attention.
-        tables: shared by all blocks of a transformer.
-        report: is added to.
+        block: Diffusers' block, on its device; its parts are moved into ours.
+        precision: precision of its self-attention.
+        tables: rotary tables that all blocks of a transformer share.
+        report: counts what was fused.
     """
     name = type(block).__name__
     kind = BLOCKS.get(name)

@@ -1,4 +1,4 @@
-"""Which family steps which pipeline class. A family is imported when a pipeline is of it.
+"""Maps pipeline classes to families. A family's module is imported only when a pipeline needs it.
 
 Does not know how a pipeline is loaded.
 """
@@ -19,11 +19,11 @@ FAMILIES = {
     "HunyuanVideo15Pipeline": "tessera.diffusion.families.hunyuan.model:HunyuanVideo15Model",
     "HunyuanVideo15ImageToVideoPipeline": "tessera.diffusion.families.hunyuan.model:HunyuanVideo15Model",
 }
-"""The class of a family's model by the pipeline class that `model_index.json` names."""
+"""Module and class of the family's model, by the pipeline class that `model_index.json` names."""
 
 
 def family_of(pipeline_class: str) -> type[FamilyModel] | None:
-    """The model class that steps a pipeline class; None: it has no step loop of ours."""
+    """Return the model class for a pipeline class; None when there is no step loop of ours."""
     place = FAMILIES.get(pipeline_class)
     if place is None:
         return None

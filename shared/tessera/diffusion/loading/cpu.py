@@ -1,9 +1,11 @@
-"""Parts of pipelines on a CPU: operations that torch does in a slow way, done in a fast one. Equal to some millionths.
+"""Replaces operations of a pipeline that PyTorch computes original on a CPU by faster ones, equal to some millionths.
 
-Convolutions: of one clip with few numbers torch takes a loop of its own, oneDNN's is three times as fast. Norms over
-channels: torch's norm along a dimension that is not the last reads every number by itself; a sum of squares does not.
-Together a clip of a small Wan is decoded in a third of the time. GELU behind a product is part of that product. Does
-not know which pipeline it is.
+- Convolutions: for small batches PyTorch takes a loop of its own; oneDNN's is three times as fast.
+- Norms over channels: PyTorch's norm along a dimension that is not the last reads element by element; a sum of squares
+  does not.
+- GELU after a product becomes the epilogue of that product.
+
+Together they decode a clip of a small Wan in a third of the time. Does not know which pipeline it changes.
 """
 
 from __future__ import annotations
@@ -20,14 +22,14 @@ from torch import nn
 from tessera.models.cpu_linear import PackedLinear, pack_linears
 
 SMALLEST_NORM = 1e-12
-"""As `torch.nn.functional.normalize` has it."""
+"""Smallest norm that is divided by, as in `torch.nn.functional.normalize`."""
 
 
-def pack(part: nn.Module) -> int:
-    """Let the products of a transformer's part, and the GELU behind them, take the fast way, in place.
+def pack_products(part: nn.Module) -> int:
+    """Replace the products of a transformer's part, and the GELU after them, by fast ones, in place.
 
     Returns:
-        How many products do.
+        Number of products that were replaced.
     """
     packed = pack_linears(part)
     for module in part.modules():
@@ -38,20 +40,20 @@ def pack(part: nn.Module) -> int:
 
 
 def _activated(self: Any, hidden_states: torch.Tensor) -> torch.Tensor:
-    """`GELU.forward` in one pass, unless somebody adds to what its layer gives."""
+    """Compute `GELU.forward` in one pass, unless a hook (an adapter) changes the product before it."""
     if self.proj._forward_hooks:
         return cast("torch.Tensor", self.gelu(self.proj(hidden_states)))
     return cast("torch.Tensor", self.proj.with_gelu(hidden_states, self.approximate))
 
 
 def use_fast_operations(vae: nn.Module) -> int:
-    """Let the convolutions and norms of a VAE take the fast ways, in place.
+    """Replace the convolutions and norms of a VAE by fast ones, in place.
 
     Args:
-        vae: on a CPU; what is not float32 is computed as before.
+        vae: a VAE on a CPU; what is not float32 is computed as before.
 
     Returns:
-        How many modules do.
+        Number of modules that were replaced.
     """
     has_onednn, replaced = torch.backends.mkldnn.is_available(), 0  # type: ignore[no-untyped-call]
     for module in vae.modules():
@@ -67,7 +69,7 @@ def use_fast_operations(vae: nn.Module) -> int:
 
 
 def _is_plain_convolution(module: nn.Module) -> bool:
-    """Whether it pads with so many zeros, and nobody has put another function in its place."""
+    """Return whether a convolution pads with a fixed number of zeros and has not been replaced yet."""
     return (
         isinstance(module, (nn.Conv2d, nn.Conv3d))
         and module.padding_mode == "zeros"
@@ -76,13 +78,13 @@ def _is_plain_convolution(module: nn.Module) -> bool:
     )
 
 
-def _convolve(slowly: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+def _convolve(original: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
     def convolve(
         self: nn.Conv2d | nn.Conv3d, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
     ) -> torch.Tensor:
         batched = x.ndim == weight.ndim
         if not batched or x.device.type != "cpu" or x.dtype != torch.float32 or weight.dtype != torch.float32:
-            return slowly(x, weight, bias)
+            return original(x, weight, bias)
         found: torch.Tensor = torch.ops.aten.mkldnn_convolution(
             x, weight, bias, self.padding, self.stride, self.dilation, self.groups
         )
@@ -91,10 +93,10 @@ def _convolve(slowly: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor
     return convolve
 
 
-def _normalize(slowly: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+def _normalize(original: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
     def normalize(self: Any, x: torch.Tensor) -> torch.Tensor:
         if x.device.type != "cpu" or x.dtype != torch.float32:
-            return slowly(x)
+            return original(x)
         norm = (x * x).sum(1 if self.channel_first else -1, keepdim=True).sqrt_().clamp_min_(SMALLEST_NORM)
         found = (x / norm).mul_(self.gamma * self.scale)
         return found if isinstance(self.bias, float) else found.add_(self.bias)

@@ -1,8 +1,7 @@
-"""Reads low-rank adapters (LoRA) of video models: safetensors files, checked by their headers before a tensor is read.
+"""Reads low-rank adapters (LoRA) of video models from safetensors files, and checks headers before reading tensors.
 
-Names of layers are Diffusers'; files that were written with other names are turned by the pipeline class of Diffusers
-that can. Every layer of a file must be a linear layer of the model, of its size: nothing is passed over in silence.
-Does not know requests.
+Layers are named as in Diffusers; files with other names are converted by Diffusers' pipeline class if it can. Every
+layer of a file must be a linear layer of the model with the same size: no layer is ignored silently. Knows no requests.
 """
 
 from __future__ import annotations
@@ -24,31 +23,38 @@ from tessera.errors import ModelLoadError
 from tessera.hub.cards import sha256_of
 from tessera.models.lora import LowRank
 
-MOST_BYTES = 8 * 2**30
-MOST_TENSORS = 50_000
-MOST_RANK = 2048
-KINDS = frozenset({"F32", "F16", "BF16"})
+MAX_BYTES = 8 * 2**30
+"""Largest adapter file, in bytes."""
+MAX_TENSORS = 50_000
+"""Most tensors in one adapter file."""
+MAX_RANK = 2048
+"""Largest rank of an adapter's layer."""
+DTYPES = frozenset({"F32", "F16", "BF16"})
+"""Dtypes of an adapter's tensors, as safetensors names them."""
 METADATA = "lora_adapter_metadata"
+"""Metadata field in which Diffusers stores PEFT's configuration."""
 OTHER_METHODS = ("dora_scale", "lora_magnitude_vector", "lokr_", "hada_", "oft_")
+"""Parts of tensor names by which methods other than plain LoRA are recognized."""
 _KEY = re.compile(r"^(?P<expert>transformer|transformer_2)\.(?P<layer>.+)\.lora_(?P<side>A|B)\.(?P<kind>weight|bias)$")
 _LARGE_NUMBER = re.compile(r"\d{5}")
 _LITERAL = re.compile(r"^\^?[A-Za-z0-9_.]+$")
 
 TensorShapes = Mapping[str, Sequence[int]]
+"""Shape of each tensor of a file by its name."""
 
 
 def load_adapters(model: FamilyModel, files: Mapping[str, Mapping[int, Path]]) -> None:
-    """Make adapters known to a model, before its first pass.
+    """Load adapters into a model, before its first pass.
 
     Args:
-        model: whose layers they change.
-        files: by name and expert, as `tessera.hub.adapters.adapter_files` gives them.
+        model: the model whose layers the adapters change.
+        files: paths by adapter name and expert, as `tessera.hub.adapters.adapter_files` returns them.
 
     Raises:
         ModelLoadError: a file is missing, damaged, too large, or no adapter of this model; names file and layer.
     """
-    for name, of_experts in files.items():
-        for expert, path in of_experts.items():
+    for name, by_expert in files.items():
+        for expert, path in by_expert.items():
             _load(model, name, expert, path)
 
 
@@ -56,24 +62,25 @@ def load_adapters(model: FamilyModel, files: Mapping[str, Mapping[int, Path]]) -
 class _Header:
     shapes: dict[str, list[int]]
     config: dict[str, Any]
-    """What PEFT was told when the adapter was trained, where the file says."""
+    """PEFT's configuration of the training; empty when the file has none."""
 
 
 @dataclass
 class _Parts:
-    """Of one layer: the tensors of a file, by side and kind."""
+    """The tensors of a file that belong to one layer, by side and kind (`A.weight`, `B.weight`, `B.bias`)."""
 
     layer: str
     prefix: str
-    """What a file calls the layer's expert."""
+    """Name of the layer's transformer in the file: `transformer` or `transformer_2`."""
     shapes: dict[str, Sequence[int]] = field(default_factory=dict)
     keys: dict[str, str] = field(default_factory=dict)
+    """Full names of the tensors in the file."""
 
 
 def _load(model: FamilyModel, name: str, expert: int, path: Path) -> None:
     header = _header(path)
     if all(_KEY.match(key) for key in header.shapes):
-        _layers(model, expert, path, header.shapes)  # before anything is read
+        _layers(model, expert, path, header.shapes)  # checks the shapes before any tensor is read
     try:
         tensors = load_file(path)
     except (SafetensorError, OSError) as error:
@@ -95,29 +102,29 @@ def _header(path: Path) -> _Header:
         raise ModelLoadError(f"the adapter {path} is no .safetensors file, and nothing else is opened: convert it")
     if not path.is_file():
         raise ModelLoadError(f"there is no adapter {path}; mend `video.adapters`")
-    if path.stat().st_size > MOST_BYTES:
-        raise ModelLoadError(f"the adapter {path} has {path.stat().st_size} bytes; the limit is {MOST_BYTES}")
+    if path.stat().st_size > MAX_BYTES:
+        raise ModelLoadError(f"the adapter {path} has {path.stat().st_size} bytes; the limit is {MAX_BYTES}")
     try:
         with safe_open(path, framework="np") as file:
             metadata = file.metadata() or {}
             slices = {key: file.get_slice(key) for key in file.keys()}  # noqa: SIM118 - it is no mapping
-            kinds = {key: part.get_dtype() for key, part in slices.items()}
+            dtypes = {key: part.get_dtype() for key, part in slices.items()}
             shapes = {key: list(part.get_shape()) for key, part in slices.items()}
         config = json.loads(metadata.get(METADATA, "{}"))
     except (SafetensorError, OSError, ValueError) as error:
         raise ModelLoadError(f"the adapter {path} is damaged, or no safetensors file: {error}") from error
-    if not shapes or len(shapes) > MOST_TENSORS:
-        raise ModelLoadError(f"the adapter {path} has {len(shapes)} tensors; there must be 1 to {MOST_TENSORS}")
+    if not shapes or len(shapes) > MAX_TENSORS:
+        raise ModelLoadError(f"the adapter {path} has {len(shapes)} tensors; there must be 1 to {MAX_TENSORS}")
     for key, shape in shapes.items():
         if any(method in key for method in OTHER_METHODS):
             raise ModelLoadError(f"the adapter {path} is no plain LoRA: it has {key!r}; merge it, or take a LoRA")
         if _LARGE_NUMBER.search(key):
-            # What turns names counts up to the last block.
+            # Diffusers' conversion of names loops up to the last block.
             raise ModelLoadError(f"the adapter {path} has {key!r}, and no model has so many layers")
-        if kinds[key] not in KINDS or len(shape) > 2:
+        if dtypes[key] not in DTYPES or len(shape) > 2:
             raise ModelLoadError(
-                f"the adapter {path} has {kinds[key]} of shape {shape} in {key!r}; only layers of one or two "
-                f"dimensions in {', '.join(sorted(KINDS))} are taken"
+                f"the adapter {path} has {dtypes[key]} of shape {shape} in {key!r}; only layers of one or two "
+                f"dimensions in {', '.join(sorted(DTYPES))} are taken"
             )
     if not isinstance(config, dict):
         raise ModelLoadError(f"the adapter {path} has a {METADATA} that is no JSON object")
@@ -125,28 +132,28 @@ def _header(path: Path) -> _Header:
 
 
 def _with_diffusers_names(model: FamilyModel, path: Path, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """With Diffusers' names."""
+    """Return the tensors under Diffusers' names."""
     if all(_KEY.match(key) for key in tensors):
         return tensors
-    rotate = getattr(type(model.pipe), "lora_state_dict", None)
+    convert = getattr(type(model.pipe), "lora_state_dict", None)
     strange = next(key for key in tensors if not _KEY.match(key))
-    if rotate is None:
+    if convert is None:
         raise ModelLoadError(f"the adapter {path} has {strange!r}, which is no layer's name in Diffusers: convert it")
     try:
-        turned: dict[str, torch.Tensor] = rotate(tensors)
+        converted: dict[str, torch.Tensor] = convert(tensors)
     except (KeyError, ValueError, IndexError, TypeError, AttributeError, RuntimeError, AssertionError) as error:
         raise ModelLoadError(
             f"the adapter {path} has {strange!r}, and Diffusers cannot read it for a {type(model.pipe).__name__}: "
             f"{error!r}"
         ) from error
-    return turned
+    return converted
 
 
 def _layers(model: FamilyModel, expert: int, path: Path, shapes: TensorShapes) -> list[tuple[Any, _Parts]]:
-    """The linear layers that a file changes, with what it has for each.
+    """Return the linear layers that a file changes, each with its tensors in the file.
 
     Raises:
-        ModelLoadError: a layer is not the model's, not linear, of another size, or has only one side.
+        ModelLoadError: a layer is not in the model, not linear, of another size, or has only one side.
     """
     found: dict[tuple[int, str], _Parts] = {}
     for key, shape in shapes.items():
@@ -181,14 +188,14 @@ def _check_sizes(path: Path, parts: _Parts, inputs: int, outputs: int) -> None:
             f"the adapter {path} has {list(down)} and {list(up)} for the layer {layer!r}, which takes {inputs} numbers "
             f"and gives {outputs}: it is of another model"
         )
-    if not 1 <= down[0] <= MOST_RANK:
-        raise ModelLoadError(f"the adapter {path} has rank {down[0]} in {layer!r}; it may be 1 to {MOST_RANK}")
+    if not 1 <= down[0] <= MAX_RANK:
+        raise ModelLoadError(f"the adapter {path} has rank {down[0]} in {layer!r}; it may be 1 to {MAX_RANK}")
     if "A.bias" in parts.shapes or list(parts.shapes.get("B.bias", [outputs])) != [outputs]:
         raise ModelLoadError(f"the adapter {path} has a bias of the layer {layer!r} that does not fit it")
 
 
 def _scale(path: Path, parts: _Parts, config: Mapping[str, Any], *, rank: int) -> float:
-    """Alpha over rank of a layer, as PEFT has it; 1 where a file does not say."""
+    """Return a layer's scale: alpha divided by rank, as PEFT defines it; 1 when the file gives no alpha."""
     layer, prefix = parts.layer, f"{parts.prefix}."
     own = {key.removeprefix(prefix): value for key, value in config.items() if key.startswith(prefix)}
     if own.get("use_dora"):

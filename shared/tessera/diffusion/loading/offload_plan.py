@@ -1,8 +1,12 @@
-"""What of a pipeline's weights is on its device all the time, and what comes when it is used: decided before loading.
+"""Plans, before loading, which weights of a pipeline stay on its device and which are copied there when they are used.
 
-From the headers of the weight files alone. In this order, the first that fits: everything stays; text and image
-encoders and the VAE come for a call each; blocks of transformers come one ahead of their turn, as few as must. Does not
-move anything: see `tessera.models.offload`.
+Reads only the headers of the weight files. The first of these that fits is taken:
+
+1. everything stays on the device;
+2. text encoder, image encoder and VAE are copied for each of their calls;
+3. in addition, as few blocks of the transformers as necessary are prefetched one block ahead.
+
+Does not move weights (`tessera.models.offload` does).
 """
 
 from __future__ import annotations
@@ -21,21 +25,23 @@ from tessera.hub.cards import safetensors_header
 from tessera.models.offload import DEVICE_SLOTS
 
 OffloadMode = Literal["auto", "none", "encoders", "blocks"]
+"""Setting `video.offload`, see `plan_offload`."""
 WEIGHTS_SHARE = 0.75
-"""Of a device's free memory that weights may take when nobody says; clips take the rest."""
+"""Share (0 to 1) of a device's free memory for weights when the settings name no limit; clips take the rest."""
 SCHEME_BYTES = {"int8": 1.02, "fp8": 1.02, "int4": 0.54, "mxfp4": 0.54, "nvfp4": 0.57}
-"""Of a weight, with its share of scales."""
+"""Bytes per weight of each scheme, its share of the scales included."""
 GIB = 1 << 30
+"""Bytes in a GiB."""
 
 
 @dataclass(frozen=True)
 class WeightBytes:
-    """Bytes on the device, by the names that a pipeline has for its components.
+    """Bytes that weights take on the device, by the pipeline's names of its components.
 
     Attributes:
-        components: of everything that is no transformer.
-        rest: of each transformer, what is beside its blocks.
-        blocks: of each transformer, each of its blocks.
+        components: bytes of each component that is no transformer.
+        rest: bytes of each transformer outside its blocks.
+        blocks: bytes of each block of each transformer.
     """
 
     components: Mapping[str, int] = field(default_factory=dict)
@@ -44,19 +50,19 @@ class WeightBytes:
 
     @property
     def total(self) -> int:
-        """All of it."""
+        """Bytes of all weights."""
         return sum(self.components.values()) + sum(self.rest.values()) + sum(map(sum, self.blocks.values()))
 
 
 @dataclass(frozen=True)
 class OffloadPlan:
-    """Where weights are.
+    """Where weights are kept.
 
     Attributes:
-        visiting: components that come for each of their calls, one at a time.
-        streamed: of each transformer, how many of its last blocks come when it is their turn.
-        device_bytes: most weights that are on the device at once.
-        host_bytes: weights that are kept in the host's memory.
+        on_demand: components that are copied to the device for each of their calls, one at a time.
+        streamed: for each transformer, the number of its last blocks that are copied when it is their turn.
+        device_bytes: most bytes of weights that are on the device at once.
+        host_bytes: bytes of weights that are kept in the host's memory.
     """
 
     on_demand: frozenset[str] = frozenset()
@@ -66,14 +72,14 @@ class OffloadPlan:
 
     @property
     def everything_stays(self) -> bool:
-        """Whether there is nothing to do."""
+        """Whether all weights stay on the device."""
         return not self.on_demand and not any(self.streamed.values())
 
     def __str__(self) -> str:
         if self.everything_stays:
             return f"all weights stay on the device ({_gib(self.device_bytes)})"
-        come = [*sorted(self.on_demand), *(f"{n} blocks of {name}" for name, n in self.streamed.items() if n)]
-        return f"on the device are {_gib(self.device_bytes)} of weights; {', '.join(come)} come when they are used"
+        copied = [*sorted(self.on_demand), *(f"{n} blocks of {name}" for name, n in self.streamed.items() if n)]
+        return f"on the device are {_gib(self.device_bytes)} of weights; {', '.join(copied)} come when they are used"
 
 
 def measure_weights(
@@ -82,10 +88,10 @@ def measure_weights(
     """Measure a pipeline's weight files.
 
     Args:
-        directory: of a pipeline, a folder for each component.
-        block_list: what a transformer calls its blocks.
-        itemsize: bytes of a number on the device; a VAE's are float32.
-        scheme: of the products in blocks, or `stored`.
+        directory: the pipeline's directory, with a folder for each component.
+        block_list: name of the attribute that holds a transformer's blocks.
+        itemsize: bytes of an element on the device; a VAE's elements are float32 in any case.
+        scheme: scheme of the products in blocks, or `stored`.
         missing: components that are not loaded.
 
     Raises:
@@ -117,42 +123,42 @@ def measure_weights(
     return WeightBytes(components, rest, blocks)
 
 
-def plan_offload(weights: WeightBytes, room: int, how: OffloadMode = "auto") -> OffloadPlan:
-    """Where weights are to be.
+def plan_offload(weights: WeightBytes, budget: int, how: OffloadMode = "auto") -> OffloadPlan:
+    """Plan where weights are kept.
 
     Args:
-        weights: of a pipeline.
-        room: bytes of the device for weights.
-        how: `auto`: the first that fits. `none`: everything stays, whether it fits or not. `encoders`, `blocks`: no
-            less than this is brought when it is used; `blocks` are all blocks.
+        weights: sizes of a pipeline's weights.
+        budget: bytes of the device that weights may take.
+        how: `auto` takes the first plan that fits. `none` keeps everything on the device, whether it fits or not.
+            `encoders` copies at least the encoders and the VAE when they are used, `blocks` all blocks as well.
 
     Raises:
-        ModelLoadError: it does not fit, whatever comes when it is used.
+        ModelLoadError: the weights do not fit even when everything is copied on demand.
     """
-    if how == "none" or (how == "auto" and weights.total <= room):
+    if how == "none" or (how == "auto" and weights.total <= budget):
         return OffloadPlan(device_bytes=weights.total)
-    # One visitor at a time.
+    # Only one component on demand is on the device at a time.
     most = max(weights.components.values(), default=0)
     held = sum(weights.rest.values()) + most
     every = {name: len(sizes) for name, sizes in weights.blocks.items()}
-    # As many as fit beside the slots; those of the first transformer go first.
+    # As few blocks as possible are streamed; those of the first transformer first.
     counts = every if how == "blocks" else dict.fromkeys(every, 0)
     taken = held + _resident(weights, counts)
-    while taken > room and counts != every:
+    while taken > budget and counts != every:
         name = next(name for name in every if counts[name] < every[name])
         counts = {**counts, name: counts[name] + 1}
         taken = held + _resident(weights, counts)
-    if taken > room:
+    if taken > budget:
         raise ModelLoadError(
             f"the model's weights take {_gib(weights.total)} on the device, and {_gib(taken)} when blocks come one by "
-            f"one; there is room for {_gib(room)}. Weights in 8 or 4 bits (`video.weights`) take less"
+            f"one; there is room for {_gib(budget)}. Weights in 8 or 4 bits (`video.weights`) take less"
         )
     kept = sum(sum(sizes[len(sizes) - counts[name] :]) for name, sizes in weights.blocks.items())
     return OffloadPlan(frozenset(weights.components), counts, taken, sum(weights.components.values()) + kept)
 
 
 def _resident(weights: WeightBytes, counts: Mapping[str, int]) -> int:
-    """Bytes of the blocks that stay, and of the slots for those that come."""
+    """Return the bytes of the blocks that stay, and of the slots for those that are streamed."""
     stay = sum(sum(sizes[: len(sizes) - counts[name]]) for name, sizes in weights.blocks.items())
     come = [size for name, sizes in weights.blocks.items() for size in sizes[len(sizes) - counts[name] :]]
     return stay + DEVICE_SLOTS * max(come, default=0)
@@ -164,7 +170,7 @@ def _parts(directory: Path) -> list[str]:
 
 
 def _files(folder: Path) -> list[Path]:
-    """Weight files that are read: without variants (`model.fp16.safetensors`), where there are others."""
+    """Return the weight files that are loaded: variants (`model.fp16.safetensors`) only when there are no others."""
     found = sorted(folder.glob("*.safetensors"))
     return [path for path in found if "." not in path.stem] or found
 

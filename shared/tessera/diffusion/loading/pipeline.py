@@ -1,7 +1,7 @@
 """Loads any Diffusers video pipeline from a directory: safetensors only, nothing remote, no code from the directory.
 
-Pipelines of a family in `tessera.diffusion.families.registry` get our own step loop; every other one of Diffusers that
-makes videos runs through its own `__call__`, and the log says so. Does not know jobs or files of results.
+Pipelines of a family in `tessera.diffusion.families.registry` get our own step loop; every other video pipeline of
+Diffusers runs through its own `__call__`, and the log says so. Knows no jobs and no result files.
 """
 
 from __future__ import annotations
@@ -38,18 +38,21 @@ from tessera.models.offload import OnDemandComponents
 logger = logging.getLogger(__name__)
 
 PICKLE_SUFFIXES = frozenset({".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle", ".msgpack"})
+"""Suffixes of weight files that are never opened, because reading them can run code."""
 LIBRARIES = frozenset({"diffusers", "transformers"})
+"""Libraries whose classes a pipeline's components may name."""
 AS_STORED = TransformerOptions()
+"""Transformers with the weights of their files, and exact attention."""
 
 
 @dataclass(frozen=True)
 class OffloadOptions:
-    """What weights may take of the device.
+    """How much of the device weights may take.
 
     Attributes:
         how: see `tessera.diffusion.loading.offload_plan.plan_offload`.
-        weights_bytes: of the device for weights. 0: most of what is free; on a CPU, where weights have nowhere else to
-            be, no limit.
+        weights_bytes: bytes of the device for weights. 0 is `WEIGHTS_SHARE` of the free memory, and no limit on a CPU,
+            where there is no other place for weights.
     """
 
     how: OffloadMode = "auto"
@@ -64,18 +67,18 @@ def load(
     *,
     without: Collection[str] = (),
 ) -> FamilyModel | PipelineModel:
-    """Load a pipeline and choose how it is stepped.
+    """Load a pipeline and choose its step loop: our own for a known family, else Diffusers'.
 
     Args:
-        directory: as `DiffusionPipeline.save_pretrained` writes it.
-        device: where it goes; the VAE stays in float32, as its makers run it.
-        options: of the transformers of a pipeline that we step.
-        offloading: what of the device its weights may take, and what comes only when it is used.
-        without: words; components with one of them in their name are not loaded.
+        directory: a pipeline as `DiffusionPipeline.save_pretrained` writes it.
+        device: the device that computes; the VAE stays in float32, as its authors run it.
+        options: how the transformers are computed when the step loop is ours.
+        offloading: how much of the device weights may take, and which weights are copied only when they are used.
+        without: components whose name contains one of these words are not loaded.
 
     Raises:
         ModelLoadError: no pipeline, a class that Diffusers does not have, pickled or missing weights, a component that
-            wants code from elsewhere, or more weights than there is memory for. Says which and what to do.
+            needs code from elsewhere, or more weights than memory. Names the cause and the remedy.
     """
     index = _read_index(directory)
     name = _checked_class(directory, index)
@@ -83,8 +86,8 @@ def load(
     family = family_of(name)
     missing = {part: None for part in _components(index) if any(word in part for word in without)}
     block_list = "" if family is None else family.block_list
-    plan = _planned(directory, device, options, offloading, block_list, missing)
-    kinds: Any = device.dtype if device.dtype == torch.float32 else {"default": device.dtype, "vae": torch.float32}
+    plan = _plan_weights(directory, device, options, offloading, block_list, missing)
+    dtypes: Any = device.dtype if device.dtype == torch.float32 else {"default": device.dtype, "vae": torch.float32}
     diffusers.utils.logging.disable_progress_bar()
     transformers.utils.logging.disable_progress_bar()
     try:
@@ -92,7 +95,7 @@ def load(
             # `dtype` is the newer name, which the oldest Diffusers that we support does not know.
             warnings.filterwarnings("ignore", message="`torch_dtype` is deprecated", category=FutureWarning)
             pipe = getattr(diffusers, name).from_pretrained(
-                str(directory), torch_dtype=kinds, use_safetensors=True, local_files_only=True, **missing
+                str(directory), torch_dtype=dtypes, use_safetensors=True, local_files_only=True, **missing
             )
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, ImportError) as error:
         raise ModelLoadError(f"the pipeline in {directory} cannot be loaded: {error}") from error
@@ -103,10 +106,10 @@ def load(
         prepare(pipe, family.block_list, device.place, options, plan.streamed)
     elif options != AS_STORED:
         logger.warning("%s is computed as Diffusers has it: %s is for pipelines that we step", name, options)
-    _bring(pipe, plan, device.place, ours=family is not None)
+    _place(pipe, plan, device.place, ours=family is not None)
     pipe.set_progress_bar_config(disable=True)
     if device.place.type == "cpu" and isinstance(getattr(pipe, "vae", None), torch.nn.Module):
-        logger.info("%d modules of the VAE take fast ways of a CPU", use_fast_operations(pipe.vae))
+        logger.info("%d modules of the VAE compute with fast CPU operations", use_fast_operations(pipe.vae))
     if family is not None:
         return family(pipe, device.place)
     if reason := unsupported_reason(pipe):
@@ -118,7 +121,7 @@ def load(
     return PipelineModel(pipe, device.place)
 
 
-def _planned(
+def _plan_weights(
     directory: Path,
     device: Device,
     options: TransformerOptions,
@@ -126,17 +129,17 @@ def _planned(
     block_list: str,
     missing: Collection[str],
 ) -> OffloadPlan:
-    """Where weights are to be, before any is read.
+    """Plan where weights are kept, before any weight is read.
 
     Raises:
-        ModelLoadError: there is too little memory, on the device or on the host.
+        ModelLoadError: the device or the host has too little memory.
     """
     itemsize = device.dtype.itemsize
     weights = measure_weights(directory, block_list, itemsize=itemsize, scheme=options.weights, missing=missing)
-    room = offloading.weights_bytes
-    if device.place.type == "cpu" and not room and offloading.how == "auto":
+    budget = offloading.weights_bytes
+    if device.place.type == "cpu" and not budget and offloading.how == "auto":
         return plan_offload(weights, 0, "none")
-    plan = plan_offload(weights, room or int(WEIGHTS_SHARE * free_bytes(device.place)), offloading.how)
+    plan = plan_offload(weights, budget or int(WEIGHTS_SHARE * free_bytes(device.place)), offloading.how)
     free = free_bytes(torch.device("cpu"))
     if plan.host_bytes > free:
         raise ModelLoadError(
@@ -147,17 +150,17 @@ def _planned(
     return plan
 
 
-def _bring(pipe: Any, plan: OffloadPlan, place: torch.device, *, ours: bool) -> None:
-    """Everything to its place; blocks that come when they are used are there already.
+def _place(pipe: Any, plan: OffloadPlan, place: torch.device, *, ours: bool) -> None:
+    """Move all components to where the plan keeps them; `prepare` has moved the streamed blocks already.
 
     Args:
-        pipe: on the host, but for blocks that `prepare` brought.
-        plan: that is followed.
+        pipe: the pipeline, on the host but for the blocks that `prepare` has moved.
+        plan: the plan to follow.
         place: the device.
-        ours: whether we step it; Diffusers' own loop has a way of its own.
+        ours: whether the step loop is ours; Diffusers' loop takes Diffusers' own offloading.
 
     Raises:
-        ModelLoadError: its own way is for GPUs.
+        ModelLoadError: Diffusers' offloading was asked for on a CPU; it is for GPUs only.
     """
     if plan.everything_stays:
         pipe.to(place)
@@ -173,7 +176,7 @@ def _bring(pipe: Any, plan: OffloadPlan, place: torch.device, *, ours: bool) -> 
     on_demand = OnDemandComponents(place)
     for name, component in pipe.components.items():
         if name in plan.on_demand:
-            # A VAE is asked for its two halves, anything else is called.
+            # A VAE is used through its encoder and decoder, any other component is called.
             on_demand.add(component, ("encode", "decode") if hasattr(component, "decode") else ("forward",))
         elif isinstance(component, torch.nn.Module):
             component.to(place)
@@ -193,7 +196,7 @@ def _read_index(directory: Path) -> dict[str, Any]:
 
 
 def _checked_class(directory: Path, index: dict[str, Any]) -> str:
-    """The pipeline's class name; it and all components come from Diffusers or Transformers, never from elsewhere."""
+    """Return the pipeline's class name. Refuses classes that are not of Diffusers or Transformers."""
     name = index.get("_class_name")
     known = getattr(diffusers, name, None) if isinstance(name, str) else None
     if not (isinstance(known, type) and issubclass(known, diffusers.DiffusionPipeline)):
@@ -213,7 +216,7 @@ def _checked_class(directory: Path, index: dict[str, Any]) -> str:
 
 
 def _components(index: dict[str, Any]) -> dict[str, Any]:
-    """The library of each component that is there."""
+    """Return the library of each component that the index names."""
     return {
         name: entry[0]
         for name, entry in index.items()

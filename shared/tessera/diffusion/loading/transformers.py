@@ -1,9 +1,9 @@
-"""A pipeline's transformers made to run: each block is brought to its device, fused and quantized before the next.
+"""Prepares a pipeline's transformers: moves each block to its device, fuses and quantizes it before the next block.
 
-So a model that fits its device only in few bits never has to be there whole in 16. What is quantized are the products
-inside a block, its attentions and its feed-forward layer: what makes modulations, patches, embeddings and the output
-stays as it is. Every layer stays at its name as a module with `in_features`, `out_features` and `forward(x)`, whatever
-became of it: an adapter adds its own product to what that module gives, by a hook or in its place.
+So a model that fits its device only when it is quantized never lies there in 16 bits. Only the products inside a block
+(attention and feed-forward) are quantized; modulations, patches, embeddings and the output are not. Every layer stays
+under its name as a module with `in_features`, `out_features` and `forward(x)`, so that an adapter can add its own
+product to the module's output. Knows no requests.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch import nn
 
 from tessera.diffusion.families.block_attention import Precision, RotaryTables
 from tessera.diffusion.families.fusing import FusionReport, fuse_block
-from tessera.diffusion.loading.cpu import pack
+from tessera.diffusion.loading.cpu import pack_products
 from tessera.models.offload import StreamedBlocks
 from tessera.models.quantized import QuantizationReport, Scheme, quantize
 from tessera_kernels.dispatch import triton_support
@@ -26,7 +26,7 @@ from tessera_kernels.dispatch import triton_support
 logger = logging.getLogger(__name__)
 
 QUANTIZED = ("attn", "attn1", "attn2", "ffn", "ff", "ff_context")
-"""The parts of a block whose products are quantized."""
+"""Attributes of a block whose products are quantized."""
 
 
 @dataclass(frozen=True)
@@ -34,35 +34,36 @@ class TransformerOptions:
     """How transformers are computed.
 
     Attributes:
-        weights: of the products in their blocks; `stored` is as they are.
-        attention: what self attention is made of, where Triton computes it.
+        weights: scheme of the products in blocks; `stored` keeps them as they are in the files.
+        attention: precision of self-attention where Triton computes it.
     """
 
     weights: Literal["stored"] | Scheme = "stored"
     attention: Precision = "exact"
     fused: bool = True
-    """Whether blocks are ours where Triton computes; else they stay Diffusers'."""
+    """Whether blocks are replaced by fused ones where Triton computes; otherwise they stay Diffusers' own."""
 
 
 @dataclass(frozen=True)
 class TransformerReport:
-    """What was done to a transformer; as text for people."""
+    """How one transformer was prepared; `str` of it is for the log."""
 
     fused: FusionReport | None
-    """None where Triton does not compute: blocks are Diffusers' own."""
+    """What was fused; None when the blocks stay Diffusers' own."""
     why_not: str
+    """Reason why nothing was fused."""
     weights: str
     quantized: QuantizationReport
 
     def __str__(self) -> str:
-        said = f"blocks as Diffusers has them: {self.why_not}" if self.fused is None else f"fused {self.fused}"
+        text = f"blocks as Diffusers has them: {self.why_not}" if self.fused is None else f"fused {self.fused}"
         done = self.quantized
         if done.layers:
-            said += (
+            text += (
                 f"; {done.layers} layers in {self.weights}, {done.bytes_before / 1e6:,.1f} to "
                 f"{done.bytes_after / 1e6:,.1f} MB"
             )
-        return said
+        return text
 
 
 def prepare(
@@ -72,17 +73,17 @@ def prepare(
     options: TransformerOptions,
     streamed: Mapping[str, int] | None = None,
 ) -> list[TransformerReport]:
-    """Bring the blocks of all transformers of a pipeline to a device, fused and quantized.
+    """Move the blocks of all transformers of a pipeline to a device, fused and quantized.
 
     Args:
-        pipe: anywhere; what it has beside those blocks stays there.
-        block_list: what a transformer calls its blocks.
-        place: blocks are fused if Triton computes there.
-        options: of all transformers.
-        streamed: of each transformer, how many of its last blocks go back to the host and come when they are used.
+        pipe: the pipeline; its other parts are not moved.
+        block_list: name of the attribute that holds a transformer's blocks.
+        place: the device. Blocks are fused if Triton computes there.
+        options: how all transformers are computed.
+        streamed: for each transformer, the number of its last blocks that stay on the host and are copied when used.
 
     Returns:
-        Of each transformer, in the order of the pipeline's components.
+        One report per transformer, in the order of the pipeline's components.
     """
     coming, counts = StreamedBlocks(place), streamed or {}
     lists = list(_lists(pipe, block_list))
@@ -108,7 +109,7 @@ def _prepared(
         if fused is not None:
             made = blocks[index] = fuse_block(made, options.attention, tables, fused)
         if fused is None and options.weights == "stored":
-            packed += sum(pack(part) for part in _parts(made))
+            packed += sum(pack_products(part) for part in _parts(made))
         for done in _quantized(made, options.weights):
             layers, before, after = layers + done.layers, before + done.bytes_before, after + done.bytes_after
         if index >= len(blocks) - streamed:
@@ -128,6 +129,6 @@ def _quantized(block: nn.Module, weights: Literal["stored"] | Scheme) -> list[Qu
 
 
 def _parts(block: nn.Module) -> list[nn.Module]:
-    """Those whose products are quantized, or packed for a CPU."""
+    """Return the parts of a block whose products are quantized, or packed for a CPU."""
     parts = [getattr(block, name, None) for name in QUANTIZED]
     return [part for part in parts if isinstance(part, nn.Module)]

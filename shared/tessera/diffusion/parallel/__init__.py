@@ -1,1 +1,1 @@
-"""One denoising step computed by several devices."""
+"""Context parallelism: several devices compute one denoising step together."""

@@ -1,7 +1,7 @@
 """Divides a video transformer's tokens among devices: Diffusers' context parallelism (Ulysses, Jacobs et al. 2023).
 
-Each device has all weights and a part of the tokens; around attention they exchange, so that each has all tokens of a
-part of the heads. Does not know who says what is computed: see `tessera.diffusion.parallel.ranks`.
+Each device has all weights and a part of the tokens. Around attention the devices exchange tokens for heads, so that
+each has all tokens of a part of the heads. Does not know who starts a pass (`tessera.diffusion.parallel.ranks` does).
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from torch.distributed.device_mesh import init_device_mesh
 from tessera.errors import ModelLoadError
 
 DIVISIBLE = frozenset({"WanTransformer3DModel"})
-"""Of the classes that we step and that Diffusers has a plan for. Not LTX's: Diffusers leaves the masks of its prompts
-whole where heads are divided."""
+"""Transformer classes that are divided: those with a step loop of ours and a plan of Diffusers. LTX's is not one:
+Diffusers does not divide the masks of its prompts where it divides the heads."""
 
 
 def check_divisible(expert: Any, count: int) -> None:
-    """Refuse a transformer that cannot be divided, before anything is.
+    """Refuse a transformer that cannot be divided.
 
     Raises:
-        ModelLoadError: it is not of a class that can be, or its heads are not to be divided by `count`.
+        ModelLoadError: its class cannot be divided, or its number of heads is not divisible by `count`.
     """
     if type(expert).__name__ not in DIVISIBLE:
         raise ModelLoadError(f"a {type(expert).__name__} cannot be divided among devices: set `video.devices` to 1")
@@ -37,14 +37,14 @@ def check_divisible(expert: Any, count: int) -> None:
 
 
 def divide(expert: Any, block_list: str, *, rank: int, count: int, place: torch.device) -> None:
-    """Let a transformer compute a part of its tokens here, and give whole results.
+    """Let a transformer compute this rank's part of the tokens, and return whole results on every rank.
 
     Args:
-        expert: whose blocks are behind the one that steps them (`SkippingBlocks`), as Diffusers has them.
-        block_list: what it calls its blocks.
-        rank: of this process in the default process group, of which all have the same transformer.
-        count: of processes.
-        place: this one's device.
+        expert: a transformer with Diffusers' own blocks inside `SkippingBlocks`.
+        block_list: name of the attribute that holds its blocks.
+        rank: this process in the default process group, 0 to `count` - 1. All ranks have the same transformer.
+        count: number of ranks.
+        place: this rank's device.
 
     Raises:
         ModelLoadError: see `check_divisible`.

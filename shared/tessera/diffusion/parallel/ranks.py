@@ -1,7 +1,7 @@
-"""Processes, one a device, that share every pass of a video model: the first says what is computed, all compute it.
+"""Ranks, one process per device, that compute every pass of a video model together: rank 0 leads, the others follow.
 
-What is said goes over a process group on this machine's loopback: a MessagePack header, then the tensors; nothing is
-pickled. How a pass is divided is Diffusers' context parallelism (`tessera.diffusion.parallel.context`). Does not know
+Rank 0 broadcasts each pass over a process group on this machine's loopback: a MessagePack header, then the tensors;
+nothing is pickled. Diffusers' context parallelism divides the pass (`tessera.diffusion.parallel.context`). Knows no
 jobs.
 """
 
@@ -20,45 +20,48 @@ from torch import distributed
 from tessera.diffusion.families.base import FamilyModel
 from tessera.models.lora import Mix
 
-PATIENCE = timedelta(days=7)
-"""That others wait for the next pass: a service may be idle. Who watches over the processes ends those left alone."""
+IDLE_TIMEOUT = timedelta(days=7)
+"""Time that ranks wait for the next pass: a service may be idle for days. Ranks end with the worker in any case."""
 
 
 class PassMessage(msgspec.Struct, array_like=True, tag=True):
-    """What is computed next: one of the model's transformers, what it is given, and the adapters that it has then."""
+    """The next pass: which transformer, with which adapters and arguments."""
 
     expert: int
+    """Index of the transformer in `FamilyModel.expert_components`."""
     mix: Mix
+    """Adapters that are active during the pass, with their weights."""
     tensors: dict[str, tuple[str, tuple[int, ...]]]
-    """Dtype and shape by the name of the argument, in the order in which they follow."""
+    """Dtype and shape of each tensor by the name of its argument, in the order in which the tensors are sent."""
     others: dict[str, Any]
+    """Arguments that are no tensors, by name."""
 
 
 class StopMessage(msgspec.Struct, array_like=True, tag=True):
-    """Nothing more will be computed."""
+    """The end: no further pass will be sent."""
 
 
 _decoder = msgspec.msgpack.Decoder(PassMessage | StopMessage)
 
 
 class Ranks:
-    """This process' place among those that share passes.
+    """This process as one of the ranks that share passes. Blocks until all ranks have joined.
 
     Args:
-        rank: 0 leads.
-        count: of processes.
-        meeting: a file that nobody else uses, where they find each other. Blocks until all are there.
-        place: this one's device.
+        rank: 0 to `count` - 1; 0 leads.
+        count: number of ranks.
+        rendezvous: a file that only these ranks use, through which they find each other.
+        place: this rank's device.
     """
 
-    def __init__(self, rank: int, count: int, meeting: Path, place: torch.device) -> None:
+    def __init__(self, rank: int, count: int, rendezvous: Path, place: torch.device) -> None:
         self.rank, self.count, self.place = rank, count, place
         backend = "cpu:gloo,cuda:nccl" if place.type == "cuda" else "gloo"
-        store = distributed.FileStore(str(meeting), count)  # type: ignore[attr-defined]
-        distributed.init_process_group(backend, store=store, rank=rank, world_size=count, timeout=PATIENCE)
+        store = distributed.FileStore(str(rendezvous), count)  # type: ignore[attr-defined]
+        distributed.init_process_group(backend, store=store, rank=rank, world_size=count, timeout=IDLE_TIMEOUT)
 
     def send(self, message: PassMessage | StopMessage, tensors: dict[str, torch.Tensor]) -> None:
-        """Say what comes next; of the leader."""
+        """Broadcast a message and its tensors. Only rank 0 calls this."""
         body = torch.frombuffer(bytearray(msgspec.msgpack.encode(message)), dtype=torch.uint8)
         distributed.broadcast(torch.tensor([len(body)]), 0)
         distributed.broadcast(body, 0)
@@ -66,7 +69,7 @@ class Ranks:
             distributed.broadcast(tensor, 0)
 
     def receive(self) -> tuple[PassMessage, dict[str, torch.Tensor]] | None:
-        """What comes next; None when nothing does. Of those that follow."""
+        """Wait for the next pass and return it with its tensors; None at the end. All ranks but 0 call this."""
         size = torch.zeros(1, dtype=torch.int64)
         distributed.broadcast(size, 0)
         body = torch.empty(int(size), dtype=torch.uint8)
@@ -83,18 +86,18 @@ class Ranks:
         return message, tensors
 
     def close(self) -> None:
-        """Leave."""
+        """Leave the process group."""
         distributed.destroy_process_group()
 
 
 def lead(model: FamilyModel, ranks: Ranks) -> Callable[[], None]:
-    """Let every pass of a model be computed by all ranks; its transformers are divided already.
+    """Let all ranks compute every pass of a model whose transformers are divided already.
 
     Returns:
-        What ends that, after the last pass.
+        A function that ends the other ranks; to be called after the last pass.
     """
     for number, expert in enumerate(model.expert_components()):
-        expert.forward = functools.partial(_led, model, ranks, number, expert.forward)
+        expert.forward = functools.partial(_forward_on_all_ranks, model, ranks, number, expert.forward)
 
     def end() -> None:
         ranks.send(StopMessage(), {})
@@ -103,7 +106,9 @@ def lead(model: FamilyModel, ranks: Ranks) -> Callable[[], None]:
     return end
 
 
-def _led(model: FamilyModel, ranks: Ranks, number: int, forward: Callable[..., Any], **given: Any) -> Any:
+def _forward_on_all_ranks(
+    model: FamilyModel, ranks: Ranks, number: int, forward: Callable[..., Any], **given: Any
+) -> Any:
     tensors = {name: value.contiguous() for name, value in given.items() if isinstance(value, torch.Tensor)}
     described = {name: (str(value.dtype).removeprefix("torch."), tuple(value.shape)) for name, value in tensors.items()}
     others = {name: value for name, value in given.items() if name not in tensors}
@@ -113,7 +118,7 @@ def _led(model: FamilyModel, ranks: Ranks, number: int, forward: Callable[..., A
 
 @torch.inference_mode()
 def follow(model: FamilyModel, ranks: Ranks) -> None:
-    """Compute this rank's part of every pass until there are no more."""
+    """Compute this rank's part of every pass until rank 0 ends."""
     experts = model.expert_components()
     while (received := ranks.receive()) is not None:
         message, tensors = received

@@ -1,1 +1,1 @@
-"""Skipping transformer blocks whose output changes little from one step to the next."""
+"""Step caches: skip the transformer's blocks while their output changes little from one step to the next."""

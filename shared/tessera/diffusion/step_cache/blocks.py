@@ -1,8 +1,8 @@
-"""A transformer's blocks, run for the rows of a pass that need them: the others take what an earlier step computed.
+"""Runs a transformer's blocks for the rows of a pass that need them; the other rows reuse an earlier step's residual.
 
-Stands in the place of the list of blocks, so a model's own `forward` runs it without knowing. A block is called with
-its arguments' names; those that have a value for each row are selected with the rows. Does not decide
-(`tessera.diffusion.step_cache.policies`).
+`SkippingBlocks` takes the place of the transformer's list of blocks, so the model's own `forward` runs it unchanged.
+Blocks are called with keyword arguments; the arguments that have one value per row are indexed together with the rows.
+Does not decide which rows skip (`tessera.diffusion.step_cache.policies` does), and knows no family of models.
 """
 
 from __future__ import annotations
@@ -10,63 +10,70 @@ from __future__ import annotations
 import contextlib
 import inspect
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 from torch import nn
 
 from tessera.diffusion.step_cache.policies import RESIDUAL, RowMemory, StepPolicy
 
-if TYPE_CHECKING:
-    from tessera.diffusion.families.wan.short_prompts import ShortPromptAttention
-
 HIDDEN, ENCODER = "hidden_states", "encoder_hidden_states"
 EMBEDDED_TIMESTEP = "temb"
 PROMPT_BIAS = "prompt_bias"
-"""No argument of a block: what is added to the scores of prompts, told to those who add it."""
-OF_EACH_ROW = frozenset({HIDDEN, ENCODER, EMBEDDED_TIMESTEP, PROMPT_BIAS, "encoder_attention_mask", "attention_mask"})
-"""Arguments of blocks whose first dimension is the rows. Others are, where they have three dimensions and as many rows
-(positions, in some families)."""
+"""Key of the bias that cross-attention adds to its scores. No block has such an argument; `PromptBiasing` takes it."""
+ROW_ARGUMENTS = frozenset({HIDDEN, ENCODER, EMBEDDED_TIMESTEP, PROMPT_BIAS, "encoder_attention_mask", "attention_mask"})
+"""Block arguments whose first dimension is the rows of the pass. Any other argument counts as one when it has at least
+three dimensions and the first is as long as the pass has rows (positions, in some families)."""
 OnRowComputed = Callable[[int, torch.Tensor, torch.Tensor], None]
-"""Told row, embedded timestep and residual of each row that was computed whole."""
+"""Called with the row's index, embedded timestep and residual for each row that all blocks have computed."""
+
+
+class PromptBiasing(Protocol):
+    """The cross-attention of a transformer whose prompts are shorter than it was trained with."""
+
+    def use_bias(self, bias_NS: torch.Tensor | None) -> AbstractContextManager[None]:
+        """Add `bias_NS` to the scores of prompt tokens while the context is open; None adds nothing."""
+        ...
 
 
 @dataclass(frozen=True)
 class CachedRow:
-    """A row of a pass whose request has a step cache."""
+    """A row of a pass whose request has a step cache: what the row remembers, and the policy of this step."""
 
     memory: RowMemory
     policy: StepPolicy
 
 
 class SkippingBlocks(nn.Module):
-    """The blocks of a transformer as one.
+    """The blocks of a transformer as one module.
 
     Args:
-        blocks: are called one after the other; each answers the hidden states, or those and the encoder's. Those that
-            write to arguments say which, as `written`: they get copies of what others still read.
+        blocks: called one after the other. Each returns the hidden states, or the hidden states and the encoder's. A
+            block that writes to its arguments names them in `written`; it gets copies, because others still read them.
     """
 
     def __init__(self, blocks: nn.ModuleList) -> None:
         super().__init__()
         self.blocks = blocks
-        self.look: OnRowComputed | None = None
-        self.padded_prompt: ShortPromptAttention | None = None
-        """Of blocks that take short prompts."""
+        self.on_row_computed: OnRowComputed | None = None
+        """Called for each computed row while no row has a step cache; None outside calibration."""
+        self.prompt_biasing: PromptBiasing | None = None
+        """Cross-attention that takes short prompts, set by the family; None where prompts have their full length."""
         self.prompt_bias: torch.Tensor | None = None
-        """Of the next pass' rows, see `ShortPromptAttention`."""
+        """Bias [N, S] of the next pass, set by the family before that pass and consumed by it."""
         self.computed = 0
-        """Rows that all blocks have computed."""
+        """Number of rows that all blocks have computed since the model was loaded."""
         self._rows: Sequence[CachedRow | None] = ()
         self._pairs = False
-        """Whether blocks answer two tensors: known when one has."""
+        """Whether blocks return two tensors, which is known after the first call."""
         self._names = inspect.signature(type(blocks[0]).forward)
         self._written: tuple[str, ...] = getattr(blocks[0], "written", ())
 
     @contextlib.contextmanager
     def running(self, rows: Sequence[CachedRow | None]) -> Iterator[None]:
-        """During one pass: whose rows they are. None computes all its steps."""
+        """Say during one pass which rows have a step cache; a row that is None is always computed."""
         self._rows = rows if any(rows) else ()
         try:
             yield
@@ -74,7 +81,7 @@ class SkippingBlocks(nn.Module):
             self._rows = ()
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """As the blocks one after the other."""
+        """Return what the blocks return when they are called one after the other."""
         given = dict(self._names.bind(self, *args, **kwargs).arguments)
         given.pop("self")
         given[PROMPT_BIAS], self.prompt_bias = self.prompt_bias, None
@@ -84,11 +91,11 @@ class SkippingBlocks(nn.Module):
         else:
             result, _ = self._run(self.blocks, given)
             self.computed += len(hidden_NLD)
-            if self.look is not None:
+            if self.on_row_computed is not None:
                 for row in range(len(hidden_NLD)):
                     residual = result[row : row + 1] - hidden_NLD[row : row + 1]
-                    self.look(row, given[EMBEDDED_TIMESTEP][row : row + 1], residual)
-        # What models do behind their blocks reads the hidden states alone.
+                    self.on_row_computed(row, given[EMBEDDED_TIMESTEP][row : row + 1], residual)
+        # After their blocks, models read only the hidden states.
         return (result, given[ENCODER]) if self._pairs else result
 
     def _skipping(self, given: dict[str, Any]) -> torch.Tensor:
@@ -134,7 +141,7 @@ class SkippingBlocks(nn.Module):
         row.policy.computed(row.memory, signal, result - base)
 
     def _decide(self, rows: dict[int, CachedRow], signals: dict[int, torch.Tensor]) -> list[int]:
-        """Those that skip. One look at the device for all of them."""
+        """Return the indices of the rows that skip. One read from the device serves all rows."""
         changes = {index: row.policy.change(row.memory, signals[index]) for index, row in rows.items()}
         known = [index for index, change in changes.items() if change is not None]
         values = torch.stack([changes[index] for index in known]).tolist() if known else []  # type: ignore[misc]
@@ -146,7 +153,7 @@ class SkippingBlocks(nn.Module):
         given = {**given, **copies}
         bias = given.pop(PROMPT_BIAS)
         hidden, encoder = given[HIDDEN], None
-        with contextlib.nullcontext() if self.padded_prompt is None else self.padded_prompt.of(bias):
+        with contextlib.nullcontext() if self.prompt_biasing is None else self.prompt_biasing.use_bias(bias):
             for block in blocks:
                 answer = block(**{**given, HIDDEN: hidden})
                 if isinstance(answer, tuple):
@@ -165,7 +172,7 @@ def _residual(row: CachedRow) -> torch.Tensor:
 
 
 def _selected(given: dict[str, Any], rows: Sequence[int]) -> dict[str, Any]:
-    """The arguments of some of the rows."""
+    """Return the arguments with only the given rows."""
     count = len(given[HIDDEN])
     if len(rows) == count:
         return given
@@ -175,6 +182,6 @@ def _selected(given: dict[str, Any], rows: Sequence[int]) -> dict[str, Any]:
             return tuple(select(name, each) for each in value)
         if not isinstance(value, torch.Tensor) or value.shape[:1] != (count,):
             return value
-        return value[list(rows)] if name in OF_EACH_ROW or value.dim() > 2 else value
+        return value[list(rows)] if name in ROW_ARGUMENTS or value.dim() > 2 else value
 
     return {name: select(name, value) for name, value in given.items()}

@@ -1,6 +1,6 @@
-"""A block of CogVideoX 1.0 and 1.5 (Diffusers' `CogVideoXBlock`), where the prompt's tokens are denoised as a clip's.
+"""The block of CogVideoX 1.0 and 1.5 (Diffusers' `CogVideoXBlock`), which updates prompt tokens as it does the clip's.
 
-Shape letters: B rows of a pass, T tokens of the clip, S tokens of the prompt, C channels, H heads, D head dim.
+Shapes: B rows of a pass, T tokens of the clip, S tokens of the prompt, C channels, H heads, D head dim.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from tessera_kernels.layer_norm import adaptive_norm, gated_residual, layer_norm
 
 
 class CogVideoXBlock(nn.Module):
-    """Stands where a block of Diffusers was, whose parts it has.
+    """Takes the place of one of Diffusers' blocks, with that block's parts.
 
     Args:
         block: a `CogVideoXBlock`.
-        precision: of attention.
-        tables: shared by all blocks.
+        precision: precision of attention.
+        tables: rotary tables that all blocks of a transformer share.
     """
 
     written: ClassVar[tuple[str, ...]] = ("hidden_states", "encoder_hidden_states")
-    """Arguments that are written to; contiguous."""
+    """Arguments that `forward` writes to; they must be contiguous."""
 
     def __init__(self, block: Any, precision: Precision, tables: RotaryTables) -> None:
         super().__init__()
@@ -40,7 +40,10 @@ class CogVideoXBlock(nn.Module):
         image_rotary_emb: tuple[torch.Tensor, torch.Tensor] | None = None,
         attention_kwargs: dict[str, Any] | None = None,  # noqa: ARG002 - of adapters of Diffusers' own
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Hidden states [B, T, C] and prompt [B, S, C], both written to; timestep [B, …]; positions."""
+        """Update the clip's tokens [B, T, C] and the prompt's tokens [B, S, C], both in place, and return them.
+
+        `temb` is the embedded timestep [B, …], `image_rotary_emb` the rotary positions of the clip's tokens.
+        """
         x, prompt = hidden_states, encoder_hidden_states
         count = prompt.shape[1]
         shift, scale, gate, text_shift, text_scale, text_gate = _modulations(self.norm1, temb)
@@ -58,7 +61,7 @@ class CogVideoXBlock(nn.Module):
 
 
 def _modulations(norm: Any, temb: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """Shift, scale and gate of the clip and of the prompt, each [B, 1, C]."""
+    """Return shift, scale and gate of the clip, then those of the prompt, each [B, 1, C]."""
     parts: tuple[torch.Tensor, ...] = norm.linear(norm.silu(temb)).unsqueeze(1).chunk(6, dim=2)
     return parts
 
@@ -85,7 +88,7 @@ def _modulated(
 
 
 class CogVideoXAttention:
-    """A processor of Diffusers' `Attention`: prompt and clip attend to both, and only the clip has positions."""
+    """A processor of Diffusers' `Attention`: prompt and clip attend to each other, and only the clip has positions."""
 
     def __init__(self, precision: Precision, tables: RotaryTables) -> None:
         self.precision = precision
@@ -99,7 +102,7 @@ class CogVideoXAttention:
         attention_mask: torch.Tensor | None = None,  # noqa: ARG002 - a processor's arguments
         image_rotary_emb: tuple[torch.Tensor, torch.Tensor] | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """[B, T, C] and [B, S, C] → the same."""
+        """Attend from clip [B, T, C] and prompt [B, S, C] to both. Returns the same shapes."""
         count = encoder_hidden_states.shape[1]
         joined = torch.cat([encoder_hidden_states, hidden_states], dim=1)
         query, key, value = attn.to_q(joined), attn.to_k(joined), attn.to_v(joined)
@@ -112,7 +115,7 @@ class CogVideoXAttention:
 
 
 def _normed(norm: Any, heads_BTHD: torch.Tensor) -> torch.Tensor:
-    """Each head normalized by itself; as it is where the model has no norm there."""
+    """Normalize each head by itself; returns the heads unchanged when the model has no norm there."""
     if norm is None:
         return heads_BTHD
     return layer_norm(heads_BTHD, norm.weight, norm.bias, epsilon=norm.eps)

@@ -1,8 +1,10 @@
 """The step loop of CogVideoX 1.0 and 1.5: text to video and image to video.
 
-Equal to Diffusers' `CogVideoXPipeline` and `CogVideoXImageToVideoPipeline`, which a test holds. The models have frames
-before channels, so latents are turned for them. Inputs: `condition_BTCHW` (the first frame's latents). Memory:
-`denoised` (the last predicted clip, of which the scheduler `CogVideoXDPMScheduler` has to be told).
+Equal to Diffusers' `CogVideoXPipeline` and `CogVideoXImageToVideoPipeline`, which a test holds. The transformers have
+frames before channels, so the two dimensions of latents are swapped for them.
+
+Inputs: `condition_BTCHW`, the first frame's latents. Memory: `denoised`, the last predicted clip, which
+`CogVideoXDPMScheduler` takes as an argument.
 """
 
 from __future__ import annotations
@@ -19,18 +21,18 @@ from tessera.diffusion.tiles import tile_pixels
 from tessera.hub.clip_memory import Shapes
 
 OFFSET = 2.0
-"""What CogVideoX 1.5's image to video model reads as its offset."""
+"""Value that CogVideoX 1.5's image-to-video transformer takes as its `ofs` argument."""
 
 
 class CogVideoXModel(FamilyModel):
-    """A CogVideoX pipeline. See `FamilyModel`."""
+    """A CogVideoX pipeline with our step loop."""
 
     max_prompt_tokens = 226
     flow = False
 
     @property
     def image_input(self) -> str:
-        """See `FamilyModel.image_input`."""
+        """Implement `FamilyModel.image_input`."""
         return "required" if type(self.pipe).__name__ == "CogVideoXImageToVideoPipeline" else "none"
 
     def _prepare(self, request: DiffusionRequest, generator: torch.Generator) -> PreparedRequest:
@@ -87,7 +89,7 @@ class CogVideoXModel(FamilyModel):
         return _swap_frames(predicted_BTCHW.float())
 
     def _advance(self, state: DiffusionState, predicted_BCTHW: torch.Tensor) -> None:
-        # Noise that a scheduler draws is drawn with frames first.
+        # A scheduler draws its noise with frames first.
         predicted, latents = _swap_frames(predicted_BCTHW), _swap_frames(state.latents_BCTHW)
         if isinstance(state.scheduler, diffusers.CogVideoXDPMScheduler):
             before = state.timesteps[state.index - 1] if state.index else None
@@ -110,7 +112,7 @@ class CogVideoXModel(FamilyModel):
 
     @property
     def shapes(self) -> Shapes:
-        """See `FamilyModel.shapes`. Frames are decoded two latent frames after the other, the first time three."""
+        """Implement `FamilyModel.shapes`. Two latent frames are decoded at a time, the first time three."""
         pipe, config = self.pipe, self.pipe.transformer.config
         width = config.num_attention_heads * config.attention_head_dim
         return Shapes(
@@ -130,7 +132,7 @@ class CogVideoXModel(FamilyModel):
 
     @property
     def latent_channels(self) -> int:
-        """See `FamilyModel.latent_channels`."""
+        """Implement `FamilyModel.latent_channels`."""
         return int(self.pipe.vae.config.latent_channels)
 
     def _latents_to_show(self, state: DiffusionState, latents_BCTHW: torch.Tensor) -> torch.Tensor:
@@ -145,12 +147,12 @@ class CogVideoXModel(FamilyModel):
         return encoded.float() * float(self.pipe.vae_scaling_factor_image)
 
     def _added_frames(self, request: DiffusionRequest) -> int:
-        """Latent frames that CogVideoX 1.5 is given in front, to fill its patches."""
+        """Return the number of latent frames that CogVideoX 1.5 puts in front to fill its patches."""
         patch = self.pipe.transformer.config.patch_size_t
         frames = (request.frames - 1) // self.pipe.vae_scale_factor_temporal + 1
         return 0 if patch is None else -frames % patch
 
 
 def _swap_frames(latents: torch.Tensor) -> torch.Tensor:
-    """Channels before frames, or the other way round."""
+    """Swap frames and channels."""
     return latents.transpose(1, 2)

@@ -1,10 +1,12 @@
 """The step loop of HunyuanVideo 1.5: text to video and image to video.
 
 Equal to Diffusers' `HunyuanVideo15Pipeline` and `HunyuanVideo15ImageToVideoPipeline`, which a test holds. A prompt is
-four tensors: what a language model and what a byte encoder (of quoted text) make of it, each with its mask. Inputs:
-`condition` (the first frame's latents, with a mask that says where they are; zeros for text alone) and `image` (its
-features). Diffusers keeps the guidance scale in a component, the guider; here it is the request's, as everywhere, and
-a directory whose guider does more than scale is refused.
+four tensors: the output of a language model and of a byte encoder (for quoted text), each with its mask. Diffusers
+keeps the guidance scale in a component, the guider; here it comes from the request as in every family, and a directory
+whose guider does more than scale is refused. The blocks are Diffusers' own.
+
+Inputs: `condition`, the first frame's latents with a mask of where they are (zeros for text alone), and `image`, the
+first frame's features.
 """
 
 from __future__ import annotations
@@ -22,15 +24,15 @@ from tessera.diffusion.tiles import tile_pixels
 from tessera.errors import ModelLoadError
 from tessera.hub.clip_memory import Shapes
 
-PLAIN = {"guidance_rescale": 0.0, "use_original_formulation": False, "start": 0.0, "stop": 1.0}
-"""A guider's settings with which guidance is `unguided + scale * (guided - unguided)` at every step."""
+PLAIN_GUIDANCE = {"guidance_rescale": 0.0, "use_original_formulation": False, "start": 0.0, "stop": 1.0}
+"""Settings of a guider with which guidance is `unguided + scale * (guided - unguided)` at every step."""
 
 
 class HunyuanVideo15Model(FamilyModel):
-    """A HunyuanVideo 1.5 pipeline. See `FamilyModel`.
+    """A HunyuanVideo 1.5 pipeline with our step loop.
 
     Raises:
-        ModelLoadError: its guider does what the step loop does not.
+        ModelLoadError: its guider has settings that the step loop does not support.
     """
 
     max_prompt_tokens = 1000
@@ -41,7 +43,7 @@ class HunyuanVideo15Model(FamilyModel):
 
     @property
     def image_input(self) -> str:
-        """See `FamilyModel.image_input`."""
+        """Implement `FamilyModel.image_input`."""
         return "required" if type(self.pipe).__name__ == "HunyuanVideo15ImageToVideoPipeline" else "none"
 
     def _set_timesteps(self, scheduler: Any, request: DiffusionRequest) -> None:
@@ -54,7 +56,7 @@ class HunyuanVideo15Model(FamilyModel):
         )
         if request.image is None:
             condition, mask = pipe.prepare_cond_latents_and_mask(latents, self.dtype, self.device)
-            # The model knows from features of zeros alone that there is no first frame.
+            # Features of zeros tell the model that there is no first frame.
             image = latents.new_zeros(1, pipe.vision_num_semantic_tokens, pipe.vision_states_dim)
         else:
             picture = pipe.video_processor.resize(
@@ -92,7 +94,7 @@ class HunyuanVideo15Model(FamilyModel):
 
     @property
     def shapes(self) -> Shapes:
-        """See `FamilyModel.shapes`. The whole clip is decoded at once."""
+        """Implement `FamilyModel.shapes`. The whole clip is decoded at once."""
         pipe, config = self.pipe, self.pipe.transformer.config
         width = config.num_attention_heads * config.attention_head_dim
         return Shapes(
@@ -111,7 +113,7 @@ class HunyuanVideo15Model(FamilyModel):
 
     @property
     def latent_channels(self) -> int:
-        """See `FamilyModel.latent_channels`."""
+        """Implement `FamilyModel.latent_channels`."""
         return int(self.pipe.num_channels_latents)
 
     def _decode_latents(self, latents_BCTHW: torch.Tensor) -> torch.Tensor:
@@ -127,7 +129,7 @@ class HunyuanVideo15Model(FamilyModel):
 
 
 def _next_timestep(state: DiffusionState) -> torch.Tensor:
-    """[1]: where a step ends, which models of mean flows read too; 0 after the last."""
+    """Return the timestep at which a step ends, [1], which mean-flow models read as well; 0 for the last step."""
     following = state.index + 1
     if following == len(state.timesteps):
         return torch.zeros_like(state.timesteps[:1])
@@ -141,7 +143,7 @@ def _check_guider(guider: Any) -> None:
             f"the pipeline's guider is a {name}; only ClassifierFreeGuidance has a step loop here: save the pipeline "
             f"with that one"
         )
-    for setting, plain in PLAIN.items():
+    for setting, plain in PLAIN_GUIDANCE.items():
         if guider.config[setting] != plain:
             raise ModelLoadError(
                 f"the pipeline's guider has {setting}={guider.config[setting]!r}, which the step loop does not do; "

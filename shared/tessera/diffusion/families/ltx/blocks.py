@@ -1,6 +1,6 @@
-"""A block of LTX-Video (Diffusers' `LTXVideoTransformerBlock`): three passes over the tokens beside its products.
+"""The block of LTX-Video (Diffusers' `LTXVideoTransformerBlock`): three passes over the tokens beside its products.
 
-Shape letters: B rows of a pass, T tokens, S tokens of the prompt, C channels; modulations are [B, 1 or T, C].
+Shapes: B rows of a pass, T tokens, S tokens of the prompt, C channels; modulations are [B, 1 or T, C].
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from tessera_kernels.layer_norm import adaptive_norm, gated_residual
 
 
 class LTXBlock(nn.Module):
-    """Stands where a block of Diffusers was, whose parts it has.
+    """Takes the place of one of Diffusers' blocks, with that block's parts.
 
     Args:
         block: an `LTXVideoTransformerBlock`.
-        precision: of self attention.
-        tables: shared by all blocks.
+        precision: precision of self-attention.
+        tables: rotary tables that all blocks of a transformer share.
     """
 
     written: ClassVar[tuple[str, ...]] = ("hidden_states",)
-    """Arguments that are written to; contiguous."""
+    """Arguments that `forward` writes to; they must be contiguous."""
 
     def __init__(self, block: Any, precision: Precision, tables: RotaryTables) -> None:
         super().__init__()
@@ -42,7 +42,11 @@ class LTXBlock(nn.Module):
         image_rotary_emb: tuple[torch.Tensor, torch.Tensor],
         encoder_attention_mask: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Hidden states [B, T, C], written to; prompt [B, S, C]; timesteps [B, 1 or T, 6C]; positions; mask."""
+        """Update the clip's tokens [B, T, C] in place and return them.
+
+        `encoder_hidden_states` is the prompt [B, S, C], `temb` the embedded timesteps [B, 1 or T, 6C], and
+        `encoder_attention_mask` the bias [B, 1, S] that masks the prompt's padding.
+        """
         x = hidden_states
         modulation = self.scale_shift_table + temb.reshape(*temb.shape[:2], len(self.scale_shift_table), -1)
         shift, scale, gate, feed_shift, feed_scale, feed_gate = modulation.unbind(2)
@@ -64,7 +68,7 @@ class LTXBlock(nn.Module):
 
 
 class LTXSelfAttention:
-    """A processor of Diffusers' `LTXAttention`. Positions differ from head to head: all heads are turned as one."""
+    """A processor of Diffusers' `LTXAttention`. Positions span all channels, so all heads are rotated as one."""
 
     def __init__(self, precision: Precision, tables: RotaryTables) -> None:
         self.precision = precision
@@ -78,7 +82,7 @@ class LTXSelfAttention:
         attention_mask: torch.Tensor | None,  # noqa: ARG002
         image_rotary_emb: tuple[torch.Tensor, torch.Tensor],
     ) -> torch.Tensor:
-        """[B, T, C] → the same."""
+        """Attend from the clip [B, T, C] to itself. Returns [B, T, C]."""
         query, key = attn.to_q(hidden_states), attn.to_k(hidden_states)
         value = attn.to_v(hidden_states)
         query, key = attn.norm_q(query), attn.norm_k(key)
@@ -87,7 +91,7 @@ class LTXSelfAttention:
 
 
 class LTXCrossAttention:
-    """A processor of Diffusers' `LTXAttention`. Always exact, as Wan's."""
+    """A processor of Diffusers' `LTXAttention` for the prompt. Always exact: a prompt has few keys."""
 
     def __call__(
         self,
@@ -97,7 +101,7 @@ class LTXCrossAttention:
         attention_mask: torch.Tensor | None = None,
         image_rotary_emb: tuple[torch.Tensor, torch.Tensor] | None = None,  # noqa: ARG002 - a processor's arguments
     ) -> torch.Tensor:
-        """[B, T, C], [B, S, C] and what is added to scores, [B, 1, S] → [B, T, C]."""
+        """Attend from the clip [B, T, C] to the prompt [B, S, C] under a mask bias [B, 1, S]. Returns [B, T, C]."""
         prompt, lengths = encoder_hidden_states, None
         if attention_mask is not None:
             prompt, lengths = attended_first(prompt, attention_mask)

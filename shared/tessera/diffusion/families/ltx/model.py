@@ -1,8 +1,9 @@
 """The step loop of LTX-Video: text to video and image to video, which are the same weights.
 
-Equal to Diffusers' `LTXPipeline` and `LTXImageToVideoPipeline`, which a test holds. Latents are kept unpacked here and
-packed to tokens for the model. Inputs: `first` (1 for tokens that the first frame gives; those have timestep 0 and no
-step changes them). Decoders that take a timestep get 0, as Diffusers' pipelines do by default.
+Equal to Diffusers' `LTXPipeline` and `LTXImageToVideoPipeline`, which a test holds. Latents are kept unpacked and are
+packed to tokens for the transformer. Decoders that take a timestep get 0, as in Diffusers' pipelines by default.
+
+Inputs: `first`, 1 for tokens of the first frame, which have timestep 0 and are not changed by steps.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ from tessera.diffusion.tiles import tile_pixels
 from tessera.hub.clip_memory import Shapes
 
 FRAMES_PER_SECOND = 25.0
-"""Where a request names none: what Diffusers takes."""
+"""Frames per second of a request that names none, as in Diffusers."""
 DECODED_AT = 0.0
-"""The timestep that a decoder is told, which then gets no noise."""
+"""Timestep that a decoder gets; at 0 no noise is added to the latents."""
 
 
 class LTXModel(FamilyModel):
-    """An LTX pipeline. See `FamilyModel`."""
+    """An LTX pipeline with our step loop."""
 
     max_prompt_tokens = 128
 
@@ -38,11 +39,11 @@ class LTXModel(FamilyModel):
 
     @property
     def image_input(self) -> str:
-        """See `FamilyModel.image_input`."""
+        """Implement `FamilyModel.image_input`."""
         return "required" if self.image_pipe is self.pipe else "optional"
 
     def shape(self, state: DiffusionState) -> tuple[object, ...]:
-        """Frames have their place in seconds, so requests of one pass have one rate."""
+        """Implement `FamilyModel.shape`. Positions are in seconds, so requests of one pass have one frame rate."""
         return (*super().shape(state), state.request.fps)
 
     def _set_timesteps(self, scheduler: Any, request: DiffusionRequest) -> None:
@@ -110,7 +111,7 @@ class LTXModel(FamilyModel):
         latents = state.latents_BCTHW
         if "first" not in state.inputs:
             state.clean_BCTHW = predicted_clean(state, predicted_BCTHW, latents)
-            # Noise that a scheduler draws is drawn for tokens.
+            # A scheduler draws its noise for tokens.
             stepped_BLC = advance_scheduler(state, self._pack(predicted_BCTHW), self._pack(latents))[0]
             state.latents_BCTHW = self._unpack(stepped_BLC, latents.shape[2:])
             return
@@ -123,7 +124,7 @@ class LTXModel(FamilyModel):
 
     @property
     def shapes(self) -> Shapes:
-        """See `FamilyModel.shapes`. The whole clip is decoded at once."""
+        """Implement `FamilyModel.shapes`. The whole clip is decoded at once."""
         pipe, config = self.pipe, self.pipe.transformer.config
         width = config.num_attention_heads * config.attention_head_dim
         return Shapes(
@@ -142,7 +143,7 @@ class LTXModel(FamilyModel):
 
     @property
     def latent_channels(self) -> int:
-        """See `FamilyModel.latent_channels`."""
+        """Implement `FamilyModel.latent_channels`."""
         return int(self.pipe.transformer.config.in_channels)
 
     def _decode_latents(self, latents_BCTHW: torch.Tensor) -> torch.Tensor:
@@ -166,7 +167,7 @@ class LTXModel(FamilyModel):
         return latents
 
     def _grid(self, request: DiffusionRequest) -> tuple[int, int, int]:
-        """Latent frames, height and width."""
+        """Return the latent frames, height and width of a request."""
         spatial, temporal = self.pipe.vae_spatial_compression_ratio, self.pipe.vae_temporal_compression_ratio
         return (request.frames - 1) // temporal + 1, request.height // spatial, request.width // spatial
 

@@ -1,6 +1,6 @@
-"""A block of Wan 2.1 and 2.2 (Diffusers' `WanTransformerBlock`): four passes over the tokens beside its products.
+"""The block of Wan 2.1 and 2.2 (Diffusers' `WanTransformerBlock`): four passes over the tokens beside its products.
 
-Shape letters: B rows of a pass, T tokens, S tokens of the prompt, C channels; modulations are [B, 1 or T, C].
+Shapes: B rows of a pass, T tokens, S tokens of the prompt, C channels; modulations are [B, 1 or T, C].
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from tessera.diffusion.families.block_attention import Precision, RotaryTables, 
 from tessera_kernels.layer_norm import adaptive_norm, gated_residual
 
 PROMPT_TOKENS = 512
-"""Of the prompt; what stands before them is an image's."""
+"""Tokens of the prompt; the tokens before them are features of a first frame."""
 
 
 class WanBlock(nn.Module):
-    """Stands where a block of Diffusers was, whose parts it has.
+    """Takes the place of one of Diffusers' blocks, with that block's parts.
 
     Args:
         block: a `WanTransformerBlock`.
-        precision: of self attention.
-        tables: shared by all blocks.
+        precision: precision of self-attention.
+        tables: rotary tables that all blocks of a transformer share.
     """
 
     written: ClassVar[tuple[str, ...]] = ("hidden_states",)
-    """Arguments that are written to; contiguous."""
+    """Arguments that `forward` writes to; they must be contiguous."""
 
     def __init__(self, block: Any, precision: Precision, tables: RotaryTables) -> None:
         super().__init__()
@@ -44,7 +44,11 @@ class WanBlock(nn.Module):
         temb: torch.Tensor,
         rotary_emb: tuple[torch.Tensor, torch.Tensor],
     ) -> torch.Tensor:
-        """Hidden states [B, T, C], written to; prompt [B, S, C]; timesteps [B, 6, C] or [B, T, 6, C]; positions."""
+        """Update the clip's tokens [B, T, C] in place and return them.
+
+        `encoder_hidden_states` is the prompt [B, S, C], `temb` the embedded timesteps [B, 6, C] or [B, T, 6, C], and
+        `rotary_emb` the rotary positions of the clip's tokens.
+        """
         x = hidden_states
         modulation = self.scale_shift_table + temb.float()
         parts = modulation.unbind(2) if temb.ndim == 4 else modulation.split(1, dim=1)
@@ -55,11 +59,11 @@ class WanBlock(nn.Module):
             gated_residual(x, attended, gate)
             normed = x
         else:
-            weight, still = self.norm2.weight, torch.zeros_like(shift[:, :1])
+            weight, zero = self.norm2.weight, torch.zeros_like(shift[:, :1])
             normed = adaptive_norm(
                 x,
-                still,
-                still,
+                zero,
+                zero,
                 epsilon=self.norm2.eps,
                 weight_C=weight,
                 bias_C=self.norm2.bias,
@@ -73,7 +77,7 @@ class WanBlock(nn.Module):
 
 
 class WanSelfAttention:
-    """A processor of Diffusers' `WanAttention`: positions are turned in place, heads are not copied."""
+    """A processor of Diffusers' `WanAttention`: rotates positions in place and does not copy heads."""
 
     def __init__(self, precision: Precision, tables: RotaryTables) -> None:
         self.precision = precision
@@ -87,7 +91,7 @@ class WanSelfAttention:
         attention_mask: torch.Tensor | None,  # noqa: ARG002
         rotary_emb: tuple[torch.Tensor, torch.Tensor],
     ) -> torch.Tensor:
-        """[B, T, C] → the same."""
+        """Attend from the clip [B, T, C] to itself. Returns [B, T, C]."""
         query, key = attn.to_q(hidden_states), attn.to_k(hidden_states)
         value = attn.to_v(hidden_states)
         query, key = attn.norm_q(query), attn.norm_k(key)
@@ -97,9 +101,9 @@ class WanSelfAttention:
 
 
 class WanCrossAttention:
-    """A processor of Diffusers' `WanAttention`: the prompt, and before it a first frame's features where it has some.
+    """A processor of Diffusers' `WanAttention` for the prompt, and for a first frame's features if there are any.
 
-    Always exact: a prompt has few keys, so little would be gained.
+    Always exact: a prompt has few keys, so lower precision would gain little.
     """
 
     def __call__(
@@ -110,14 +114,14 @@ class WanCrossAttention:
         attention_mask: torch.Tensor | None = None,  # noqa: ARG002 - a processor's arguments
         rotary_emb: tuple[torch.Tensor, torch.Tensor] | None = None,  # noqa: ARG002
     ) -> torch.Tensor:
-        """[B, T, C] and [B, S, C] → [B, T, C]."""
+        """Attend from the clip [B, T, C] to the prompt [B, S, C]. Returns [B, T, C]."""
         prompt, image = encoder_hidden_states, None
         if attn.add_k_proj is not None:
             image, prompt = prompt[:, :-PROMPT_TOKENS], prompt[:, -PROMPT_TOKENS:]
         query = attn.norm_q(attn.to_q(hidden_states))
         key, value = attn.norm_k(attn.to_k(prompt)), attn.to_v(prompt)
-        found = attend(query, key, value, attn.heads)
+        attended = attend(query, key, value, attn.heads)
         if image is not None:
             key, value = attn.norm_added_k(attn.add_k_proj(image)), attn.add_v_proj(image)
-            found = attend(query, key, value, attn.heads) + found
-        return project_out(attn, found)
+            attended = attend(query, key, value, attn.heads) + attended
+        return project_out(attn, attended)

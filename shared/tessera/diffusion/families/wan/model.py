@@ -1,9 +1,10 @@
-"""The step loop of Wan-class models: text to video and image to video, Wan 2.1 and 2.2 (two experts, or masked steps,
-whose model takes a first frame or none).
+"""The step loop of Wan 2.1 and 2.2: text to video and image to video.
 
-Equal to Diffusers' `WanPipeline` and `WanImageToVideoPipeline`, which a test holds. Inputs: `condition` (what a first
-frame says about the latents), `mask` (0 where the first frame gives the latents, 1 where they are to be denoised; Wan
-2.2's small model), `image` (features of the first frame; Wan 2.1).
+Equal to Diffusers' `WanPipeline` and `WanImageToVideoPipeline`, which a test holds. Wan 2.2's large model has two
+experts; its small one has a timestep for each token, so that a first frame is optional.
+
+Inputs: `condition`, the first frame's part of the latents; `mask`, 0 where the first frame gives the latents and 1
+where they are denoised (Wan 2.2's small model); `image`, features of the first frame (Wan 2.1).
 """
 
 from __future__ import annotations
@@ -15,14 +16,14 @@ import diffusers
 import torch
 
 from tessera.diffusion.families.base import FamilyModel, PassRow, PreparedRequest, stack_inputs
-from tessera.diffusion.families.wan.short_prompts import padded, shorten, shortened
+from tessera.diffusion.families.wan.short_prompts import accept_short_prompts, pad_prompts, shorten_prompts
 from tessera.diffusion.request import DiffusionRequest, DiffusionState, EncodedPrompt
 from tessera.diffusion.tiles import tile_pixels
 from tessera.hub.clip_memory import Shapes
 
 
 class WanModel(FamilyModel):
-    """A Wan pipeline. See `FamilyModel`."""
+    """A Wan pipeline with our step loop."""
 
     max_prompt_tokens = 512
     block_list = "blocks"
@@ -30,23 +31,23 @@ class WanModel(FamilyModel):
     def __init__(self, pipe: Any, device: torch.device) -> None:
         super().__init__(pipe, device)
         for expert in self.expert_components():
-            one = self.blocks[id(expert)]
-            one.padded_prompt = shorten(expert, list(one.blocks))
+            wrapped = self.blocks[id(expert)]
+            wrapped.prompt_biasing = accept_short_prompts(expert, list(wrapped.blocks))
         self.image_pipe = _image_pipe(pipe)
 
     @property
     def image_input(self) -> str:
-        """See `FamilyModel.image_input`."""
+        """Implement `FamilyModel.image_input`."""
         if self.image_pipe is self.pipe:
             return "required"
         return "none" if self.image_pipe is None else "optional"
 
     def expert_components(self) -> list[Any]:
-        """See `FamilyModel.expert_components`."""
+        """Implement `FamilyModel.expert_components`."""
         return [expert for expert in (self.pipe.transformer, self.pipe.transformer_2) if expert is not None]
 
     def expert(self, state: DiffusionState) -> Any:
-        """Wan 2.2's large model has one for high noise and one for low noise."""
+        """Implement `FamilyModel.expert`. Wan 2.2's large model has one expert for high noise, one for low noise."""
         ratio = self.pipe.config.boundary_ratio
         if ratio is None:
             return self.pipe.transformer
@@ -54,7 +55,7 @@ class WanModel(FamilyModel):
         return self.pipe.transformer if state.timesteps[state.index] >= boundary else self.pipe.transformer_2
 
     def _guidance(self, state: DiffusionState) -> float:
-        """The low-noise expert may have a scale of its own."""
+        """Implement `FamilyModel._guidance`. The low-noise expert may have a guidance scale of its own."""
         first, second = state.request.guidance_scale, state.request.guidance_scale_2
         return first if second is None or self.expert(state) is self.pipe.transformer else second
 
@@ -65,7 +66,7 @@ class WanModel(FamilyModel):
             latents = self.pipe.prepare_latents(1, channels, *shape, torch.float32, self.device, generator)
             if not self.pipe.config.expand_timesteps:
                 return PreparedRequest(latents, {})
-            # As with a first frame that gives nothing, so that those with one share a forward pass with it.
+            # A first frame that covers nothing, so that requests with and without one share a forward pass.
             return PreparedRequest(
                 latents, {"condition": torch.zeros_like(latents), "mask": torch.ones_like(latents[:, :1])}
             )
@@ -97,13 +98,13 @@ class WanModel(FamilyModel):
             max_sequence_length=self.max_prompt_tokens,
             device=self.device,
         )
-        # The pipeline has put zeros behind the words; a pass adds as many as it needs.
-        there = encoded[0].any(dim=1).nonzero()
-        words = int(there[-1]) + 1 if len(there) else 0
+        # The pipeline pads with zeros after the words; a pass adds as many of them as it needs.
+        nonzero = encoded[0].any(dim=1).nonzero()
+        words = int(nonzero[-1]) + 1 if len(nonzero) else 0
         return (encoded[:, :words].to(self.dtype),)
 
     def shape(self, state: DiffusionState) -> tuple[object, ...]:
-        """See `FamilyModel.shape`. Prompts become equally long in each pass."""
+        """Implement `FamilyModel.shape`. Prompts are padded to one length in each pass."""
         return (
             id(self.expert(state)),
             state.request.adapters,
@@ -113,11 +114,11 @@ class WanModel(FamilyModel):
 
     def _forward(self, rows: Sequence[PassRow]) -> torch.Tensor:
         expert, prompts = self.expert(rows[0].state), [row.prompt[0] for row in rows]
-        one = self.blocks[id(expert)]
-        if one.padded_prompt is None or self.shared_by > 1:
-            one.prompt_bias, words = None, padded(prompts, self.max_prompt_tokens)
+        wrapped = self.blocks[id(expert)]
+        if wrapped.prompt_biasing is None or self.shared_by > 1:
+            wrapped.prompt_bias, words = None, pad_prompts(prompts, self.max_prompt_tokens)
         else:
-            words, one.prompt_bias = shortened(prompts, self.max_prompt_tokens)
+            words, wrapped.prompt_bias = shorten_prompts(prompts, self.max_prompt_tokens)
         predicted: torch.Tensor = expert(
             hidden_states=torch.cat([_input(row.state) for row in rows]).to(self.dtype),
             timestep=torch.cat([_timestep(row) for row in rows]),
@@ -129,7 +130,7 @@ class WanModel(FamilyModel):
 
     @property
     def shapes(self) -> Shapes:
-        """See `FamilyModel.shapes`. Frames are decoded one latent frame after the other."""
+        """Implement `FamilyModel.shapes`. One latent frame is decoded at a time."""
         pipe, vae, config = self.pipe, self.pipe.vae.config, self.expert_components()[0].config
         frames, height, width = config.patch_size
         return Shapes(
@@ -148,7 +149,7 @@ class WanModel(FamilyModel):
 
     @property
     def latent_channels(self) -> int:
-        """See `FamilyModel.latent_channels`."""
+        """Implement `FamilyModel.latent_channels`."""
         return int(self.pipe.vae.config.z_dim)
 
     def _latents_to_show(self, state: DiffusionState, latents_BCTHW: torch.Tensor) -> torch.Tensor:
@@ -169,7 +170,7 @@ class WanModel(FamilyModel):
         return (encoded - mean) / deviation
 
     def _statistics(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Mean and deviation of the VAE's latents, [1, C, 1, 1, 1]."""
+        """Return mean and standard deviation of the VAE's latents, each [1, C, 1, 1, 1]."""
         vae = self.pipe.vae
         mean, deviation = (
             torch.tensor(values, device=self.device, dtype=vae.dtype).view(1, vae.config.z_dim, 1, 1, 1)
@@ -192,7 +193,7 @@ def _masked(mask: torch.Tensor, condition: torch.Tensor, latents: torch.Tensor) 
 
 
 def _timestep(row: PassRow) -> torch.Tensor:
-    """[1], or [1, latent tokens] when the first frame's tokens have timestep 0."""
+    """Return the row's timestep, [1]; or [1, latent tokens] with 0 for the tokens of a first frame."""
     mask = row.state.inputs.get("mask")
     if mask is None:
         return row.timestep
@@ -200,9 +201,9 @@ def _timestep(row: PassRow) -> torch.Tensor:
 
 
 def _image_pipe(pipe: Any) -> Any:
-    """The pipeline that prepares first frames; None for one of text alone.
+    """Return the pipeline that prepares first frames; None for a model that takes only text.
 
-    Wan 2.2's small model is both: its directory names `WanPipeline`, and the other class takes the same parts.
+    Wan 2.2's small model takes both: its directory names `WanPipeline`, and the other class takes the same components.
     """
     if type(pipe).__name__ == "WanImageToVideoPipeline":
         return pipe

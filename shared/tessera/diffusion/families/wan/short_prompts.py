@@ -1,8 +1,8 @@
-"""Cross-attention to prompts whose padding is not computed, for Diffusers' own blocks of Wan.
+"""Cross-attention that does not compute the padding of prompts, for Diffusers' own blocks of Wan.
 
-Wan's prompts are 512 tokens long, and all behind the words are the same token: zeros. Equal keys with equal values have
-in a softmax the part of one of them with the logarithm of their number added to its score. So a pass needs the longest
-prompt's words and one token more, and little of its arithmetic is padding (two fifths of it, in a small model).
+Wan's prompts are 512 tokens long, and every token after the words is the same vector of zeros. In a softmax, n equal
+keys with equal values weigh as much as one of them whose score is log(n) higher. So a pass needs the words of its
+longest prompt and one padding token; in a small model this saves two fifths of the arithmetic. Knows no requests.
 
 Shape letters: N rows of a pass, S tokens of the prompts, D features.
 """
@@ -18,20 +18,20 @@ import torch
 from diffusers.models.transformers.transformer_wan import WanAttnProcessor, WanTransformerBlock
 from torch import nn
 
-EVERY = 16
-"""Prompts of a pass are made a multiple of so many tokens long, so that few lengths are ever computed."""
+LENGTH_MULTIPLE = 16
+"""Tokens: the prompts of a pass are padded to a multiple of this, so that few different lengths occur."""
 
 
 class ShortPromptAttention(WanAttnProcessor):  # type: ignore[misc]
-    """A processor of Diffusers' `WanAttention`; all blocks of a transformer share it."""
+    """A processor of Diffusers' `WanAttention` that adds a bias to the scores; a transformer's blocks share one."""
 
     def __init__(self) -> None:
         super().__init__()
         self._bias: torch.Tensor | None = None
 
     @contextlib.contextmanager
-    def of(self, bias_NS: torch.Tensor | None) -> Iterator[None]:
-        """During a pass: what is added to the scores, or None where all 512 tokens are there."""
+    def use_bias(self, bias_NS: torch.Tensor | None) -> Iterator[None]:
+        """Add `bias_NS` to the scores while the context is open; None when all 512 tokens of the prompts are given."""
         self._bias = bias_NS
         try:
             yield
@@ -46,18 +46,18 @@ class ShortPromptAttention(WanAttnProcessor):  # type: ignore[misc]
         attention_mask: torch.Tensor | None = None,
         rotary_emb: Any = None,
     ) -> torch.Tensor:
-        """See `WanAttnProcessor`."""
+        """Compute attention as `WanAttnProcessor.__call__` does, with the bias as its mask."""
         mask = attention_mask if self._bias is None else self._bias[:, None, None]
         attended: torch.Tensor = super().__call__(attn, hidden_states, encoder_hidden_states, mask, rotary_emb)
         return attended
 
 
-def shorten(transformer: Any, blocks: Sequence[nn.Module]) -> ShortPromptAttention | None:
-    """Let the blocks of a transformer take short prompts.
+def accept_short_prompts(transformer: Any, blocks: Sequence[nn.Module]) -> ShortPromptAttention | None:
+    """Let the blocks of a transformer take prompts without most of their padding.
 
     Returns:
-        What their attentions share; None where they are not Diffusers' own, or read a first frame's features beside
-        the prompt, whose place is counted from the end.
+        The processor that all cross-attentions share. None when the blocks are not Diffusers' own, or when they read a
+        first frame's features beside the prompt, which are located by counting from the prompt's end.
     """
     if transformer.config.image_dim is not None or not all(type(block) is WanTransformerBlock for block in blocks):
         return None
@@ -68,24 +68,24 @@ def shorten(transformer: Any, blocks: Sequence[nn.Module]) -> ShortPromptAttenti
     return shared
 
 
-def padded(prompts: Sequence[torch.Tensor], length: int) -> torch.Tensor:
-    """Prompts [1, words, D] as one tensor [N, length, D], zeros behind their words."""
+def pad_prompts(prompts: Sequence[torch.Tensor], length: int) -> torch.Tensor:
+    """Stack prompts [1, words, D] to one tensor [N, length, D], with zeros after the words of each."""
     rows = [torch.nn.functional.pad(prompt, (0, 0, 0, length - prompt.shape[1])) for prompt in prompts]
     return torch.cat(rows)
 
 
-def shortened(prompts: Sequence[torch.Tensor], length: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Prompts [1, words, D] that stand for ones of `length` tokens.
+def shorten_prompts(prompts: Sequence[torch.Tensor], length: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Stack prompts [1, words, D] so that attention to them equals attention to `length` tokens each.
 
     Returns:
-        [N, S, D] with at least one zero behind the words of each unless they fill its length, and what is to be added
-        to the scores, [N, S]: all zeros of a row together count as many as it lacks.
+        Prompts [N, S, D], with at least one padding token after the words of each unless the words fill `length`, and
+        the bias [N, S] for the scores, with which the padding tokens of a row weigh as much as all of them would.
     """
     words = [prompt.shape[1] for prompt in prompts]
-    short = min(length, -(-(max(words) + 1) // EVERY) * EVERY)
-    whole = padded(prompts, short)
-    bias_NS = whole.new_zeros(len(words), short)
+    short = min(length, -(-(max(words) + 1) // LENGTH_MULTIPLE) * LENGTH_MULTIPLE)
+    stacked = pad_prompts(prompts, short)
+    bias_NS = stacked.new_zeros(len(words), short)
     for row, count in enumerate(words):
         if count < short:
             bias_NS[row, count:] = math.log((length - count) / (short - count))
-    return whole, bias_NS
+    return stacked, bias_NS
