@@ -102,16 +102,16 @@ def test_a_clip_waits_until_others_have_left_its_room_and_none_slips_in_before_i
     with ThreadPoolExecutor(2) as threads:
         with room.hold(small, WAN_14B, lambda: None):
             large = threads.submit(hold, "large", LARGE)
-            while len(room._line) != 1:
+            while len(room._queue) != 1:
                 pass
             later = threads.submit(hold, "later", small)
-            while len(room._line) != 2:
+            while len(room._queue) != 2:
                 pass
             assert order == []
         large.result(DEADLINE_S)
         later.result(DEADLINE_S)
     assert order == ["large", "later"]
-    assert (room._taken, room._line) == (0, [])
+    assert (room._taken, room._queue) == (0, [])
 
 
 def test_who_is_stopped_while_it_waits_leaves_the_line() -> None:
@@ -124,7 +124,7 @@ def test_who_is_stopped_while_it_waits_leaves_the_line() -> None:
     room = ClipMemoryBudget(estimate(LARGE, WAN_14B))
     with room.hold(LARGE, WAN_14B, lambda: None), pytest.raises(StopError), room.hold(LARGE, WAN_14B, stop):
         pass
-    assert (room._taken, room._line) == (0, [])
+    assert (room._taken, room._queue) == (0, [])
 
 
 @pytest.mark.parametrize("where", ["begin", "step", "decode"])
