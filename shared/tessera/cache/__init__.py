@@ -1,1 +1,4 @@
-"""Cache policy: who holds which page of KV. Knows no tensors; storage is in `tessera.models.attention`."""
+"""KV-cache policy: which page holds which tokens, and who references it. Torch-free.
+
+The tensors behind the pages are in `tessera.models.attention`.
+"""

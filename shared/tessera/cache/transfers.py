@@ -1,4 +1,4 @@
-"""What has to move between pages before a step. Says it; does not do it."""
+"""Transfers between pages that have to happen before a step. Describes them; the runner carries them out."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Copy:
-    """Page `source` → page `target`, both on the device."""
+    """Copy device page `source` to device page `target`."""
 
     source: int
     target: int
@@ -15,7 +15,7 @@ class Copy:
 
 @dataclass(frozen=True)
 class Offload:
-    """Device page → host slot."""
+    """Copy device page `page` to host slot `slot`."""
 
     page: int
     slot: int
@@ -23,7 +23,7 @@ class Offload:
 
 @dataclass(frozen=True)
 class Fetch:
-    """Host slot → device page."""
+    """Copy host slot `slot` to device page `page`."""
 
     slot: int
     page: int

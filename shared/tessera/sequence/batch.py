@@ -1,26 +1,22 @@
-"""What one step runs, passed as a value from the scheduler to the runner and the sampler."""
+"""What one step computes, passed as a value from the scheduler to the runner and the sampler."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import torch
 
 from tessera.cache.transfers import Transfer
 from tessera.sequence.request import SequenceRequest
 
-if TYPE_CHECKING:
-    import torch
-
 
 @dataclass(frozen=True)
 class PendingTokens:
-    """Tokens of the step before that are on the device alone.
+    """Tokens of the previous step that only the device knows.
 
     Attributes:
         tokens_R: int64, on the device.
-        rows: of each request whose last token is `PENDING`, where in `tokens_R` it is.
+        rows: Row of `tokens_R` by request, for every request whose last token is `PENDING`.
     """
 
     tokens_R: torch.Tensor
@@ -29,26 +25,26 @@ class PendingTokens:
 
 @dataclass(frozen=True)
 class TopLogit:
-    """Of some rows of logits the largest one.
+    """The largest logit of each row, and its token.
 
     Attributes:
-        tokens_R: int64, the first one's of equal ones.
-        logits_R: it. NaN where one of the row is none.
+        tokens_R: int64; the first token if several have the largest logit.
+        logits_R: Largest logit of each row; NaN if any logit of the row is NaN.
     """
 
     tokens_R: torch.Tensor
     logits_R: torch.Tensor
 
     def __getitem__(self, rows: slice | torch.Tensor) -> TopLogit:
-        """Of some of the rows."""
+        """Select rows."""
         return TopLogit(self.tokens_R[rows], self.logits_R[rows])
 
 
 @dataclass(frozen=True)
 class Chunk:
-    """Positions `start` … `start + count - 1` of a request are computed in this step.
+    """Positions `start` to `start + count - 1` of a request, which a step computes.
 
-    The last of them may be a `guess` of tokens that the request does not have yet.
+    The last of them may belong to `draft_ids`: draft tokens, which the request does not have yet.
     """
 
     request: SequenceRequest
@@ -58,26 +54,28 @@ class Chunk:
 
     @property
     def known_count(self) -> int:
-        """Positions that are computed of tokens that the request has."""
+        """Number of its positions whose tokens the request has."""
         return self.count - len(self.draft_ids)
 
     @property
     def completes(self) -> bool:
-        """Whether everything the request has is computed after this step, so that a token can be sampled."""
+        """Whether all tokens that the request has are computed after this step, so that a token can be sampled."""
         return self.start + self.known_count == len(self.request.token_ids)
 
     @property
     def token_ids(self) -> list[int]:
-        """Of its positions."""
+        """Tokens at its positions, draft tokens last."""
         return [*self.request.token_ids[self.start : self.start + self.known_count], *self.draft_ids]
 
 
 @dataclass(frozen=True)
 class Batch:
-    """The chunks of one step, ragged: their tokens stand one after another.
+    """The chunks of one step. It is ragged: their tokens stand one behind another, as [1, tokens].
 
-    `transfers` are pages that have to move before, in this order; `pending` is where tokens come from that are
-    `PENDING` in its chunks.
+    Attributes:
+        chunks: At most one for each request.
+        transfers: Page transfers that happen before the step, in this order.
+        pending: Source of the tokens that are `PENDING` in the chunks.
     """
 
     chunks: list[Chunk]
@@ -86,7 +84,7 @@ class Batch:
 
     @property
     def tokens(self) -> int:
-        """Positions computed in this step."""
+        """Number of positions that this step computes."""
         return sum(chunk.count for chunk in self.chunks)
 
 
@@ -95,11 +93,11 @@ class StepOutput:
     """What a step computed.
 
     Attributes:
-        logits_RV: next-token logits of each chunk that completes a request to be sampled, in batch order; one row more
-            for each guessed token.
-        hidden_TD: last hidden states of all tokens when a chunk's request is an embedding, else None.
-        prompt_logits_SV: logits that score tokens of prompts, for `SequenceRequest.scored` of each chunk in turn.
-        top_logit: tokens of `logits_RV`, where they were found on the way.
+        logits_RV: Next-token logits of each chunk that completes a request to be sampled, in batch order; one more row
+            for each of the chunk's draft tokens.
+        hidden_TD: Last hidden states of all tokens if a request of the batch is an embedding, else None.
+        prompt_logits_SV: Logits at the `scored_positions` of each chunk in turn, or None if there are none.
+        top_logit: Largest logits of `logits_RV`, if the runner found them on the way.
     """
 
     logits_RV: torch.Tensor

@@ -1,4 +1,4 @@
-"""Embeddings: the normalised mean of a request's last hidden states, added up chunk by chunk."""
+"""Embeddings: the normalized mean of a request's last hidden states, added up chunk by chunk."""
 
 from __future__ import annotations
 
@@ -13,12 +13,15 @@ from tessera.wire.engine import Array, Embedded
 NOT_FINITE = "the model's output is not finite (overflow); try another prompt"
 
 
-def pool(batch: Batch, hidden_TD: torch.Tensor | None) -> list[SequenceRequest]:
-    """Add a step's hidden states to its embedding requests. Returns those that have all of theirs.
+def add_hidden_states(batch: Batch, hidden_TD: torch.Tensor | None) -> list[SequenceRequest]:
+    """Add a step's hidden states to its embedding requests.
 
     Args:
-        batch: that was computed.
-        hidden_TD: of all its tokens; None when none of its requests is an embedding.
+        batch: Computed batch.
+        hidden_TD: Last hidden states of all its tokens; None if none of its requests is an embedding.
+
+    Returns:
+        The embedding requests that have all of their hidden states.
     """
     complete: list[SequenceRequest] = []
     offset = 0
@@ -34,11 +37,11 @@ def pool(batch: Batch, hidden_TD: torch.Tensor | None) -> list[SequenceRequest]:
     return complete
 
 
-def embedded(request: SequenceRequest) -> Embedded:
-    """The answer to a request that `pool` says is complete.
+def finish_embedding(request: SequenceRequest) -> Embedded:
+    """Return the answer to a request that `add_hidden_states` returned.
 
     Raises:
-        InternalError: the model's output is not finite.
+        InternalError: The model's output is not finite.
     """
     pooled: torch.Tensor = request.pooled
     if not torch.isfinite(pooled).all():

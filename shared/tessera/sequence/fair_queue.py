@@ -1,8 +1,8 @@
-"""Who waits, and who is next: priorities first, then fair shares between tenants, then the order of arrival.
+"""The order of admission: priorities first, then fair shares between tenants, then the order of arrival.
 
 Fairness is the virtual token counter of Sheng et al. 2024 ("Fairness in Serving Large Language Models"): a tenant's
-counter grows with the tokens computed for it, whoever has the lowest is next, and one who comes back begins at the
-level of those who stayed, so that absence saves nothing up. Does not know pages.
+counter grows with the tokens computed for it, and the tenant with the lowest counter is next. A tenant who comes back
+starts at the lowest counter of those who stayed, so absence saves nothing up. Knows nothing about pages.
 """
 
 from __future__ import annotations
@@ -14,22 +14,23 @@ from collections.abc import Iterator
 from tessera.sequence.request import SequenceRequest
 
 
-class Waiting:
-    """The queue of one engine."""
+class FairQueue:
+    """Requests that wait to be admitted, and the counters that decide who is next."""
 
     def __init__(self) -> None:
         self._lines: dict[tuple[int, str], list[SequenceRequest]] = {}
-        """By priority and tenant, in order of arrival."""
+        """Requests by priority and tenant, in order of arrival."""
         self._served: defaultdict[str, float] = defaultdict(float)
+        """Tokens computed for a tenant, weighted, relative to the other tenants."""
         self._active: defaultdict[str, int] = defaultdict(int)
-        """Requests of a tenant that wait or run."""
+        """Number of requests of a tenant that wait or run."""
         self._length = 0
 
     def __len__(self) -> int:
         return self._length
 
     def __iter__(self) -> Iterator[SequenceRequest]:
-        """Next first. Valid as long as nobody is added, removed or charged."""
+        """Iterate in order of admission. Valid until a request is added or removed or a tenant is charged."""
         places = dict.fromkeys(self._lines, 0)
         while places:
             line = min(places, key=lambda at: (at[0], self._served[at[1]], self._lines[at][places[at]].arrival))
@@ -42,7 +43,7 @@ class Waiting:
         return request in self._lines.get((request.priority, request.tenant), ())
 
     def enter(self, request: SequenceRequest) -> None:
-        """A request is new in the engine: it counts for its tenant until `leave`."""
+        """Count a new request for its tenant until `leave`, whether it waits or runs."""
         if not self._active[request.tenant]:
             present = [self._served[tenant] for tenant, count in self._active.items() if count]
             if present:
@@ -50,7 +51,7 @@ class Waiting:
         self._active[request.tenant] += 1
 
     def leave(self, request: SequenceRequest) -> None:
-        """A request is no longer in the engine."""
+        """Stop counting a request that has ended."""
         self._active[request.tenant] -= 1
         if not self._active[request.tenant]:
             del self._active[request.tenant]
@@ -58,12 +59,12 @@ class Waiting:
             self._served.clear()
 
     def add(self, request: SequenceRequest) -> None:
-        """Queue a request; one that was preempted gets its old place."""
+        """Queue a request; a preempted one gets its old place, because its arrival stays the same."""
         insort(self._lines.setdefault((request.priority, request.tenant), []), request, key=lambda r: r.arrival)
         self._length += 1
 
     def remove(self, request: SequenceRequest) -> None:
-        """Take a request out."""
+        """Take a request out of the queue."""
         at = request.priority, request.tenant
         self._lines[at].remove(request)
         if not self._lines[at]:
@@ -71,9 +72,5 @@ class Waiting:
         self._length -= 1
 
     def charge(self, tenant: str, tokens: float) -> None:
-        """Note that `tokens` were computed for a tenant."""
+        """Add `tokens` to a tenant's counter."""
         self._served[tenant] += tokens
-
-    def served(self, tenant: str) -> float:
-        """What a tenant has been charged, relative to the others."""
-        return self._served[tenant]

@@ -1,4 +1,8 @@
-"""What comes into the sequence engine: checked, and told apart for the prefix cache."""
+"""What comes into the sequence engine: messages are checked and made requests, and requests wait here until they run.
+
+A request waits for its grammar, for its images to be encoded, and to be admitted; `SequenceRequest.state` says for
+which. Knows nothing about pages, compilers or encoders.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +10,91 @@ import hashlib
 import math
 import time
 
-from tessera.errors import InvalidRequestError
-from tessera.sequence.request import SequenceRequest
+from tessera.errors import InvalidRequestError, OverloadedError
+from tessera.sequence.fair_queue import FairQueue
+from tessera.sequence.request import RequestState, SequenceRequest
 from tessera.wire.engine import Array, Embed, Generate
+
+_Held = tuple[SequenceRequest, dict[str, Array]]
+"""A request that cannot be computed yet, and its images."""
+
+
+class Intake:
+    """All requests of one engine that wait.
+
+    Args:
+        max_waiting: Requests that may wait before new ones are refused.
+    """
+
+    def __init__(self, max_waiting: int) -> None:
+        self.max_waiting = max_waiting
+        self.queue = FairQueue()
+        """Requests in state WAITING, in order of admission."""
+        self._preparing: dict[RequestState, dict[str, _Held]] = {
+            RequestState.AWAITING_GRAMMAR: {},
+            RequestState.AWAITING_ENCODER: {},
+        }
+        """Requests in the states before that, by id, in the order in which they came to the state."""
+
+    def __len__(self) -> int:
+        return len(self.queue) + sum(map(len, self._preparing.values()))
+
+    def count(self, state: RequestState) -> int:
+        """Return the number of requests in a state that waits."""
+        return len(self.queue) if state is RequestState.WAITING else len(self._preparing[state])
+
+    def check_room(self, state: RequestState = RequestState.WAITING) -> None:
+        """Check that a request may come to `state`: it waits behind all that are in this state or nearer to running.
+
+        Raises:
+            OverloadedError: `max_waiting` are.
+        """
+        ahead = len(self.queue) + sum(len(some) for other, some in self._preparing.items() if other >= state)
+        if ahead >= self.max_waiting:
+            raise OverloadedError(f"{ahead} requests are waiting, which is the limit; try again later", retry_after=1.0)
+
+    def hold(self, request: SequenceRequest, state: RequestState, media: dict[str, Array]) -> None:
+        """Let a request wait for its grammar or its images. Ask `check_room` first.
+
+        Args:
+            request: A request that waits nowhere yet.
+            state: AWAITING_GRAMMAR or AWAITING_ENCODER.
+            media: Its images, which are kept with it.
+        """
+        request.state = state
+        self._preparing[state][request.request_id] = request, media
+
+    def take(self, state: RequestState, request_id: str) -> _Held:
+        """Take a request out of AWAITING_GRAMMAR or AWAITING_ENCODER, with its images."""
+        return self._preparing[state].pop(request_id)
+
+    def take_first(self, state: RequestState) -> _Held:
+        """Take the request that came to AWAITING_GRAMMAR or AWAITING_ENCODER first. Ask `count` first."""
+        return self.take(state, next(iter(self._preparing[state])))
+
+    def cancel(self, request_id: str) -> RequestState | None:
+        """Forget a request that waits for its grammar or its images.
+
+        Returns:
+            The state that it was in, or None if it was in neither.
+        """
+        for state, held in self._preparing.items():
+            if request_id in held:
+                held.pop(request_id)[0].state = RequestState.ENDED
+                return state
+        return None
+
+    def enqueue(self, request: SequenceRequest) -> None:
+        """Let a request wait to be admitted; one that was preempted gets its old place."""
+        request.state = RequestState.WAITING
+        self.queue.add(request)
 
 
 def check_tokens(message: Generate | Embed, vocabulary: int) -> None:
-    """Refuse token ids that the model does not have.
+    """Check that the model has all token ids of a message.
 
     Raises:
-        InvalidRequestError: there are none, or one is outside the vocabulary.
+        InvalidRequestError: There are no token ids, or one is outside the vocabulary.
     """
     if not message.token_ids:
         raise InvalidRequestError("the prompt has no tokens", param="prompt")
@@ -28,12 +107,12 @@ def check_tokens(message: Generate | Embed, vocabulary: int) -> None:
             )
 
 
-def request_of(message: Generate | Embed, *, isolated: bool) -> SequenceRequest:
-    """A message as the scheduler has it.
+def to_request(message: Generate | Embed, *, isolated: bool) -> SequenceRequest:
+    """Make a request of a message that `check_tokens` has passed.
 
     Args:
-        message: checked.
-        isolated: whether tenants share no cached prefixes, whatever their salts.
+        message: What a service sent.
+        isolated: Whether tenants share no cached prefixes, whatever their salts.
     """
     return SequenceRequest(
         message.request_id,
@@ -48,11 +127,11 @@ def request_of(message: Generate | Embed, *, isolated: bool) -> SequenceRequest:
 
 
 def media_cache_ids(media: dict[str, Array], positions: list[int]) -> dict[int, int]:
-    """What stands for image tokens in the prefix cache: negative, and the same for the same media alone.
+    """Return cache ids for image tokens: negative, and equal for equal media only.
 
     Args:
-        media: of one request, all of it.
-        positions: of the image tokens in the prompt, in order.
+        media: All media of one request.
+        positions: Positions of the image tokens in the prompt, in order.
     """
     digest = hashlib.sha256()
     for name in sorted(media):

@@ -1,4 +1,4 @@
-"""Starting a sequence engine: find or make the model, check it, load it, say how long each part took."""
+"""Start of a sequence engine: find or make the model, check it, load it, and report how long each part took."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tessera.tokenizer.files import stop_ids_of, vocabulary_of
 from tessera.wire.engine import Ready
 from tessera_kernels import dispatch
 
-DUMMY = "random weights of the model's shapes, for measuring speed: what it says means nothing"
+DUMMY_NOTICE = "random weights of the model's shapes, for measuring speed: what it says means nothing"
 
 logger = logging.getLogger(__name__)
 
@@ -33,25 +33,25 @@ def start_sequence_engine(
     """Load `model` as the settings say.
 
     Args:
-        model: a starter's name or a directory's path.
-        settings: device, pages, budgets.
-        models_dir: where named models live.
-        process_started: `time.perf_counter()` when the process began, for the report.
+        model: Name of a starter, or path of a model's directory.
+        settings: Device, pages, budgets and options.
+        models_dir: Directory of the models that have names.
+        process_started: `time.perf_counter()` at the start of the process, for the report.
 
     Raises:
-        ModelLoadError: the model cannot be found, made, verified or loaded.
+        ModelLoadError: The model cannot be found, made, verified or loaded.
     """
     imported = time.perf_counter()
     found = store.ensure(model, models_dir, logger.info)
     card = found.card
     if settings.load == "dummy":
-        card = msgspec.structs.replace(card, notice=DUMMY, quality=[])
+        card = msgspec.structs.replace(card, notice=DUMMY_NOTICE, quality=[])
     else:
         store.check(found)
     checked = time.perf_counter()
     check_backend(settings.grammar_backend)
     device = choose(settings.device, dtype=settings.dtype, threads=settings.threads)
-    runner = _runner(
+    runner = _load_runner(
         found.path,
         device,
         settings,
@@ -72,10 +72,12 @@ def start_sequence_engine(
         timeout_s=settings.grammar_timeout_s,
     )
     ready = Ready(device=device.name, cards=[card], directories=[str(found.path)], report=report)
-    return SequenceEngine(runner, settings, ready, grammars, _draft(runner, directory, settings, models_dir, device))
+    return SequenceEngine(
+        runner, settings, ready, grammars, _load_drafter(runner, directory, settings, models_dir, device)
+    )
 
 
-def _runner(
+def _load_runner(
     directory: Path,
     device: Device,
     settings: SequenceEngineSettings,
@@ -99,13 +101,13 @@ def _runner(
     )
 
 
-def _draft(
+def _load_drafter(
     target: SequenceRunner, directory: Path, settings: SequenceEngineSettings, models_dir: Path, device: Device
 ) -> DraftModel | None:
-    """The draft model, if one is asked for.
+    """Load the draft model if the setting `speculation` is "draft".
 
     Raises:
-        ModelLoadError: none is named, or it has other tokens than the target.
+        ModelLoadError: No draft model is named, or it has other tokens than the target model.
     """
     if settings.speculation != "draft":
         return None
@@ -115,8 +117,8 @@ def _draft(
     store.check(found)
     if vocabulary_of(found.path) != vocabulary_of(directory):
         raise ModelLoadError(
-            f"the draft model {settings.draft_model!r} has other tokens than the model it is to guess for; take a "
+            f"the draft model {settings.draft_model!r} has other tokens than the model it is to draft for; take a "
             "smaller model of the same family"
         )
-    runner = _runner(found.path, device, settings, kv_cache_bytes=settings.draft_cache_bytes)
+    runner = _load_runner(found.path, device, settings, kv_cache_bytes=settings.draft_cache_bytes)
     return DraftModel(runner, max_tokens=settings.max_batch_tokens, vocabulary=target.vocabulary)

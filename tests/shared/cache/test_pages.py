@@ -18,19 +18,19 @@ class AllocatorMachine(RuleBasedStateMachine):
         self.allocator = PageAllocator(12, 4)
         self.held: list[list[int]] = []
 
-    @rule(count=st.integers(0, 6), room=st.integers(0, 5), data=st.data())
-    def allocate(self, count: int, room: int, data: st.DataObject) -> None:
+    @rule(count=st.integers(0, 6), reserve=st.integers(0, 5), data=st.data())
+    def allocate(self, count: int, reserve: int, data: st.DataObject) -> None:
         if not self.allocator.can_allocate(count):
             assert count > self.allocator.free
             return
         held = sorted({page for pages in self.held for page in pages})
         after = data.draw(st.sampled_from([None, *held]))
-        free, goes_on = self.allocator.free, after is not None and self.allocator.can_extend(after, count)
-        taken = self.allocator.allocate(count, after, room)
+        free, can_extend = self.allocator.free, after is not None and self.allocator.can_extend(after, count)
+        taken = self.allocator.allocate(count, after, reserve)
         assert len(set(taken)) == count
         assert not set(taken) & set(held)
         assert self.allocator.free == free - count
-        if after is not None and goes_on:
+        if after is not None and can_extend:
             assert taken == list(range(after + 1, after + 1 + count))
         self.held.append(taken)
 
@@ -72,10 +72,10 @@ def test_a_pool_without_pages_is_refused():
 
 def test_pages_of_sequences_that_grow_in_turns_lie_in_order():
     allocator = PageAllocator(12, 4)
-    first, second = allocator.allocate(2, room=2), allocator.allocate(1, room=3)
+    first, second = allocator.allocate(2, reserve=2), allocator.allocate(1, reserve=3)
     for left in (1, 0):
-        first += allocator.allocate(1, after=first[-1], room=left)
-        second += allocator.allocate(1, after=second[-1], room=left + 1)
+        first += allocator.allocate(1, after=first[-1], reserve=left)
+        second += allocator.allocate(1, after=second[-1], reserve=left + 1)
     assert first == [0, 1, 2, 3]
     assert second == [4, 5, 6]
     assert allocator.allocate(1) == [8], "page 7 is left for the second one"
@@ -86,13 +86,13 @@ def test_the_shortest_place_that_is_roomy_is_taken():
     pages = allocator.allocate(12)
     allocator.release([pages[number] for number in (1, 3, 4, 5, 7, 8, 9, 10, 11)])
     assert allocator.allocate(1) == [1]
-    assert allocator.allocate(2, room=1) == [3, 4]
-    assert allocator.allocate(3, room=4) == [7, 8, 9], "nowhere is there so much room: the longest"
+    assert allocator.allocate(2, reserve=1) == [3, 4]
+    assert allocator.allocate(3, reserve=4) == [7, 8, 9], "nowhere is there so much room: the longest"
 
 
 def test_room_that_was_left_is_taken_when_there_is_no_other():
     allocator = PageAllocator(4, 4)
-    first = allocator.allocate(1, room=3)
+    first = allocator.allocate(1, reserve=3)
     assert allocator.longest_free_run == 0
     assert allocator.allocate(2) == [1, 2]
     assert allocator.allocate(1, after=first[0]) == [3]
@@ -100,7 +100,7 @@ def test_room_that_was_left_is_taken_when_there_is_no_other():
 
 def test_nothing_is_left_free_behind_who_has_gone():
     allocator = PageAllocator(4, 4)
-    pages = allocator.allocate(2, room=2)
+    pages = allocator.allocate(2, reserve=2)
     allocator.release(pages)
     assert allocator.longest_free_run == 4
 

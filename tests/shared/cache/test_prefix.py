@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tessera.cache.pages import PageAllocator
 from tessera.cache.prefix import PrefixCache
-from tessera.cache.radix import Cursor
+from tessera.cache.radix import TreeCursor
 from tessera.cache.transfers import Copy, Fetch, Offload
 
 SIZE = 4
@@ -23,7 +23,7 @@ class Holder:
     salt: str
     ids: list[int]
     pages: list[int] = field(default_factory=list)
-    cursor: Cursor | None = None
+    cursor: TreeCursor | None = None
     computed: int = 0
 
 
@@ -50,7 +50,7 @@ class Machine:
         """Admit a request and compute all of it, as the scheduler does; None when there is no room."""
         match = self.cache.match(ids, salt, len(ids) - 1)
         total = self.cache.allocator.pages_for(len(ids))
-        needed = total - len(match.nodes) + match.absent
+        needed = total - len(match.nodes) + match.offloaded_pages
         if needed > self.cache.available - self.cache.idle_pages(match):
             return None
         holder = Holder(salt, list(ids))
@@ -68,7 +68,7 @@ class Machine:
         for at in range(holder.computed, len(holder.ids)):
             self.device[holder.pages[at // SIZE]][at % SIZE] = holder.ids[at]
         holder.computed = len(holder.ids)
-        self.cache.extend(holder.cursor, holder.ids, holder.pages, holder.computed, ends=True)
+        self.cache.insert(holder.cursor, holder.ids, holder.pages, holder.computed, with_partial=True)
 
     def grow(self, holder: Holder, token: int) -> bool:
         needed = self.cache.allocator.pages_for(len(holder.ids) + 1) - len(holder.pages)
@@ -143,7 +143,7 @@ def test_pages_hold_what_the_tree_says_whatever_happens(operations, pages, host)
         elif kind == "clear" and not pinned:
             machine.cache.clear([holder.pages for holder in machine.holders])
             for holder in machine.holders:
-                holder.cursor = machine.cache.root(holder.salt)
+                holder.cursor = machine.cache.root_cursor(holder.salt)
         machine.check()
     for nodes in pinned:
         machine.cache.unpin(nodes)
@@ -226,13 +226,40 @@ def test_what_is_pinned_stays():
     machine.check()
 
 
+def test_pages_that_come_back_from_the_host_do_not_count_as_unpinned():
+    machine = Machine(pages=4, host=8)
+    machine.end(machine.begin(list(range(12))))
+    machine.end(machine.begin(list(range(100, 116))))
+    machine.end(machine.begin([*range(12), 50]))
+    assert machine.cache.pinned == 0
+    nodes = machine.cache.match(list(range(12)), "", 12).nodes
+    machine.cache.pin(nodes)
+    assert machine.cache.pinned == 3
+    machine.cache.unpin(nodes)
+    assert machine.cache.pinned == 0
+    machine.check()
+
+
+def test_a_pinned_page_below_an_invalid_one_is_removed_with_it():
+    machine = Machine()
+    first = machine.begin(list(range(6)))
+    second = machine.begin([*range(4), 9, 9, 9, 9, 9])
+    nodes = machine.cache.match(second.ids, "", 8).nodes
+    machine.cache.pin(nodes)
+    machine.end(second)
+    machine.cache.invalidate(first.cursor, 0)
+    assert machine.cache.pinned == 0
+    machine.cache.unpin(nodes)
+    machine.check()
+
+
 def test_two_who_computed_the_same_share_it_afterwards():
     machine = Machine()
     cache = machine.cache
     both = []
     for _ in range(2):
         holder = Holder("", [1, 2, 3, 4, 5])
-        holder.pages, holder.cursor = cache.allocate(2), cache.root()
+        holder.pages, holder.cursor = cache.allocate(2), cache.root_cursor()
         machine.holders.append(holder)
         both.append(holder)
     for holder in both:

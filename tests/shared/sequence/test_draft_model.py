@@ -153,11 +153,11 @@ def test_a_draft_that_fails_is_given_up_and_nobody_notices(directory_of, monkeyp
     monkeypatch.setattr(runner, "run", fail)
     assert texts(engine, 0.7) == texts(engine_of(directory_of(1), None), 0.7)
     assert len(calls) == 5
-    assert "from here on nothing is guessed" in caplog.text
+    assert "from here on nothing is drafted" in caplog.text
     assert drafted(engine).allocator.used == 0
 
 
-def test_the_setting_starts_it_and_refuses_what_cannot_guess(directory_of, tmp_path):
+def test_the_setting_starts_it_and_refuses_what_cannot_draft(directory_of, tmp_path):
     target = directory_of(1)
 
     def start(**changes) -> SequenceEngine:

@@ -310,7 +310,7 @@ REPEATING = [[5, 6, 7, 8, 9, 10] * 4, [60, 61, 60, 61, 60, 61], [33]]
 
 
 @pytest.mark.parametrize("name", CLASSES)
-def test_guesses_change_no_token(name, tiny_models):
+def test_drafts_change_no_token(name, tiny_models):
     directory = tiny_models(name)
     engine = engine_for(directory, kv_cache_bytes=1 << 20, speculation="ngram")
     for index, prompt in enumerate(REPEATING):
@@ -320,13 +320,13 @@ def test_guesses_change_no_token(name, tiny_models):
 
 @pytest.mark.parametrize("changes", [{}, {"max_batch_tokens": 4}, {"page_size": 1}, {"kv_cache_bytes": 64 * 512}])
 @pytest.mark.parametrize("temperature", [0.0, 0.3, 1.0])
-def test_with_guesses_every_seed_gives_the_same_text_in_fewer_steps(temperature, changes, tiny_models, monkeypatch):
-    # Whether guesses pay is told by the time that steps take; here all take the same.
-    timed = Speculation.record_step_time
-    monkeypatch.setattr(Speculation, "record_step_time", lambda self, rows, _: timed(self, rows, 1.0))
+def test_with_drafts_every_seed_gives_the_same_text_in_fewer_steps(temperature, changes, tiny_models, monkeypatch):
+    # Whether drafts pay is told by the time that steps take; here all take the same.
+    record = Speculation.record_step_time
+    monkeypatch.setattr(Speculation, "record_step_time", lambda self, rows, _: record(self, rows, 1.0))
     directory = tiny_models("llama")
     sampling = {"max_tokens": 40, "temperature": temperature, "repetition_penalty": 1.02, "logit_bias": {7: 4, 8: 4}}
-    texts, steps, confirmed = [], [], 0
+    texts, steps, accepted = [], [], 0
     for speculation in ("off", "ngram"):
         engine = engine_for(directory, **({"kv_cache_bytes": 1 << 20, "speculation": speculation} | changes))
         for index, prompt in enumerate(REPEATING):
@@ -334,10 +334,10 @@ def test_with_guesses_every_seed_gives_the_same_text_in_fewer_steps(temperature,
             engine.submit(Generate(request_id=str(index), token_ids=prompt, sampling=own))
         texts.append(run(engine))
         steps.append(engine.steps)
-        confirmed = engine.metrics()["accepted_tokens_total"]
+        accepted = engine.metrics()["accepted_tokens_total"]
     assert texts[0] == texts[1]
     if temperature < 1 and changes.get("max_batch_tokens") != 4:
-        assert confirmed > 0
+        assert accepted > 0
         assert steps[1] < steps[0]
 
 

@@ -463,7 +463,7 @@ class Slow:
 
 
 def compiled(grammars: GrammarQueue) -> dict:
-    return dict(until(lambda: grammars.ready(wait_s=0.05), 5, what="a grammar"))
+    return dict(until(lambda: grammars.take_ready(wait_s=0.05), 5, what="a grammar"))
 
 
 def test_requests_of_one_grammar_share_its_compilation_and_can_leave():
@@ -472,7 +472,7 @@ def test_requests_of_one_grammar_share_its_compilation_and_can_leave():
     for name in ("a", "b", "left"):
         grammars.start(name, grammar("regex", "x"))
     grammars.cancel("left")
-    assert grammars.ready() == []
+    assert grammars.take_ready() == []
     slow.gate.set()
     assert compiled(grammars).keys() == {"a", "b"}
     grammars.start("c", grammar("regex", "x"))

@@ -289,11 +289,11 @@ def test_a_pinned_prompt_is_in_the_cache_before_others_can_take_its_pages(direct
     assert engine.scheduler.cache.available == 36
 
 
-def test_guesses_need_the_tokens_at_once_so_steps_do_not_overlap(directory, caplog):
+def test_drafts_need_the_tokens_at_once_so_steps_do_not_overlap(directory, caplog):
     caplog.set_level("INFO")
     engine = engine_of(directory, "on", speculation="ngram")
     assert not engine.overlaps
-    assert "steps do not overlap: guesses" in caplog.text
+    assert "steps do not overlap: draft tokens" in caplog.text
     assert not engine_of(directory, "auto").overlaps
     engine.runner.asynchronous = True
     runner, settings = engine.runner, SequenceEngineSettings(page_size=PAGE)
@@ -324,11 +324,11 @@ def test_on_a_gpu_overlapped_steps_of_graphs_say_what_single_ones_do(directory, 
 def test_on_a_gpu_greedy_tokens_are_drawn_without_waiting(directory):
     logits_RV = torch.randn(3, VOCABULARY, device="cuda")
     requests = [SequenceRequest(str(row), [1], Sampling(max_tokens=2, temperature=row / 2)) for row in range(3)]
-    sampler.draw(logits_RV, requests)
+    sampler.start_sampling(logits_RV, requests)
     before = torch.cuda.get_sync_debug_mode()
     torch.cuda.set_sync_debug_mode("error")
     try:
-        drawn_now = sampler.draw(logits_RV, requests)
+        drawn_now = sampler.start_sampling(logits_RV, requests)
     finally:
         torch.cuda.set_sync_debug_mode(before)
     assert drawn_now.read()[0].token_id == int(logits_RV[0].argmax())

@@ -10,7 +10,7 @@ import torch
 from tessera.sequence.request import SequenceRequest
 from tessera.sequence.sampling import filters
 from tessera.sequence.sampling.noise import gumbel, next_noise_key
-from tessera.sequence.sampling.sampler import _top_logits, sample
+from tessera.sequence.sampling.sampler import _top_tokens, sample
 from tessera.wire.engine import Sampling
 
 VOCABULARY = 6
@@ -212,6 +212,6 @@ def test_one_look_at_a_row_tells_what_all_of_it_would(bad, everywhere):
     logits = torch.randn(8, 50, generator=torch.Generator().manual_seed(3))
     for place, value in enumerate(bad):
         logits[2, place :: len(bad) if everywhere else 50] = value
-    tokens, finite = _top_logits(logits, None)
+    tokens, finite = _top_tokens(logits, None)
     assert finite.tolist() == (torch.isfinite(logits).any(-1) & ~torch.isnan(logits).any(-1)).tolist()
     assert tokens[finite].tolist() == logits.argmax(-1)[finite].tolist()

@@ -118,7 +118,7 @@ def test_the_request_that_computed_least_is_preempted_and_keeps_its_tokens():
     while policy.has_work():
         before |= {r.request_id: list(r.token_ids) for r in policy.running}
         ended += step(policy)
-        for waiting in policy.waiting:
+        for waiting in policy.intake.queue:
             seen_preempted = True
             assert waiting.request_id == "young"
             assert waiting.token_ids[: len(before["young"])] == before["young"]
@@ -191,7 +191,7 @@ def test_who_waits_for_a_page_computes_it_when_the_other_leaves():
     policy.submit(first)
     policy.submit(second)
     step(policy)
-    assert second in policy.waiting
+    assert second in policy.intake.queue
     policy.remove(first)
     assert finish(policy) == ["second"]
     assert second.cached_tokens == 4

@@ -1,1 +1,1 @@
-"""Where pages live when they leave the device: one file per tier."""
+"""Tiers behind the device's pages: one module for each place that evicted pages are kept in."""

@@ -1,54 +1,75 @@
-"""The host tier: slots for pages that had to leave the device, the least recently used given up first.
+"""The host tier: slots for pages that were evicted from the device; its own least recently used leaves go first.
 
-Does not know where the memory is: a slot is a number.
+Knows nothing about memory: a slot is an index, and the runner owns the tensors behind it.
 """
 
 from __future__ import annotations
 
-import heapq
-import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
-from tessera.cache.radix import Node
+from tessera.cache.eviction import EvictionQueue
+from tessera.cache.radix import RadixNode
 
 
 class HostTier:
-    """The slots of a tier behind the device's."""
+    """Allocates host slots to radix nodes.
+
+    Args:
+        slots: pages that the tier can hold; 0 turns it off.
+    """
 
     def __init__(self, slots: int) -> None:
         self.slots = slots
-        self._order = itertools.count()
+        self._evictable = EvictionQueue()
         self.reset()
 
     @property
     def used(self) -> int:
-        """Slots that hold a page."""
-        return self.slots - len(self.free)
+        """Number of slots that hold a page."""
+        return self.slots - len(self.free_slots)
 
     def reset(self) -> None:
-        """Forget everything."""
-        self.free = list(range(self.slots - 1, -1, -1))
-        self._evictable: list[tuple[int, int, Node]] = []
+        """Free every slot; the nodes that held them must be gone."""
+        self.free_slots = list(range(self.slots - 1, -1, -1))
+        self._evictable.clear()
 
-    def take(self, remove: Callable[[Node], None]) -> int | None:
-        """A slot; when none is free, that of the leaf used least recently, which `remove` takes out of the tree."""
-        while not self.free and self._evictable:
-            used, _, node = heapq.heappop(self._evictable)
-            if _is_leaf(node) and node.pins == 0 and node.used == used:
-                remove(node)
-        return self.free.pop() if self.free else None
+    def take_slot(self, remove: Callable[[RadixNode], None]) -> int | None:
+        """Take a free slot, evicting the tier's least recently used leaf if there is none.
 
-    def give_up(self, node: Node) -> None:
-        """Free a node's slot, if it has one."""
-        if node.slot is not None:
-            self.free.append(node.slot)
-            node.slot = None
+        Args:
+            remove: takes the evicted leaf out of the tree and gives its slot back through `free_slot`.
 
-    def offer(self, node: Node) -> None:
-        """A node may be given up now: it came here, or its last child went."""
-        if _is_leaf(node):
-            heapq.heappush(self._evictable, (node.used, next(self._order), node))
+        Returns:
+            The slot, or None when every slot is held by a pinned node or by one that has children.
+        """
+        if not self.free_slots and (node := self._evictable.pop(_is_evictable)) is not None:
+            remove(node)
+        return self.free_slots.pop() if self.free_slots else None
+
+    def free_slot(self, node: RadixNode) -> None:
+        """Give a node's slot back, if the node has one."""
+        if node.host_slot is not None:
+            self.free_slots.append(node.host_slot)
+            node.host_slot = None
+
+    def offer(self, node: RadixNode) -> None:
+        """Make a node a candidate for eviction. Call it when a node gets a slot or loses its last child."""
+        if _is_host_leaf(node):
+            self._evictable.offer(node)
+
+    def check_integrity(self, nodes: Iterable[RadixNode]) -> None:
+        """Check that every slot is free or held by exactly one of `nodes`.
+
+        Raises:
+            AssertionError: Slots are lost or held twice. This is a bug of the cache.
+        """
+        held = [node.host_slot for node in nodes if node.host_slot is not None]
+        assert sorted([*held, *self.free_slots]) == list(range(self.slots)), "slots of the host tier are lost"
 
 
-def _is_leaf(node: Node) -> bool:
-    return node.slot is not None and not node.children
+def _is_host_leaf(node: RadixNode) -> bool:
+    return node.host_slot is not None and not node.children
+
+
+def _is_evictable(node: RadixNode) -> bool:
+    return _is_host_leaf(node) and node.pin_count == 0

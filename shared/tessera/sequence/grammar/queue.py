@@ -75,7 +75,7 @@ class GrammarQueue:
         return len(self._waiting)
 
     def start(self, request_id: str, grammar: Grammar) -> None:
-        """Compile a request's grammar, or find it compiled; `ready` tells when.
+        """Compile a request's grammar, or find it compiled; `take_ready` returns it then.
 
         Raises:
             InvalidRequestError: the model has no token that ends an answer, so a grammar could not end.
@@ -103,7 +103,7 @@ class GrammarQueue:
         """Forget a request."""
         self._waiting.pop(request_id, None)
 
-    def ready(self, wait_s: float = 0.0) -> list[tuple[str, Matcher | Exception]]:
+    def take_ready(self, wait_s: float = 0.0) -> list[tuple[str, Matcher | Exception]]:
         """Requests whose grammar is there, with a matcher of their own or what was wrong.
 
         Args:

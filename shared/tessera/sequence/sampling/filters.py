@@ -1,4 +1,4 @@
-"""Which tokens may be drawn: top-k, then top-p, then min-p, then typical, each on what the one before has left.
+"""Filters of tokens: top-k, then top-p, then min-p, then typical, each on what the one before has left.
 
 Two functions with the same result for a row. `filter_candidates` looks at the `CANDIDATES` likeliest tokens only, and
 reports the rows for which more tokens may be drawn; `filter_vocabulary` sorts the whole vocabulary. Which function a
@@ -12,30 +12,32 @@ import torch
 from tessera.wire.engine import Sampling
 
 CANDIDATES = 256
+"""Likeliest tokens that `filter_candidates` looks at; nearly always more than may be sampled."""
 
 
 def fits_candidates(sampling: Sampling) -> bool:
-    """Whether `filter_candidates` may suffice."""
+    """Return whether `filter_candidates` may be enough for a row."""
     few = 0 < sampling.top_k <= CANDIDATES
     return sampling.typical_p >= 1 and (few or sampling.top_p < 1 or sampling.min_p > 0)
 
 
 def is_unfiltered(sampling: Sampling) -> bool:
-    """Whether every token may be drawn."""
+    """Return whether every token may be sampled."""
     return not sampling.top_k and sampling.top_p >= 1 and sampling.min_p <= 0 and sampling.typical_p >= 1
 
 
 def filter_candidates(
     logits_RV: torch.Tensor, samplings: list[Sampling]
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The tokens that may be drawn, among the `CANDIDATES` likeliest.
+    """Filter the `CANDIDATES` likeliest tokens of each row.
 
     Args:
-        logits_RV: after temperature, [rows, vocabulary].
-        samplings: of each row; `fits_candidates`.
+        logits_RV: Logits after temperature, [rows, vocabulary].
+        samplings: Sampling options of each row, all of which `fits_candidates`.
 
     Returns:
-        Their ids [rows, K], their logits (-inf for those that may not), and whether no other token may be, [rows].
+        Ids of the candidates [rows, K], their logits (-inf for those that may not be sampled), and whether a row is
+        complete: no other token may be sampled, [rows].
     """
     vocabulary = logits_RV.shape[-1]
     values_RK, ids_RK = logits_RV.topk(min(CANDIDATES, vocabulary), dim=-1)
@@ -48,13 +50,13 @@ def filter_candidates(
         among_R1, values_RK.logsumexp(dim=-1, keepdim=True), logits_RV.logsumexp(dim=-1, keepdim=True)
     )
     drop_RK = _dropped(torch.exp(values_RK - total_R1), p_R1, min_R1)
-    # Whatever is less likely than a token that is dropped would be dropped too.
+    # A token that is less likely than a dropped one would be dropped, too.
     complete_R = among_R1[:, 0] | drop_RK[:, -1]
     return ids_RK, values_RK.masked_fill(drop_RK, float("-inf")), complete_R
 
 
 def filter_vocabulary(logits_RV: torch.Tensor, samplings: list[Sampling]) -> torch.Tensor:
-    """The logits after temperature, [rows, vocabulary], with -inf for tokens that may not be drawn."""
+    """Filter all tokens: return logits after temperature, [rows, vocabulary], with -inf for those that are dropped."""
     if all(is_unfiltered(sampling) for sampling in samplings):
         return logits_RV
     vocabulary, device = logits_RV.shape[-1], logits_RV.device
@@ -78,7 +80,7 @@ def _limits(
 
 
 def _dropped(probability_RK: torch.Tensor, p_R1: torch.Tensor, min_R1: torch.Tensor) -> torch.Tensor:
-    """What top-p and min-p drop of sorted probabilities; never the first."""
+    """Return which of the sorted probabilities top-p and min-p drop; never the first."""
     before_RK = probability_RK.cumsum(dim=-1) - probability_RK
     drop_RK = (before_RK >= p_R1) | (probability_RK < min_R1 * probability_RK[:, :1])
     drop_RK[:, 0] = False
@@ -86,15 +88,15 @@ def _dropped(probability_RK: torch.Tensor, p_R1: torch.Tensor, min_R1: torch.Ten
 
 
 def _typical(logits_RV: torch.Tensor, samplings: list[Sampling]) -> torch.Tensor:
-    """Keep the tokens whose surprise is nearest to what is expected (Meister et al. 2022), up to a mass."""
+    """Keep the tokens whose surprisal is nearest to the entropy (Meister et al. 2022), up to a probability mass."""
     mass_R1 = torch.tensor(
         [s.typical_p if s.typical_p < 1 else float("inf") for s in samplings], device=logits_RV.device
     )[:, None]
     logprob_RV = torch.log_softmax(logits_RV, dim=-1)
     probability_RV = logprob_RV.exp()
     entropy_R1 = -(probability_RV * logprob_RV).nansum(dim=-1, keepdim=True)
-    strange_RV, order_RV = (-logprob_RV - entropy_R1).abs().sort(dim=-1)
+    distance_RV, order_RV = (-logprob_RV - entropy_R1).abs().sort(dim=-1)
     reached_RV = probability_RV.gather(-1, order_RV).cumsum(dim=-1)
     last_R1 = (reached_RV < mass_R1).sum(dim=-1, keepdim=True).clamp_max(logits_RV.shape[-1] - 1)
-    drop_RV = strange_RV > strange_RV.gather(-1, last_R1)
+    drop_RV = distance_RV > distance_RV.gather(-1, last_R1)
     return logits_RV.masked_fill(torch.empty_like(drop_RV).scatter_(1, order_RV, drop_RV), float("-inf"))

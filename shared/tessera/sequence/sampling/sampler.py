@@ -1,7 +1,7 @@
-"""Picking tokens from logits: penalties, bias, grammars, temperature, filters; noise of each request's own.
+"""Sampling tokens from logits: penalties, bias, grammars, temperature and filters, with noise of each request's own.
 
-Rows are independent: the same request with the same seed gets the same token whatever shares its batch, because its
-noise follows from seed, place and token, and the pick is an argmax (Gumbel's trick) over its own row.
+Rows are independent: a request with the same seed gets the same token whatever shares its batch, because its noise
+depends on seed, place and token only, and the sample is an argmax (Gumbel's trick) over its own row.
 """
 
 from __future__ import annotations
@@ -19,16 +19,18 @@ from tessera.sequence.sampling.noise import gumbel, next_noise_key
 from tessera.wire.engine import Sampling, TokenScore
 
 _Score = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
-"""Log-probability of the token, and of the likeliest tokens with their ids."""
+"""Log-probability of the sampled token, and those of the likeliest tokens with their ids."""
 GREEDY_BELOW = 1e-5
-"""Temperatures below this one are greedy (as vLLM): dividing by them overflows."""
+"""Temperature below which sampling is greedy (as in vLLM): dividing by it would overflow."""
 
 
 @dataclass(frozen=True)
 class SampledToken:
-    """Token of one row, and its score if asked for. `token_id` is None when the row was not finite.
+    """Token of one row.
 
-    A grammar that allows no further token has the same effect.
+    Attributes:
+        token_id: None if the row was not finite or its grammar allows no further token.
+        score: Log-probabilities, if the client wants them.
     """
 
     token_id: int | None
@@ -36,77 +38,81 @@ class SampledToken:
 
 
 class InFlightTokens:
-    """Tokens that are drawn for some rows, on their way from the device.
+    """Tokens that the device has sampled and that are being copied to the host.
 
-    Attributes:
-        tokens_R: int64, on the device.
+    Args:
+        tokens_R: Token of each row, int64, on the device.
+        is_valid_R: Whether a row had a token that may be sampled.
+        scores: Score of each row, or None where the client wants none.
     """
 
-    def __init__(self, tokens_R: torch.Tensor, finite_R: torch.Tensor, scores: list[_Score | None]) -> None:
+    def __init__(self, tokens_R: torch.Tensor, is_valid_R: torch.Tensor, scores: list[_Score | None]) -> None:
         self.tokens_R = tokens_R
         self._scored = [row for row, score in enumerate(scores) if score is not None]
-        self._readback = Readback([tokens_R, finite_R, *(part for score in scores if score for part in score)])
+        self._readback = Readback([tokens_R, is_valid_R, *(part for score in scores if score for part in score)])
 
     def read(self) -> list[SampledToken]:
-        """What was drawn; waits for it."""
-        tokens_R, finite_R, *parts = self._readback.read()
+        """Wait for the tokens and return them."""
+        tokens_R, is_valid_R, *parts = self._readback.read()
         scores: list[TokenScore | None] = [None] * len(tokens_R)
         for index, row in enumerate(self._scored):
             chosen, values, ids = parts[3 * index : 3 * index + 3]
             scores[row] = TokenScore(float(chosen), list(zip(ids.tolist(), values.tolist(), strict=True)))
-        found = zip(tokens_R.tolist(), finite_R.tolist(), scores, strict=True)
-        return [SampledToken(token if good else None, score) for token, good, score in found]
+        rows = zip(tokens_R.tolist(), is_valid_R.tolist(), scores, strict=True)
+        return [SampledToken(token if valid else None, score) for token, valid, score in rows]
 
 
 def sample(logits_RV: torch.Tensor, requests: list[SequenceRequest]) -> list[SampledToken]:
-    """Pick a token per row, and wait for it. See `draw`."""
-    return draw(logits_RV, requests).read() if requests else []
+    """Sample a token per row and wait for it, as `start_sampling` says."""
+    return start_sampling(logits_RV, requests).read() if requests else []
 
 
-def draw(logits_RV: torch.Tensor, requests: list[SequenceRequest], top_logit: TopLogit | None = None) -> InFlightTokens:
-    """Pick a token per row.
+def start_sampling(
+    logits_RV: torch.Tensor, requests: list[SequenceRequest], top_logit: TopLogit | None = None
+) -> InFlightTokens:
+    """Sample a token per row.
 
-    On a GPU it does not wait for the device, unless a request has filters, penalties or a grammar.
+    On a GPU this does not wait for the device, unless a request has filters, penalties or a grammar.
 
     Args:
         logits_RV: [requests, vocabulary], any float dtype; row r belongs to `requests[r]`.
-        requests: at least one, each with `sampling` set.
-        top_logit: tokens of `logits_RV`, if they are known.
+        requests: At least one, each with `sampling` set.
+        top_logit: Largest logits of `logits_RV`, if they are known.
     """
     raw_RV = logits_RV.float()
-    tokens_R, finite_R = _top_logits(raw_RV, top_logit)
+    tokens_R, is_valid_R = _top_tokens(raw_RV, top_logit)
     if all(_is_plain_greedy(request) for request in requests):
-        return InFlightTokens(tokens_R, finite_R, _scores(raw_RV, tokens_R, requests))
+        return InFlightTokens(tokens_R, is_valid_R, _scores(raw_RV, tokens_R, requests))
     adjusted_RV = raw_RV.clone()
     for row, request in enumerate(requests):
         _adjust(adjusted_RV[row], request)
-    finite_R &= _mask(adjusted_RV, requests)
+    is_valid_R &= _mask(adjusted_RV, requests)
     tokens_R = adjusted_RV.argmax(dim=-1)
     random = [row for row, request in enumerate(requests) if _sampling(request).temperature >= GREEDY_BELOW]
     if random:
         rows = to_device(random, raw_RV.device)
-        tokens_R[rows] = _draw(adjusted_RV[rows], [requests[row] for row in random])
-    return InFlightTokens(tokens_R, finite_R, _scores(raw_RV, tokens_R, requests))
+        tokens_R[rows] = _sample_random(adjusted_RV[rows], [requests[row] for row in random])
+    return InFlightTokens(tokens_R, is_valid_R, _scores(raw_RV, tokens_R, requests))
 
 
-def _top_logits(raw_RV: torch.Tensor, found: TopLogit | None) -> tuple[torch.Tensor, torch.Tensor]:
-    """Of each row the largest logit's token, and whether it has finite ones and none that is no number, [R] each."""
+def _top_tokens(raw_RV: torch.Tensor, top_logit: TopLogit | None) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the token of each row's largest logit, and whether the row has a finite logit and no NaN, [rows] each."""
     if raw_RV.device.type != "cpu":
-        finite_R = torch.isfinite(raw_RV).any(dim=-1) & ~torch.isnan(raw_RV).any(dim=-1)
-        return raw_RV.argmax(dim=-1), finite_R
-    if found is None:
-        # NumPy's takes a tenth of the time, and of numbers that are none the first.
+        is_finite_R = torch.isfinite(raw_RV).any(dim=-1) & ~torch.isnan(raw_RV).any(dim=-1)
+        return raw_RV.argmax(dim=-1), is_finite_R
+    if top_logit is None:
+        # NumPy's argmax takes a tenth of the time of torch's, and returns the first NaN if there is one.
         tokens = raw_RV.numpy().argmax(axis=-1)
-        found = TopLogit(torch.from_numpy(tokens), raw_RV[torch.arange(len(raw_RV)), torch.from_numpy(tokens)])
-    # So one look at a row is enough unless its largest is infinite.
-    finite_R = torch.isfinite(found.logits_R)
-    for row in torch.isposinf(found.logits_R).nonzero()[:, 0]:
-        finite_R[row] = torch.isfinite(raw_RV[row]).any()
-    return found.tokens_R, finite_R
+        top_logit = TopLogit(torch.from_numpy(tokens), raw_RV[torch.arange(len(raw_RV)), torch.from_numpy(tokens)])
+    # The largest logit therefore tells of a NaN; only a row whose largest is infinite needs a second look.
+    is_finite_R = torch.isfinite(top_logit.logits_R)
+    for row in torch.isposinf(top_logit.logits_R).nonzero()[:, 0]:
+        is_finite_R[row] = torch.isfinite(raw_RV[row]).any()
+    return top_logit.tokens_R, is_finite_R
 
 
 def _is_plain_greedy(request: SequenceRequest) -> bool:
-    """Whether nothing is added to a request's logits or taken from them."""
+    """Whether a request takes the token of the largest logit as it is: greedy, without bias, penalties or a grammar."""
     sampling = _sampling(request)
     return (
         sampling.temperature < GREEDY_BELOW
@@ -124,7 +130,7 @@ def _sampling(request: SequenceRequest) -> Sampling:
 
 
 def _adjust(logits_V: torch.Tensor, request: SequenceRequest) -> None:
-    """Apply bias and penalties in place. Presence and frequency count the output, repetition all tokens (as vLLM)."""
+    """Apply bias and penalties in place (as vLLM): presence and frequency count the output, repetition all tokens."""
     sampling = _sampling(request)
     if sampling.repetition_penalty != 1.0:
         seen = torch.unique(torch.tensor(request.token_ids, device=logits_V.device))
@@ -142,7 +148,11 @@ def _adjust(logits_V: torch.Tensor, request: SequenceRequest) -> None:
 
 
 def _mask(logits_RV: torch.Tensor, requests: list[SequenceRequest]) -> torch.Tensor:
-    """Exclude what the requests' grammars do not allow, in place. Returns which rows have a token left, [requests]."""
+    """Mask the tokens that the requests' grammars do not allow, in place.
+
+    Returns:
+        Whether a row has a token left, bool [requests].
+    """
     matchers = [(row, request.matcher) for row, request in enumerate(requests) if request.matcher is not None]
     left_R = torch.ones(len(requests), dtype=torch.bool, device=logits_RV.device)
     if matchers:
@@ -161,8 +171,8 @@ def _mask(logits_RV: torch.Tensor, requests: list[SequenceRequest]) -> torch.Ten
     return left_R
 
 
-def _draw(logits_RV: torch.Tensor, requests: list[SequenceRequest]) -> torch.Tensor:
-    """Sample rows that are not greedy, [rows]."""
+def _sample_random(logits_RV: torch.Tensor, requests: list[SequenceRequest]) -> torch.Tensor:
+    """Return a token, [rows], for each row of a request that is not greedy."""
     samplings = [_sampling(request) for request in requests]
     keys = [next_noise_key(request) for request in requests]
     temperature_R1 = to_device([s.temperature for s in samplings], logits_RV.device)[:, None]
@@ -185,7 +195,7 @@ def _draw(logits_RV: torch.Tensor, requests: list[SequenceRequest]) -> torch.Ten
 
 
 def _scores(raw_RV: torch.Tensor, tokens_R: torch.Tensor, requests: list[SequenceRequest]) -> list[_Score | None]:
-    """Log-probabilities of the model's own distribution, before temperature, penalties and filters (as vLLM)."""
+    """Return log-probabilities of the model's own distribution, before temperature, penalties and filters (as vLLM)."""
     wanted = [row for row, request in enumerate(requests) if _sampling(request).logprobs is not None]
     scores: list[_Score | None] = [None] * len(requests)
     if wanted:

@@ -1,10 +1,10 @@
-"""A draft model: a smaller one with the same tokens guesses how requests go on.
+"""A draft model: a smaller model with the same tokens drafts how requests go on.
 
-It samples with each request's own noise, as the target will (Gumbel coupling: Daliri, Musco & Suresh 2024, "Coupling
-without Communication and Drafter-Invariant Speculative Decoding"), so guesses are confirmed about as often at any
-temperature. Its keys and values are in pages of its own; requests that find none there get no guesses.
+It samples with each request's own noise, as the target model will (Gumbel coupling: Daliri, Musco & Suresh 2024,
+"Coupling without Communication and Drafter-Invariant Speculative Decoding"), so drafts are accepted about as often at
+any temperature. Its keys and values are in pages of its own; requests that find no page there get no draft.
 
-Does not know the target model, nor how much to guess: see `tessera.sequence.speculation.policy`.
+Knows nothing about the target model or the number of draft tokens: see `tessera.sequence.speculation.policy`.
 """
 
 from __future__ import annotations
@@ -24,21 +24,25 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass
-class _Shadow:
-    """A request as the draft model has it: the same tokens, and guesses behind them while it guesses."""
+class _DraftSequence:
+    """A request as the draft model computes it.
 
-    own: SequenceRequest
+    Attributes:
+        request: Has the same tokens, and draft tokens behind them while drafting.
+        known: Number of its tokens that the original has; those behind are draft tokens of the last draft.
+    """
+
+    request: SequenceRequest
     known: int
-    """Tokens of the request that it has; those behind are guesses of last time."""
 
 
 class DraftModel:
-    """Guesses by a model. Implements `tessera.sequence.speculation.policy.Drafter`.
+    """Drafts by running a model. Implements `tessera.sequence.speculation.policy.Drafter`.
 
     Args:
-        runner: of the draft model.
-        max_tokens: positions computed in one forward; a long prompt is caught up with over several steps.
-        vocabulary: token ids of the target model; a guess beyond them is none.
+        runner: Runs the draft model.
+        max_tokens: Positions computed in one forward; a long prompt is computed over several steps.
+        vocabulary: Number of token ids of the target model; no draft goes on beyond a token outside of them.
     """
 
     def __init__(self, runner: BatchRunner, *, max_tokens: int, vocabulary: int) -> None:
@@ -46,11 +50,11 @@ class DraftModel:
         self.allocator = PageAllocator(runner.pages, runner.page_size)
         self._max_tokens = max_tokens
         self._vocabulary = vocabulary
-        self._shadows: dict[SequenceRequest, _Shadow] = {}
+        self._sequences: dict[SequenceRequest, _DraftSequence] = {}
         self._failed = False
 
     def draft(self, wanted: dict[SequenceRequest, int]) -> dict[SequenceRequest, list[int]]:
-        """As `Drafter.draft`. A draft model that fails is not asked again: answers do not depend on it."""
+        """Draft as `Drafter.draft` says. A draft model that fails is not run again: answers do not depend on it."""
         if self._failed:
             return {}
         try:
@@ -58,77 +62,77 @@ class DraftModel:
         except (RuntimeError, ValueError, IndexError) as error:
             if "CUDA error" in str(error):  # the device's context is lost, for the target model too
                 raise
-            logger.exception("the draft model failed; from here on nothing is guessed")
+            logger.exception("the draft model failed; from here on nothing is drafted")
             self._failed = True
-            for request in list(self._shadows):
+            for request in list(self._sequences):
                 self.forget(request)
             return {}
 
     def forget(self, request: SequenceRequest) -> None:
-        """As `Drafter.forget`."""
-        shadow = self._shadows.pop(request, None)
-        if shadow is not None:
-            self.allocator.release(shadow.own.pages)
+        """Free the pages of a request that has ended."""
+        sequence = self._sequences.pop(request, None)
+        if sequence is not None:
+            self.allocator.release(sequence.request.pages)
 
     def _draft(self, wanted: dict[SequenceRequest, int]) -> dict[SequenceRequest, list[int]]:
         chunks, budget = [], self._max_tokens
-        # By shadow: the request, and how many tokens to guess for it.
-        left: dict[SequenceRequest, tuple[SequenceRequest, int]] = {}
-        for request, asked in wanted.items():
-            most = min(asked, self.runner.context_length - len(request.token_ids))
-            if most < 1 or budget == 0 or request.media is not None:
+        # By the draft model's request: the original, and its number of draft tokens.
+        targets: dict[SequenceRequest, tuple[SequenceRequest, int]] = {}
+        for request, max_tokens in wanted.items():
+            length = min(max_tokens, self.runner.context_length - len(request.token_ids))
+            if length < 1 or budget == 0 or request.media is not None:
                 continue
-            shadow = self._caught_up(request)
-            count = min(shadow.remaining, budget)
-            if not self._has_room(shadow, shadow.computed + count + most - 1):
+            own = self._synchronized(request)
+            count = min(own.remaining, budget)
+            if not self._grow(own, own.computed + count + length - 1):
                 continue
-            chunks.append(Chunk(shadow, shadow.computed, count))
+            chunks.append(Chunk(own, own.computed, count))
             budget -= count
-            left[shadow] = request, most
-        found: dict[SequenceRequest, list[int]] = {}
+            targets[own] = request, length
+        drafts: dict[SequenceRequest, list[int]] = {}
         while chunks:
             output = self.runner.run(Batch(chunks))
-            ends = [chunk.request for chunk in chunks if chunk.completes]
+            complete = [chunk.request for chunk in chunks if chunk.completes]
             for chunk in chunks:
                 chunk.request.computed = chunk.start + chunk.count
             chunks = []
-            for shadow, sampled in zip(ends, sample(output.logits_RV, ends), strict=True):
-                request, most = left[shadow]
+            for own, sampled in zip(complete, sample(output.logits_RV, complete), strict=True):
+                request, length = targets[own]
                 token = sampled.token_id
                 if token is None or token >= self._vocabulary:
                     continue
-                guess = found.setdefault(request, [])
-                guess.append(token)
-                shadow.append(token)
-                if len(guess) < most:
-                    chunks.append(Chunk(shadow, shadow.computed, 1))
-        return found
+                draft = drafts.setdefault(request, [])
+                draft.append(token)
+                own.append(token)
+                if len(draft) < length:
+                    chunks.append(Chunk(own, own.computed, 1))
+        return drafts
 
-    def _caught_up(self, request: SequenceRequest) -> SequenceRequest:
-        """The request's shadow with the request's tokens; what was guessed wrong is forgotten."""
-        shadow = self._shadows.get(request)
-        if shadow is None:
+    def _synchronized(self, request: SequenceRequest) -> SequenceRequest:
+        """Return the draft model's request with the original's tokens; rejected draft tokens are dropped."""
+        sequence = self._sequences.get(request)
+        if sequence is None:
             assert request.sampling is not None
             own = SequenceRequest(
                 request.request_id, [], msgspec.structs.replace(request.sampling, logprobs=None, prompt_logprobs=None)
             )
             own.prompt_length = request.prompt_length
-            shadow = self._shadows[request] = _Shadow(own, 0)
-        own, tokens = shadow.own, request.token_ids
-        same = shadow.known
+            sequence = self._sequences[request] = _DraftSequence(own, 0)
+        own, tokens = sequence.request, request.token_ids
+        same = sequence.known
         while same < min(len(own.token_ids), len(tokens)) and own.token_ids[same] == tokens[same]:
             same += 1
         own.computed = min(own.computed, same, len(tokens) - 1)
         own.token_ids[same:] = tokens[same:]
-        shadow.known = len(tokens)
+        sequence.known = len(tokens)
         own.noise_seed = request.noise_seed
         return own
 
-    def _has_room(self, shadow: SequenceRequest, positions: int) -> bool:
-        """Give a shadow pages for so many positions, if there are any."""
-        missing = self.allocator.pages_for(positions) - len(shadow.pages)
+    def _grow(self, own: SequenceRequest, positions: int) -> bool:
+        """Give a request pages for `positions` positions. Returns whether there were enough."""
+        missing = self.allocator.pages_for(positions) - len(own.pages)
         if missing > 0:
             if not self.allocator.can_allocate(missing):
                 return False
-            shadow.pages += self.allocator.allocate(missing, shadow.pages[-1] if shadow.pages else None)
+            own.pages += self.allocator.allocate(missing, own.pages[-1] if own.pages else None)
         return True

@@ -1,11 +1,11 @@
-"""Speculation: guessing the next tokens, so that one step can confirm several.
+"""Speculation: drafting the next tokens, so that one step can accept several.
 
-What is drafted changes no answer. The engine samples at every drafted position as it would have without the guess, with
-the request's own noise, and goes on while the sample is what was drafted: the same text at any temperature, with fewer
-steps. How many tokens are drafted follows what was accepted before, and stops where a longer step costs more than it
+Drafts change no answer. The engine samples at every drafted position as it would have without drafts, with the
+request's own noise, and goes on while the sample equals the draft token: the same text at any temperature, in fewer
+steps. The number of draft tokens follows earlier acceptance, and drafting stops where a longer step costs more than it
 brings; both are measured while serving.
 
-Does not know tensors of the target model: `NGramDrafter` needs none, and a draft model is behind `Drafter`.
+Knows nothing about the target model's tensors: `NGramDrafter` needs none, and a draft model is behind `Drafter`.
 """
 
 from __future__ import annotations
@@ -17,30 +17,40 @@ from typing import Protocol
 from tessera.sequence.request import SequenceRequest
 
 LONGEST_NGRAM, SHORTEST_NGRAM = 4, 2
-FIRST_LENGTH = 2
-RETRY_AFTER = 16
-"""Tokens after which a request that drafted wrong is tried again."""
-STEP_MEMORY = 0.9
-"""Weight of the past in the running means of what steps take."""
-ACCEPTANCE_MEMORY = 0.9
-LOOK_AGAIN = 64
-"""Steps in which guessing would not pay, after which it is tried once more: load and texts change."""
+"""Tokens of the n-grams that are looked up, the longest first."""
+FIRST_DRAFT_TOKENS = 2
+"""Draft tokens of a request's first draft."""
+RETRY_AFTER_STEPS = 16
+"""Steps without a draft for a request whose drafts were rejected, after which it gets one again."""
+STEP_TIME_DECAY = 0.9
+"""Weight of the past in the running means of step times and drafting times."""
+ACCEPTANCE_DECAY = 0.9
+"""Weight of the past in the running mean of the accepted share."""
+RECHECK_AFTER_STEPS = 64
+"""Steps in which drafting would not pay, after which it is tried once: load and texts change."""
 
 
 class Drafter(Protocol):
-    """Guesses how requests go on."""
+    """Proposes how requests go on."""
 
     def draft(self, wanted: dict[SequenceRequest, int]) -> dict[SequenceRequest, list[int]]:
-        """At most so many next tokens for each request, likeliest first in time; fewer or none where it has no idea."""
+        """Draft the next tokens of requests.
+
+        Args:
+            wanted: Most draft tokens for each request.
+
+        Returns:
+            Draft tokens in order, fewer than wanted or none where the drafter has no idea.
+        """
         ...
 
     def forget(self, request: SequenceRequest) -> None:
-        """A request has ended."""
+        """Free what is kept for a request that has ended."""
         ...
 
 
 @dataclass
-class _Seen:
+class _NGramIndex:
     """Where the n-grams of one request ended last, by their tokens."""
 
     ends: dict[tuple[int, ...], int] = field(default_factory=dict)
@@ -48,53 +58,58 @@ class _Seen:
 
 
 class NGramDrafter:
-    """Guesses that what followed the last tokens before follows them again (prompt lookup, Saxena 2023)."""
+    """Drafts what followed the last tokens at their previous occurrence (prompt lookup, Saxena 2023)."""
 
     def __init__(self) -> None:
-        self._seen: dict[SequenceRequest, _Seen] = {}
+        self._indices: dict[SequenceRequest, _NGramIndex] = {}
 
     def draft(self, wanted: dict[SequenceRequest, int]) -> dict[SequenceRequest, list[int]]:
-        """As `Drafter.draft`."""
-        found = {request: self._guess(request, most) for request, most in wanted.items()}
-        return {request: tokens for request, tokens in found.items() if tokens}
+        """Draft as `Drafter.draft` says."""
+        drafts = {request: self._look_up(request, count) for request, count in wanted.items()}
+        return {request: tokens for request, tokens in drafts.items() if tokens}
 
     def forget(self, request: SequenceRequest) -> None:
-        """As `Drafter.forget`."""
-        self._seen.pop(request, None)
+        """Free the index of a request."""
+        self._indices.pop(request, None)
 
-    def _guess(self, request: SequenceRequest, most: int) -> list[int]:
+    def _look_up(self, request: SequenceRequest, count: int) -> list[int]:
         tokens = request.token_ids
-        seen = self._seen.setdefault(request, _Seen())
+        index = self._indices.setdefault(request, _NGramIndex())
         # The last n-gram itself is indexed only when something follows it.
-        for end in range(max(seen.indexed, SHORTEST_NGRAM), len(tokens)):
+        for end in range(max(index.indexed, SHORTEST_NGRAM), len(tokens)):
             for length in range(SHORTEST_NGRAM, min(LONGEST_NGRAM, end) + 1):
-                seen.ends[tuple(tokens[end - length : end])] = end
-        seen.indexed = len(tokens)
+                index.ends[tuple(tokens[end - length : end])] = end
+        index.indexed = len(tokens)
         for length in range(min(LONGEST_NGRAM, len(tokens) - 1), SHORTEST_NGRAM - 1, -1):
-            place = seen.ends.get(tuple(tokens[-length:]))
-            if place is not None:
-                guess: list[int] = []
-                for index in range(place, place + most):  # beyond the end a repetition repeats itself
-                    guess.append(tokens[index] if index < len(tokens) else guess[index - len(tokens)])
-                return guess
+            begin = index.ends.get(tuple(tokens[-length:]))
+            if begin is not None:
+                draft: list[int] = []
+                for place in range(begin, begin + count):  # beyond the end, a repetition repeats itself
+                    draft.append(tokens[place] if place < len(tokens) else draft[place - len(tokens)])
+                return draft
         return []
 
 
 @dataclass
-class _Pace:
-    """How far ahead a request may guess."""
+class _DraftLength:
+    """How far ahead is drafted for one request.
 
-    length: int = FIRST_LENGTH
+    Attributes:
+        tokens: Draft tokens of its next draft.
+        waits: Steps until it gets a draft again.
+    """
+
+    tokens: int = FIRST_DRAFT_TOKENS
     waits: int = 0
 
 
 class Speculation:
-    """Decides who guesses how much.
+    """Decides which requests get how many draft tokens.
 
     Args:
-        drafter: makes the guesses.
-        max_draft_tokens: tokens drafted for one request in one step.
-        max_rows: positions of a decode step, guesses included; longer steps are no longer cheaper than several.
+        drafter: Drafts them.
+        max_draft_tokens: Most draft tokens for one request in one step.
+        max_rows: Most positions of a decode step, draft tokens included; a longer step is as slow as several.
     """
 
     def __init__(self, drafter: Drafter, *, max_draft_tokens: int, max_rows: int) -> None:
@@ -102,74 +117,77 @@ class Speculation:
         self.max_draft_tokens = max_draft_tokens
         self.max_rows = max_rows
         self.drafted = 0
+        """Draft tokens verified since the start."""
         self.accepted = 0
-        self._paces: dict[SequenceRequest, _Pace] = {}
-        self._seconds: dict[int, float] = {}
-        """Running mean of what a decode step takes, by its positions rounded up to a power of two."""
+        """Draft tokens accepted since the start."""
+        self._lengths: dict[SequenceRequest, _DraftLength] = {}
+        self._step_s: dict[int, float] = {}
+        """Running mean of the seconds of a decode step, by its positions rounded up to a power of two."""
         self._drafting_s = 0.0
-        """Running mean of the seconds that guessing takes."""
-        self._refused = 0
-        self._share = 0.5
-        """Running mean of the share of guesses that are accepted."""
+        """Running mean of the seconds that drafting takes."""
+        self._refusals = 0
+        """Steps in a row in which drafting would not have paid."""
+        self._accepted_share = 0.5
+        """Running mean of the share of draft tokens that are accepted."""
 
     def draft(self, requests: list[SequenceRequest]) -> dict[SequenceRequest, list[int]]:
-        """Guesses for requests that decode; for those where it pays."""
+        """Draft tokens for requests that decode, where it pays."""
         room = self.max_rows - len(requests)
         wanted: dict[SequenceRequest, int] = {}
         for request in requests:
-            pace = self._paces.setdefault(request, _Pace())
-            if pace.waits:
-                pace.waits -= 1
+            length = self._lengths.setdefault(request, _DraftLength())
+            if length.waits:
+                length.waits -= 1
                 continue
             assert request.sampling is not None
-            # The last token of an answer needs no guess behind it.
+            # The last token of an answer needs no draft token behind it.
             left = request.sampling.max_tokens - request.output_length - 1
-            most = min(pace.length, self.max_draft_tokens, left, room)
-            if most > 0:
-                wanted[request] = most
-                room -= most
+            count = min(length.tokens, self.max_draft_tokens, left, room)
+            if count > 0:
+                wanted[request] = count
+                room -= count
         if not wanted or not self._pays(len(requests), sum(wanted.values())):
             return {}
         began = time.perf_counter()
-        found = self.drafter.draft(wanted)
-        self._drafting_s = STEP_MEMORY * self._drafting_s + (1 - STEP_MEMORY) * (time.perf_counter() - began)
-        return found
+        drafts = self.drafter.draft(wanted)
+        self._drafting_s = STEP_TIME_DECAY * self._drafting_s + (1 - STEP_TIME_DECAY) * (time.perf_counter() - began)
+        return drafts
 
     def record_acceptance(self, request: SequenceRequest, drafted: int, accepted: int) -> None:
-        """Note how a guess went: longer next time when all of it was right, shorter when nothing was."""
+        """Note how many draft tokens were accepted: the next draft is longer if all were, shorter if none was."""
         self.drafted += drafted
         self.accepted += accepted
-        self._share = ACCEPTANCE_MEMORY * self._share + (1 - ACCEPTANCE_MEMORY) * accepted / drafted
-        pace = self._paces.get(request)
-        if pace is None:
+        self._accepted_share = ACCEPTANCE_DECAY * self._accepted_share + (1 - ACCEPTANCE_DECAY) * accepted / drafted
+        length = self._lengths.get(request)
+        if length is None:
             return
         if accepted == drafted:
-            pace.length = min(self.max_draft_tokens, pace.length + 2)
+            length.tokens = min(self.max_draft_tokens, length.tokens + 2)
         elif accepted == 0:
-            pace.length = max(1, pace.length // 2)
-            if pace.length == 1:
-                pace.waits = RETRY_AFTER
+            length.tokens = max(1, length.tokens // 2)
+            if length.tokens == 1:
+                length.waits = RETRY_AFTER_STEPS
 
     def record_step_time(self, rows: int, seconds: float) -> None:
         """Note how long a step of decodes with `rows` positions took."""
         bucket = _bucket(rows)
-        before = self._seconds.get(bucket)
-        self._seconds[bucket] = seconds if before is None else STEP_MEMORY * before + (1 - STEP_MEMORY) * seconds
+        before = self._step_s.get(bucket)
+        self._step_s[bucket] = seconds if before is None else STEP_TIME_DECAY * before + (1 - STEP_TIME_DECAY) * seconds
 
     def forget(self, request: SequenceRequest) -> None:
-        """A request has ended."""
-        self._paces.pop(request, None)
+        """Free what is kept for a request that has ended."""
+        self._lengths.pop(request, None)
         self.drafter.forget(request)
 
     def _pays(self, rows: int, drafted: int) -> bool:
-        """Whether the longer step brings more tokens a second than the shorter one; True until both were measured."""
-        plain, longer = self._seconds.get(_bucket(rows)), self._seconds.get(_bucket(rows + drafted))
+        """Return whether a step with draft tokens brings more tokens a second; True until both were measured."""
+        plain, longer = self._step_s.get(_bucket(rows)), self._step_s.get(_bucket(rows + drafted))
         if plain is None or longer is None:
             return True
-        pays = (rows + drafted * self._share) / (longer + self._drafting_s) > rows / plain
-        self._refused = 0 if pays else self._refused + 1
-        if self._refused == LOOK_AGAIN:
-            self._refused = 0
+        pays = (rows + drafted * self._accepted_share) / (longer + self._drafting_s) > rows / plain
+        self._refusals = 0 if pays else self._refusals + 1
+        if self._refusals == RECHECK_AFTER_STEPS:
+            self._refusals = 0
             return True
         return pays
 

@@ -1,13 +1,15 @@
-"""Sampling on through what was guessed, as long as the samples are the guess. Does not know where guesses come from."""
+"""Verification of draft tokens: sample at their positions and accept them as long as the samples are the same.
+
+Every sample is the one that would have been drawn without drafts, so the text is the same, too. Knows nothing about the
+drafter.
+"""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
 
-import torch
-
-from tessera.sequence.batch import Batch, Chunk
+from tessera.sequence.batch import Batch, Chunk, StepOutput
 from tessera.sequence.request import SequenceRequest
 from tessera.sequence.sampling.sampler import SampledToken, sample
 from tessera.sequence.scheduler import Scheduler
@@ -17,52 +19,51 @@ from tessera.wire.engine import FromEngine, GeneratedTokens
 
 def verify_draft_tokens(
     batch: Batch,
-    logits_RV: torch.Tensor,
+    output: StepOutput,
     scheduler: Scheduler,
     speculation: Speculation,
-    take: Callable[[SequenceRequest, SampledToken], FromEngine],
+    append: Callable[[SequenceRequest, SampledToken], FromEngine],
 ) -> list[FromEngine]:
-    """Sample behind every chunk that completes, and on through its guess as long as the samples are the guess.
-
-    Each round samples what would be sampled without guesses, so the text is the same with them.
+    """Sample behind every chunk that completes, and go on through its draft tokens while they are accepted.
 
     Args:
-        batch: was computed, and the scheduler knows it.
-        logits_RV: one row of each chunk that completes and is sampled, and of each of its guessed tokens.
-        scheduler: is told of guesses that were right.
-        speculation: learns from all of them.
-        take: gives a request its token, and says what to answer.
+        batch: Computed batch, which the scheduler has advanced by.
+        output: What it computed: a row of logits for each chunk that completes and is sampled, and one for each of
+            its draft tokens.
+        scheduler: Gets the number of accepted tokens.
+        speculation: Gets the number of drafted and accepted tokens.
+        append: Gives a request a sampled token and returns the answer.
     """
     answers: list[FromEngine] = []
     rows: list[tuple[Chunk, int, int]] = []
-    """Each with its row of logits, and how much of its guess lies before that."""
+    """Chunks that go on, each with its next row of logits and the number of draft tokens accepted so far."""
     row = 0
     for chunk in batch.chunks:
         if chunk.completes and chunk.request.sampling is not None:
             rows.append((chunk, row, 0))
             row += 1 + len(chunk.draft_ids)
-    logits = logits_RV
+    logits_RV = output.logits_RV
     while rows:
-        if len(rows) < len(logits_RV):
-            logits = logits_RV[[place for _, place, _ in rows]]
-        found = sample(logits, [chunk.request for chunk, _, _ in rows])
-        on: list[tuple[Chunk, int, int]] = []
-        for (chunk, place, behind), one in zip(rows, found, strict=True):
-            answer = take(chunk.request, one)
+        if len(rows) < len(output.logits_RV):
+            logits_RV = output.logits_RV[[row for _, row, _ in rows]]
+        sampled = sample(logits_RV, [chunk.request for chunk, _, _ in rows])
+        continuing: list[tuple[Chunk, int, int]] = []
+        for (chunk, row, before), token in zip(rows, sampled, strict=True):
+            answer = append(chunk.request, token)
             answers.append(answer)
-            taken = answer.token_ids if isinstance(answer, GeneratedTokens) else []  # a grammar may have added some
-            right = _agree(taken, chunk.draft_ids[behind:])
+            appended = answer.token_ids if isinstance(answer, GeneratedTokens) else []  # a grammar may have forced some
+            accepted = _matching_length(appended, chunk.draft_ids[before:])
             if isinstance(answer, GeneratedTokens) and answer.finish_reason is None:
-                scheduler.accept(chunk.request, right)
-                if right == len(taken):
-                    on.append((chunk, place + right, behind + right))
+                scheduler.accept(chunk.request, accepted)
+                if accepted == len(appended):
+                    continuing.append((chunk, row + accepted, before + accepted))
                     continue
             if chunk.draft_ids:
-                speculation.record_acceptance(chunk.request, len(chunk.draft_ids), behind + right)
-        rows = on
+                speculation.record_acceptance(chunk.request, len(chunk.draft_ids), before + accepted)
+        rows = continuing
     return answers
 
 
-def _agree(tokens: list[int], guess: tuple[int, ...]) -> int:
-    """How many of both are the same, from the first on."""
-    return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(tokens, guess, strict=False)))
+def _matching_length(tokens: list[int], draft_ids: tuple[int, ...]) -> int:
+    """Return how many tokens from the first on are equal."""
+    return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(tokens, draft_ids, strict=False)))
