@@ -1,1 +1,1 @@
-"""The suite: what `tessera up` starts, watches and stops. Torch-free; no part's code is imported here, only run."""
+"""The suite: the processes that `tessera up` starts, watches and stops. Torch-free; imports no part's code."""

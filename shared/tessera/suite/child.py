@@ -1,6 +1,6 @@
-"""One process of the suite: started with its log, started again when it dies, stopped in bounded time.
+"""Keeps one process of the suite running: starts it with its log, restarts it when it dies, stops it in bounded time.
 
-Does not know what the process does, nor when it is ready: whoever knows says so by `was_ready`.
+Knows neither what the process does nor when it is ready: `tessera.suite.watch` sets `was_ready`.
 """
 
 from __future__ import annotations
@@ -18,25 +18,29 @@ from tessera.processes import die_with_parent
 from tessera.suite.parts import SuitePart
 
 FIRST_BACKOFF_S = 0.5
+"""Seconds before the first restart; each further one waits twice as long."""
 MAX_BACKOFF_S = 30.0
+"""Longest wait before a restart, in seconds."""
 STABLE_S = 60.0
+"""Seconds that a process must have lived for the waits to begin anew."""
 GIVE_UP_AFTER = 3
-"""So many deaths in a row of a part that never was ready, and it is failed for good."""
+"""Deaths in a row, of a part that was never ready, after which the part fails for good."""
 LOG_LIMIT = 10 * 1024 * 1024
+"""Bytes of a log above which it is rotated before the next start."""
 
 Announce = Callable[[str, str], None]
-"""Told a part's name and what happened to it."""
+"""Called with a part's name and what happened to the part."""
 
 
 class Child:
-    """A part's process, and its successors.
+    """The process of a part, and the processes that replace it when it dies.
 
     Args:
-        part: what to run.
-        environment: of the process.
-        log: file that its output is appended to.
-        announce: told when it dies, is started again, or is given up.
-        inherits: descriptors that the process gets too, and so keeps open.
+        part: the part to run.
+        environment: environment of the process.
+        log: file to which the output of the process is appended.
+        announce: called when the process dies, is restarted, or is given up.
+        inherits: file descriptors that the process inherits, and so keeps open.
     """
 
     def __init__(
@@ -57,26 +61,30 @@ class Child:
         self.was_ready = False
         self.changed = asyncio.Event()
         self._process: asyncio.subprocess.Process | None = None
-        self._keeper: asyncio.Task[None] | None = None
+        self._restarting: asyncio.Task[None] | None = None
 
     @property
     def pid(self) -> int | None:
-        """Process id while it runs."""
+        """Process id; None while no process runs."""
         running = self._process is not None and self._process.returncode is None
         return self._process.pid if running and self._process else None
 
     def start(self) -> None:
-        """Start it and keep it running. Call from the main thread: it dies with the thread that starts it."""
-        self._keeper = asyncio.create_task(self._keep(), name=f"keep {self.part.name}")
+        """Start the process and keep it running. Call this from the main thread: the process dies with its thread."""
+        self._restarting = asyncio.create_task(self._keep(), name=f"keep {self.part.name}")
 
-    def let_go(self) -> None:
-        """Do not start it again when it ends."""
-        if self._keeper is not None:
-            self._keeper.cancel()
+    def stop_restarting(self) -> None:
+        """Stop restarting the process when it ends; a process that runs goes on."""
+        if self._restarting is not None:
+            self._restarting.cancel()
 
     async def stop(self) -> bool:
-        """SIGTERM, after the part's `stop_s` SIGKILL to all that it started. Returns whether it ended by itself."""
-        keeper, self._keeper = self._keeper, None
+        """Send SIGTERM, and after the part's `stop_s` SIGKILL to the process and all that it started.
+
+        Returns:
+            Whether the process ended by itself in time.
+        """
+        keeper, self._restarting = self._restarting, None
         if keeper is not None:
             keeper.cancel()
             await asyncio.gather(keeper, return_exceptions=True)
@@ -96,13 +104,13 @@ class Child:
         return willing
 
     def kill(self) -> None:
-        """SIGKILL to the process and all that it started, without waiting."""
+        """Send SIGKILL to the process and all that it started, without waiting."""
         if self._process is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
 
-    def last_words(self, lines: int = 3) -> list[str]:
-        """The end of its log: why it failed, if it said so."""
+    def last_log_lines(self, lines: int = 3) -> list[str]:
+        """The last lines of the log, which may say why the process failed."""
         try:
             with self.log.open("rb") as file:
                 file.seek(max(0, self.log.stat().st_size - 8192))
@@ -175,7 +183,7 @@ def ending(status: int) -> str:
 
 
 def rotate(log: Path) -> None:
-    """Put a log that has grown over the limit aside, as `<name>.1`; one old log is kept."""
+    """Rename a log that is larger than `LOG_LIMIT` to `<name>.1`, which replaces an older one."""
     with contextlib.suppress(FileNotFoundError):
         if log.stat().st_size > LOG_LIMIT:
             log.replace(log.with_name(log.name + ".1"))

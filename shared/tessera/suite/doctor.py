@@ -1,7 +1,7 @@
-"""The doctor: finds before the start what would go wrong after it, and says the cure.
+"""The doctor: checks before a start what would fail after it, and says how to cure it.
 
-`tessera doctor` shows all findings; `tessera up` shows what is not well and starts nothing when something fails.
-Never imports torch. Does not know how parts are started.
+`tessera doctor` shows all findings. `tessera up` shows those that are not ok, and starts nothing when one fails. Never
+imports torch. Knows nothing about how parts are started.
 """
 
 from __future__ import annotations
@@ -25,16 +25,25 @@ from tessera.suite.parts import GATEWAY, Selection
 MIN_PYTHON = (3, 11)
 MIB = 1024 * 1024
 MEMORY = {"gateway": 100 * MIB, "text": 1700 * MIB, "vision": 850 * MIB, "video": 750 * MIB, "speech": 800 * MIB}
-"""Bytes that each part's processes take with its starter on a CPU, measured after a request. Models of yours differ."""
+"""Bytes that the processes of each part take with the part's starter on a CPU, measured after a request."""
 DISK_STATE = 256 * MIB
+"""Bytes of disk that state needs."""
 DISK_MODELS = 1024 * MIB
+"""Bytes of disk that models need when starters are still to be fetched or made."""
 LOOPBACK = ("127.", "::1", "localhost")
 
 Level = Literal["ok", "warn", "fail"]
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """One thing that was looked at. `cure` is what to do when it is not well."""
+    """The result of one check.
+
+    Attributes:
+        level: `ok`, `warn` or `fail`; a start needs everything not to fail.
+        subject: what was checked.
+        message: what the check found.
+        cure: what to do when the level is not `ok`.
+    """
 
     level: Level
     subject: str
@@ -43,7 +52,7 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 def examine(settings: Settings, selection: Selection) -> list[Finding]:
-    """Look at everything that the selected parts need. Writes at most a probe file into the data directories."""
+    """Check everything that the selected parts need. Writes at most a probe file into the data directories."""
     checks = (
         _python(),
         _libraries(selection),
@@ -61,7 +70,7 @@ def examine(settings: Settings, selection: Selection) -> list[Finding]:
 
 
 def shown(findings: Iterable[Finding]) -> str:
-    """A line for each finding, with its cure below it."""
+    """The findings as text: a line for each, with its cure below."""
     lines = []
     for finding in findings:
         lines.append(f"{finding.level:<4}  {finding.subject:<10} {finding.message}")
@@ -90,7 +99,7 @@ def _libraries(selection: Selection) -> Iterator[Finding]:
 
 
 def _missing(distribution: str, extras: list[str]) -> Iterator[str]:
-    """Requirements of a distribution's extras that are not installed in a fitting version."""
+    """Requirements of a distribution with some extras that are not installed in a fitting version."""
     try:
         requirements = importlib.metadata.requires(distribution) or []
     except importlib.metadata.PackageNotFoundError:

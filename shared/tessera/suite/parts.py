@@ -1,6 +1,6 @@
 """The parts of a suite: which processes there are, how each is started, and in which order they stop.
 
-Does not know whether a part runs: see `tessera.suite.child`.
+Knows nothing about whether a part runs (`tessera.suite.child`).
 """
 
 from __future__ import annotations
@@ -21,15 +21,21 @@ from tessera.suite import embedded_redis
 GATEWAY = "gateway"
 PartKind = Literal["redis", "gateway", "service", "worker"]
 STOP_ORDER: tuple[tuple[PartKind, ...], ...] = (("gateway",), ("service", "worker"), ("redis",))
-"""Stages of a stop: no new work, then the work, then where it is recorded."""
+"""Kinds of parts in the order in which they stop: what takes new work, what does the work, what records it."""
 
 
 class SuitePart(msgspec.Struct, frozen=True, kw_only=True):
     """One process of the suite.
 
-    `url` is where it answers `/ready`; `service` whose row it belongs to; `stop_s` how many seconds it has between
-    SIGTERM and SIGKILL; `death_signal` what it gets when the supervisor is killed; `vital` whether its service is of no
-    use without it.
+    Attributes:
+        name: name of the process in logs and tables.
+        kind: what it is, which decides when it stops.
+        command: the command that starts it.
+        stop_s: seconds between SIGTERM and SIGKILL when it is stopped.
+        url: address at which it answers `/ready`; None if it answers none.
+        service: the service to whose row in the table it belongs.
+        death_signal: signal that it gets when the supervisor is killed.
+        vital: whether its service is useless without it.
     """
 
     name: str
@@ -43,22 +49,22 @@ class SuitePart(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Selection(msgspec.Struct, frozen=True, kw_only=True):
-    """What of the suite is wanted."""
+    """The parts of the suite that the user wants."""
 
     gateway: bool
     services: list[Service]
 
     @property
     def needs_redis(self) -> bool:
-        """Only jobs need it: videos, images and long recordings."""
+        """Whether Redis is needed: only jobs (videos, images and long recordings) need it."""
         return "video" in self.services or "speech" in self.services
 
 
 def select(only: str | None, settings: Settings) -> Selection:
-    """What `--only` asks for; without it the gateway and the services that it fronts.
+    """The parts that `--only` names; without it the gateway and the services that it fronts.
 
     Raises:
-        SettingsError: a name that is no part of the suite.
+        SettingsError: a name is no part of the suite.
     """
     if only is None:
         return Selection(gateway=True, services=list(settings.gateway.services))
@@ -120,13 +126,13 @@ def parts(settings: Settings, selection: Selection) -> list[SuitePart]:
 
 
 def local_url(host: str, port: int) -> str:
-    """Where this machine reaches a server that listens on `host`; a wildcard address becomes the loopback one."""
+    """Address at which this machine reaches a server on `host`; a wildcard address becomes the loopback address."""
     host = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(host, host)  # noqa: S104 - replaces it
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def environment(config: str | None, overrides: Mapping[str, Any], inherited: Mapping[str, str]) -> dict[str, str]:
-    """What a part's process inherits: this process's environment, the settings file and what the command line set.
+    """Environment of a part's process: the inherited one, the settings file and the values of the command line.
 
     Args:
         config: absolute path of the settings file, or None.

@@ -1,6 +1,6 @@
-"""What a running part says about itself over HTTP: its health, its models, how long its start took.
+"""Asks a running part about itself over HTTP: its health, its models, and how long its start took.
 
-Does not know processes, nor what to do when a part is silent.
+Knows neither processes nor what to do when a part does not answer.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ TIMEOUT = aiohttp.ClientTimeout(total=5, connect=1)
 
 
 async def health(session: aiohttp.ClientSession, url: str) -> Health | None:
-    """Answer of `/ready`, or None when nobody answers."""
+    """The answer of `/ready`; None when nobody answers."""
     return await _decoded(session, f"{url}/ready", Health)
 
 
 async def models(session: aiohttp.ClientSession, url: str) -> list[Model]:
-    """What it serves; nothing when it does not answer."""
+    """The models that the part serves; empty when it does not answer."""
     answer = await _decoded(session, f"{url}/v1/models", ModelList)
     return [] if answer is None else answer.data
 
 
 async def problem(session: aiohttp.ClientSession, url: str) -> str | None:
-    """The message of the error that `/v1/models` answers with, when it does."""
+    """The message of the error that `/v1/models` answers with; None when it answers with no error."""
     answer = await _decoded(session, f"{url}/v1/models", _Envelope)
     return None if answer is None else answer.error.message
 
 
 async def start_seconds(session: aiohttp.ClientSession, url: str) -> dict[str, float]:
-    """Seconds of each part of its engine's start, from the `start_<part>_seconds` metrics in `/metrics`."""
+    """Seconds of each phase of the engine's start, from the metrics `start_<phase>_seconds` in `/metrics`."""
     body = await _body(session, f"{url}/metrics")
     found = _START.finditer((body or b"").decode(errors="replace"))
     return {match["part"]: float(match["seconds"]) for match in found}

@@ -1,6 +1,6 @@
-"""What the terminal shows: progress lines with seconds, one table, a command to paste.
+"""Formats what the terminal shows: progress lines with seconds, one table, a command to paste.
 
-Does not know processes: it is told. A terminal that is gone is no error; the suite's own log has every line.
+Knows nothing about processes. A terminal that is closed is no error: the suite's own log has every line.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from tessera.wire.models import Model
 HEADINGS = ("service", "model", "device", "address", "state")
 CURL_KEY = "YOUR_KEY"
 NOTICE_WIDTH = 32
-"""Characters of a notice in the table."""
+"""Most characters of a notice in the table."""
 
 
 class ServiceRow(msgspec.Struct, frozen=True):
-    """One line of the table."""
+    """One row of the table: a service with one of its models."""
 
     service: str
     model: str
@@ -39,8 +39,8 @@ class Terminal:
     """Prints to a stream and to the suite's log.
 
     Args:
-        stream: usually standard output.
-        log: file that every line is appended to, with the time of day; None keeps none.
+        stream: stream to print to, usually standard output.
+        log: file to which every line is appended with the date and the time of day; None keeps no log.
     """
 
     def __init__(self, stream: TextIO, log: Path | None) -> None:
@@ -49,11 +49,11 @@ class Terminal:
         self.started = time.monotonic()
 
     def progress(self, name: str, message: str) -> None:
-        """A line with the seconds since the start."""
+        """Print a line with the seconds since the start."""
         self.print(f"{time.monotonic() - self.started:6.1f} s  {name:<14} {message}")
 
     def print(self, text: str) -> None:
-        """Lines as they are."""
+        """Print lines as they are."""
         if self.stream is not None:
             try:
                 print(text, file=self.stream, flush=True)
@@ -66,7 +66,7 @@ class Terminal:
 
 
 def table(rows: Sequence[ServiceRow]) -> str:
-    """Columns as wide as their widest cell."""
+    """The rows as text, with columns as wide as their widest cell."""
     lines = [HEADINGS, *((row.service, row.model, row.device, row.address, row.state) for row in rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(HEADINGS))]
     padded = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) for line in lines]
@@ -75,9 +75,9 @@ def table(rows: Sequence[ServiceRow]) -> str:
 
 
 def model_state(state: str, model: Model) -> str:
-    """A model's state with the first words of its card's notice: nobody shall take noise for quality.
+    """A model's state with the first words of its card's notice, so that nobody takes random output for quality.
 
-    The rest of a notice stands below the table, which would be wider than a terminal with it.
+    The whole notice stands below the table, because the table would be wider than a terminal with it.
     """
     notice = model.card.notice if model.card else None
     if not notice:
@@ -87,7 +87,7 @@ def model_state(state: str, model: Model) -> str:
 
 
 def curl(base_url: str, models: Sequence[Model], *, with_key: bool) -> str | None:
-    """A command that works when pasted, for the first model that can be asked by one; None when there is none."""
+    """A curl command that works when pasted, for the first model that one can ask; None when there is no such model."""
     for model in models:
         tasks = model.card.tasks if model.card else ["chat"]
         if "chat" in tasks:

@@ -1,6 +1,6 @@
-"""The table at the end of a start: every service with its models, where they run, what a user must know, what to type.
+"""Makes the text at the end of a start: services with their models and devices, notices, failures, a command to type.
 
-Does not watch: it takes what the watch has found and asks the ready parts once.
+Takes the states from the watch and asks each ready part once.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ async def summary(
     watch: HealthWatch,
     children: Mapping[str, Child],
 ) -> str:
-    """The table, notices, failures with the end of their logs, where the time went, and a curl to paste."""
-    ready = [name for name in watch.asked if name != "gateway" and watch.states[name] == "ready"]
-    urls = {name: str(watch.asked[name].part.url) for name in watch.asked}
+    """The table, notices, failures with the end of their logs, where the time went, and a curl command to paste."""
+    ready = [name for name in watch.polled if name != "gateway" and watch.states[name] == "ready"]
+    urls = {name: str(watch.polled[name].part.url) for name in watch.polled}
     lists = await asyncio.gather(*(readiness.models(session, urls[name]) for name in ready))
     models = dict(zip(ready, lists, strict=True))
     sections = [
@@ -82,8 +82,8 @@ def _configured(settings: Settings, service: str) -> str:
 def _gateway_state(watch: HealthWatch) -> str:
     if watch.states["gateway"] == "ready" or "gateway" not in watch.alive:
         return watch.states["gateway"]
-    lacking = watch.lacking
-    return f"ready, without {', '.join(lacking)}" if lacking else "starting"
+    not_ready = watch.not_ready
+    return f"ready, without {', '.join(not_ready)}" if not_ready else "starting"
 
 
 def _notices(models: list[Model]) -> str:
@@ -100,7 +100,7 @@ def _failures(watch: HealthWatch, children: Mapping[str, Child]) -> str:
         failed = [c for c in children.values() if name in (c.part.name, c.part.service) and c.state == "failed"]
         child = failed[0] if failed else children[name]
         lines.append(f"{name} failed: {reason}")
-        lines += [f"    {line}" for line in child.last_words()]
+        lines += [f"    {line}" for line in child.last_log_lines()]
         lines.append(f"    the whole log is {child.log}")
     return "\n".join(lines)
 

@@ -1,7 +1,7 @@
-"""The supervisor: brings the parts up, says when each is ready, keeps them running, stops them in order.
+"""The supervisor: starts the parts, reports when each is ready, keeps them running, and stops them in order.
 
-`run` is `tessera up`. Does not know how a process is kept (`child`), what it answers (`readiness`), or how it is shown
-(`report`).
+`run` is `tessera up`. Knows neither how a process is kept running (`child`), nor what it answers (`readiness`), nor how
+results are shown (`report`).
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from tessera.suite.watch import HealthWatch
 
 REDIS_START_S = 30.0
 STALLED_S = 180.0
-"""After so many seconds without any news the table is shown, with `starting` where it is so."""
+"""Seconds without a change of state after which the table is shown although parts are still starting."""
 GATEWAY_AGREES_S = 6.0
-SAME_ASKING_S = 1.0
-"""Signals so close together are one wish: `timeout` and `make` send SIGTERM to a process and to its group."""
+SAME_SIGNAL_S = 1.0
+"""Seconds within which several signals count as one: `timeout` and `make` send SIGTERM to a process and its group."""
 
 
 def run(
@@ -45,25 +45,27 @@ def run(
     """Bring the suite up and serve until SIGINT, SIGTERM or SIGHUP.
 
     Args:
-        settings: already loaded.
-        selection: which parts.
-        config: absolute path of the settings file that the parts read too.
-        overrides: what the command line set, for the parts.
-        skip_doctor: start although the doctor says that it will fail.
+        settings: the loaded settings.
+        selection: the parts to start.
+        config: absolute path of the settings file, which the parts read too; None without a file.
+        overrides: values that the command line set, which the parts get too.
+        skip_doctor: whether to start even if the doctor finds what will fail.
 
     Returns:
-        Exit status: 0 after a stop that was asked for, 1 when nothing can serve.
+        Exit status: 0 after a requested stop, 1 when nothing can serve.
 
     Raises:
-        StartError: a suite runs on the same data directory, or the doctor found what prevents the start.
+        StartError: a suite runs on the same data directory, or the doctor found what prevents a start.
     """
     with lock.held(settings.data_dir) as descriptor:
         logs = settings.data_dir / "logs"
         logs.mkdir(exist_ok=True)
         terminal = Terminal(sys.stdout, logs / "suite.log")
         _examine(settings, selection, terminal, skip_doctor=skip_doctor)
-        handed = environment(config, _for_parts(settings, selection, overrides or {}), settings_environment())
-        supervisor = Supervisor(settings, selection, parts(settings, selection), handed, logs, terminal, descriptor)
+        part_environment = environment(config, _for_parts(settings, selection, overrides or {}), settings_environment())
+        supervisor = Supervisor(
+            settings, selection, parts(settings, selection), part_environment, logs, terminal, descriptor
+        )
         return asyncio.run(supervisor.serve())
 
 
@@ -71,13 +73,13 @@ class Supervisor:
     """The suite while it runs.
 
     Args:
-        settings: of the suite.
-        selection: what is wanted.
-        wanted: the processes for it.
-        handed: the environment of all parts.
-        logs: directory of their logs.
-        terminal: where news go.
-        lock_descriptor: of the data directory's lock; all parts keep it.
+        settings: settings of the suite.
+        selection: the parts that the user wants.
+        wanted: the processes of these parts.
+        part_environment: environment of all processes.
+        logs: directory of the processes' logs.
+        terminal: prints changes and the table.
+        lock_descriptor: file descriptor of the data directory's lock, which all processes inherit.
     """
 
     def __init__(
@@ -85,14 +87,14 @@ class Supervisor:
         settings: Settings,
         selection: Selection,
         wanted: Sequence[SuitePart],
-        handed: Mapping[str, str],
+        part_environment: Mapping[str, str],
         logs: Path,
         terminal: Terminal,
         lock_descriptor: int,
     ) -> None:
         self.settings = settings
         self.selection = selection
-        self.handed = handed
+        self.part_environment = part_environment
         self.logs = logs
         self.terminal = terminal
         self.lock_descriptor = lock_descriptor
@@ -101,7 +103,7 @@ class Supervisor:
         self.asked_at = 0.0
 
     async def serve(self) -> int:
-        """Start, serve, stop. Returns the exit status."""
+        """Start all parts, serve until a signal, stop them. Returns the exit status."""
         loop = asyncio.get_running_loop()
         for sign in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             loop.add_signal_handler(sign, self._on_signal, sign)
@@ -129,7 +131,7 @@ class Supervisor:
             await self._start_redis()
         async with asyncio.TaskGroup() as tasks:
             fetching = tasks.create_task(
-                fetch_missing(self.settings, self.selection, self.handed, self.terminal.progress)
+                fetch_missing(self.settings, self.selection, self.part_environment, self.terminal.progress)
             )
             for name, child in self.children.items():
                 if name != "redis":
@@ -137,7 +139,7 @@ class Supervisor:
             watching = tasks.create_task(watch.run())
             await watch.settled(stalled_s=STALLED_S, gateway_s=GATEWAY_AGREES_S)
             await self._show(session, watch)
-            await watch.hopeless.wait()
+            await watch.nothing_can_serve.wait()
             fetching.cancel()
             watching.cancel()
 
@@ -149,7 +151,7 @@ class Supervisor:
         deadline = time.monotonic() + REDIS_START_S
         while not await embedded_redis.answers(path):
             if child.state == "failed" or time.monotonic() > deadline:
-                raise StartError("the embedded Redis does not start: " + " / ".join(child.last_words()))
+                raise StartError("the embedded Redis does not start: " + " / ".join(child.last_log_lines()))
             await asyncio.sleep(0.02)
         child.was_ready = True
         self.terminal.progress("redis", f"ready on {path}")
@@ -157,13 +159,13 @@ class Supervisor:
     async def _show(self, session: aiohttp.ClientSession, watch: HealthWatch) -> None:
         text = await summary.summary(session, self.settings, self.selection, watch, self.children)
         self.terminal.print(text)
-        if not watch.hopeless.is_set():
+        if not watch.nothing_can_serve.is_set():
             seconds = time.monotonic() - self.terminal.started
             self.terminal.print(f"\nready in {seconds:.1f} s; Ctrl-C stops it; logs are in {self.logs}")
 
     async def _stop(self) -> None:
         for child in self.children.values():
-            child.let_go()
+            child.stop_restarting()
         for kinds in STOP_ORDER:
             children = [
                 child for child in self.children.values() if child.part.kind in kinds and child.state != "stopped"
@@ -174,7 +176,7 @@ class Supervisor:
 
     def _on_signal(self, sign: signal.Signals) -> None:
         if self.stopping.is_set():
-            if time.monotonic() - self.asked_at > SAME_ASKING_S:
+            if time.monotonic() - self.asked_at > SAME_SIGNAL_S:
                 self.terminal.print("asked twice: killing what still runs")
                 for child in self.children.values():
                     child.kill()
@@ -185,7 +187,7 @@ class Supervisor:
 
     def _child(self, part: SuitePart) -> Child:
         log = self.logs / f"{part.name}.log"
-        return Child(part, self.handed, log, self.terminal.progress, inherits=[self.lock_descriptor])
+        return Child(part, self.part_environment, log, self.terminal.progress, inherits=[self.lock_descriptor])
 
 
 def _examine(settings: Settings, selection: Selection, terminal: Terminal, *, skip_doctor: bool) -> None:
@@ -198,7 +200,7 @@ def _examine(settings: Settings, selection: Selection, terminal: Terminal, *, sk
 
 
 def _for_parts(settings: Settings, selection: Selection, overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """What the parts must agree on beside the settings file: one data directory, and whom the gateway fronts."""
+    """Overrides that all parts must agree on: the data directory, and the services that the gateway fronts."""
     merged: dict[str, Any] = {section: dict(keys) for section, keys in overrides.items()}
     merged.setdefault("suite", {})["data"] = str(settings.data_dir)
     merged.setdefault("gateway", {})["services"] = list(selection.services)

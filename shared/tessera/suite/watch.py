@@ -1,6 +1,6 @@
-"""Watching the parts: asks each for its health, says what changed, knows when all have settled.
+"""Polls the health of the parts, announces changes, and tells when all parts have settled.
 
-A part has settled when it is ready, or when it is known that it cannot be. Does not start or stop anything.
+A part has settled when it is ready, or when it is known that it cannot become ready. Starts and stops nothing.
 """
 
 from __future__ import annotations
@@ -18,19 +18,22 @@ from tessera.wire.models import Health
 
 State = Literal["starting", "ready", "failed"]
 POLL_S = 0.1
+"""Seconds between two polls of a part that is not ready."""
 POLL_READY_S = 1.0
+"""Seconds between two polls of a part that is ready."""
 MISSES = 3
-"""So many silent polls in a row, and a ready part counts as down."""
+"""Polls in a row without an answer after which a ready part counts as down."""
 
 
 class HealthWatch:
     """The states of all parts that answer `/ready`.
 
     Args:
-        session: for asking.
-        children: all parts by name; those without a url are not asked.
-        announce: told of every change.
-        has_foreign_upstreams: whether the gateway can serve without any of our services.
+        session: HTTP client for the polls.
+        children: all parts by name; a part without a url is not polled.
+        announce: called for every change.
+        has_foreign_upstreams: whether the gateway has upstreams that are not ours, so that it can serve without our
+            services.
     """
 
     def __init__(
@@ -44,39 +47,39 @@ class HealthWatch:
         self.session = session
         self.children = children
         self.announce = announce
-        self.asked = {name: child for name, child in children.items() if child.part.url}
-        self.states: dict[str, State] = dict.fromkeys(self.asked, "starting")
+        self.polled = {name: child for name, child in children.items() if child.part.url}
+        self.states: dict[str, State] = dict.fromkeys(self.polled, "starting")
         self.reasons: dict[str, str] = {}
         self.alive: set[str] = set()
-        self.hopeless = asyncio.Event()
+        self.nothing_can_serve = asyncio.Event()
         self._can_serve = has_foreign_upstreams
         self._news = asyncio.Event()
         self._last_news = time.monotonic()
 
     @property
-    def lacking(self) -> list[str]:
-        """Services that are not ready."""
+    def not_ready(self) -> list[str]:
+        """Names of the services that are not ready."""
         return [name for name, state in self.states.items() if name != "gateway" and state != "ready"]
 
     async def run(self) -> None:
-        """Ask for ever."""
+        """Poll all parts until this task is cancelled."""
         async with asyncio.TaskGroup() as tasks:
-            for name in self.asked:
+            for name in self.polled:
                 tasks.create_task(self._follow(name))
 
     async def settled(self, *, stalled_s: float, gateway_s: float) -> None:
-        """Return when all services have settled and the gateway agrees.
+        """Return when all services have settled and the gateway has noticed.
 
         Args:
-            stalled_s: return as well after so many seconds without news.
-            gateway_s: seconds that the gateway has for noticing that the last service has settled.
+            stalled_s: seconds without a change after which this returns as well.
+            gateway_s: seconds that the gateway has to notice that the last service has settled.
         """
-        services = [name for name in self.asked if name != "gateway"]
+        services = [name for name in self.polled if name != "gateway"]
         while any(self.states[name] == "starting" for name in services):
             if not await self._news_within(self._last_news + stalled_s - time.monotonic()):
                 return
         limit = gateway_s if services else stalled_s
-        while self.states.get("gateway") == "starting" and not self.hopeless.is_set():
+        while self.states.get("gateway") == "starting" and not self.nothing_can_serve.is_set():
             waited = limit if "gateway" in self.alive else stalled_s
             if not await self._news_within(self._last_news + waited - time.monotonic()):
                 return
@@ -90,7 +93,7 @@ class HealthWatch:
         return True
 
     async def _follow(self, name: str) -> None:
-        child = self.asked[name]
+        child = self.polled[name]
         assert child.part.url is not None
         misses = restarts = 0
         while True:
@@ -147,7 +150,7 @@ class HealthWatch:
         self._can_serve = self._can_serve or "ready" in others
         nothing_left = bool(others) and all(state == "failed" for state in others)
         if (nothing_left and not self._can_serve) or self.states.get("gateway") == "failed":
-            self.hopeless.set()
+            self.nothing_can_serve.set()
         self._news.set()
 
     async def _reason(self, name: str, child: Child) -> str:
@@ -156,5 +159,5 @@ class HealthWatch:
         if said:
             return said
         mates = [mate for mate in self.children.values() if mate.part.service == name and mate.state == "failed"]
-        words = (mates[0] if mates else child).last_words(1)
+        words = (mates[0] if mates else child).last_log_lines(1)
         return words[0] if words else f"see {child.log}"
