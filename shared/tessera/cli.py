@@ -1,7 +1,7 @@
-"""The `tessera` command.
+"""The `tessera` command: reads arguments and calls the room that does the work.
 
-Each subcommand imports what it needs when it runs, so `tessera --help` answers at once and nothing here imports torch.
-Does not know how anything is done: it reads arguments and calls the part that does.
+Each subcommand imports what it needs when it runs, so that `tessera --help` answers at once and nothing here imports
+torch. Knows nothing about how the work is done.
 """
 
 from __future__ import annotations
@@ -48,30 +48,30 @@ def _parser() -> argparse.ArgumentParser:
 
     up = commands.add_parser("up", help="start the suite and serve until Ctrl-C")
     _add_suite_options(up)
-    up.add_argument("--skip-doctor", action="store_true", help="start although the doctor says that it will fail")
+    up.add_argument("--skip-doctor", action="store_true", help="start even if the doctor finds what will fail")
     up.set_defaults(run=_up)
 
-    doctor = commands.add_parser("doctor", help="find what would keep the suite from starting, and say the cure")
+    doctor = commands.add_parser("doctor", help="check what would keep the suite from starting, and say how to cure it")
     _add_suite_options(doctor)
     doctor.set_defaults(run=_doctor)
 
     demo = commands.add_parser("demo", help="one request per modality against a running suite")
     demo.add_argument("--url", help="address of the gateway (default: the one in the settings)")
-    demo.add_argument("--api-key", default="none", help="when the gateway asks for one")
-    demo.add_argument("--output", default="tessera-demo", type=Path, help="folder for what is made (%(default)s)")
+    demo.add_argument("--api-key", default="none", help="key to send, if the gateway asks for one")
+    demo.add_argument("--output", default="tessera-demo", type=Path, help="folder for the results (%(default)s)")
     _add_config(demo)
     demo.set_defaults(run=_demo)
 
     models = commands.add_parser("models", help="model directories on this machine")
     actions = models.add_subparsers(required=True, metavar="action")
-    listing = actions.add_parser("list", help="what is there and what can be made")
+    listing = actions.add_parser("list", help="list the models that are there and those that can be made")
     listing.set_defaults(run=_models, action="list")
     pull = actions.add_parser("pull", help="fetch or make a model")
     pull.add_argument("model", help="name of a starter, or hf:owner/name")
-    pull.add_argument("--force", action="store_true", help="again, although it is there")
+    pull.add_argument("--force", action="store_true", help="fetch or make the model even if it is there")
     pull.set_defaults(run=_models, action="pull")
     verify = actions.add_parser("verify", help="compare weights with their checksums")
-    verify.add_argument("model", nargs="*", help="names or directories; all that are there when none is named")
+    verify.add_argument("model", nargs="*", help="names or directories (default: all models that are there)")
     verify.set_defaults(run=_models, action="verify")
     for action in (listing, pull, verify):
         _add_config(action)
@@ -88,49 +88,52 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_starters(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    starters = commands.add_parser("starters", help="the small models that the suite trains for itself")
+    starters = commands.add_parser("starters", help="train and judge the small models that ship with the suite")
     actions = starters.add_subparsers(required=True, metavar="action")
-    listing = actions.add_parser("list", help="which there are, and what was measured of them")
+    listing = actions.add_parser("list", help="list the starters and the measures of each")
     listing.set_defaults(run=_starters_list)
-    train = actions.add_parser("train", help="train one, or go on where its training stopped")
-    train.add_argument("name", help="of the starter")
-    train.add_argument("--minutes", type=float, help="pause after so many; the same command goes on")
+    train = actions.add_parser("train", help="train a starter, or resume its training")
+    train.add_argument("name", help="name of the starter")
+    train.add_argument("--minutes", type=float, help="minutes after which it pauses; the same command resumes it")
+    train.add_argument("--output", type=Path, help="directory to write the model to (default: the one that is served)")
+    train.add_argument("--seed", type=int, help="seed of data, initial weights and order")
     train.add_argument(
-        "--output", type=Path, help="directory that the model comes to (default: the one that is served)"
+        "--processes",
+        type=int,
+        default=0,
+        help="processes that share each step (default: one a core, if the recipe can)",
     )
-    train.add_argument("--seed", type=int, help="of data, first weights and order")
-    train.add_argument(
-        "--processes", type=int, default=0, help="that share each step (default: one a core, where a recipe can)"
-    )
-    train.add_argument("--fresh", action="store_true", help="forget the checkpoints and begin anew")
+    train.add_argument("--fresh", action="store_true", help="delete the checkpoints and begin anew")
     train.set_defaults(run=_starters_train)
-    evaluate = actions.add_parser("evaluate", help="judge one, or `all`, on fresh held-out samples")
-    evaluate.add_argument("name", help="of the starter, or `all`")
+    evaluate = actions.add_parser("evaluate", help="judge one starter, or `all`, on fresh held-out samples")
+    evaluate.add_argument("name", help="name of the starter, or `all`")
     evaluate.add_argument("--directory", type=Path, help="judge this model directory instead of the one that is served")
-    evaluate.add_argument("--seed", type=int, help="of the samples (default: another each time)")
-    evaluate.add_argument("--samples", type=int, help="of each kind (default: as many as the cards were measured with)")
+    evaluate.add_argument("--seed", type=int, help="seed of the samples (default: another each time)")
+    evaluate.add_argument("--samples", type=int, help="samples of each kind (default: as many as for the card)")
     evaluate.set_defaults(run=_starters_evaluate)
     for action in (train, evaluate):
         action.add_argument("--device", choices=["auto", "cpu", "cuda"], default="auto")
-        action.add_argument("--threads", type=int, default=0, help="of the CPU (default: all cores)")
+        action.add_argument("--threads", type=int, default=0, help="CPU threads (default: all cores)")
     for action in (listing, train, evaluate):
         _add_config(action)
         _add_data(action)
 
 
 def _add_jobs(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    jobs = commands.add_parser("jobs", help="long work of all keys: what there is, and what to do about it")
+    jobs = commands.add_parser("jobs", help="list, show, cancel, retry and purge jobs of all keys")
     actions = jobs.add_subparsers(required=True, metavar="action")
     states = ["queued", "in_progress", "completed", "failed", "cancelled"]
-    listing = actions.add_parser("list", help="the newest first")
+    listing = actions.add_parser("list", help="list jobs, the newest first")
     listing.add_argument("--status", choices=states)
-    listing.add_argument("--limit", type=int, default=50, help="lines (%(default)s)")
-    show = actions.add_parser("show", help="everything about one, as JSON")
-    cancel = actions.add_parser("cancel", help="stop: at once while it is queued, else at its worker's next step")
-    retry = actions.add_parser("retry", help="let a failed or cancelled one begin again")
-    purge = actions.add_parser("purge", help="forget records and remove their files")
-    purge.add_argument("--status", choices=states[2:], help="all that have ended so")
-    purge.add_argument("--older-than", type=float, default=0.0, metavar="HOURS", help="of those (default: of any age)")
+    listing.add_argument("--limit", type=int, default=50, help="most lines (%(default)s)")
+    show = actions.add_parser("show", help="show all of one job, as JSON")
+    cancel = actions.add_parser("cancel", help="stop jobs: queued ones at once, others at their worker's next step")
+    retry = actions.add_parser("retry", help="queue failed or cancelled jobs again")
+    purge = actions.add_parser("purge", help="delete records and their files")
+    purge.add_argument("--status", choices=states[2:], help="delete all jobs with this status")
+    purge.add_argument(
+        "--older-than", type=float, default=0.0, metavar="HOURS", help="fewest hours since the end (default: 0)"
+    )
     for action in (show, cancel, retry, purge):
         action.add_argument("id", nargs={show: None, purge: "*"}.get(action, "+"))
     for name, action in (("list", listing), ("show", show), ("cancel", cancel), ("retry", retry), ("purge", purge)):
@@ -165,13 +168,13 @@ def _add_data(parser: argparse.ArgumentParser) -> None:
 def _add_suite_options(parser: argparse.ArgumentParser) -> None:
     _add_config(parser)
     _add_data(parser)
-    parser.add_argument("--only", help="some parts: gateway, text, vision, video, speech, separated by commas")
+    parser.add_argument("--only", help="parts to start: gateway, text, vision, video, speech, separated by commas")
     parser.add_argument("--host", help="address that the gateway listens on, instead of gateway.host")
     parser.add_argument("--port", type=int, help="port of the gateway, instead of gateway.port")
 
 
 def _load(given: argparse.Namespace) -> tuple[Settings, dict[str, Any]]:
-    """The settings with what the command line set, and that alone."""
+    """The settings, and the overrides that the command line set."""
     from tessera.settings import load as settings  # noqa: PLC0415
 
     overrides: dict[str, Any] = {}

@@ -1,6 +1,6 @@
-"""What the demo shows: the picture it asks about, and the page with everything it got.
+"""Makes what the demo shows: the picture that it asks about, and the page with all results.
 
-Does not know how results come to be: see `tessera.demo.run`.
+Knows nothing about how results come about (`tessera.demo.run`).
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ _THIRD = SIDE // 3
 _RADIUS = 30
 _PAPER = (250, 250, 250)
 _Shape = Callable[[float, float], bool]
-"""Whether a point, seen from the shape's centre, is in it."""
+"""Whether a point, relative to the shape's centre, lies inside the shape."""
 
 
 class Step(msgspec.Struct, frozen=True):
-    """One request of the demo. `state` is ok, failed or skipped."""
+    """One request of the demo with its result; `state` is ok, failed or skipped."""
 
     title: str
     asked: str
@@ -75,7 +75,7 @@ _SHAPES: dict[tuple[int, int], tuple[tuple[int, int, int], _Shape]] = {
     (2, 0): ((30, 160, 60), _triangle),
     (1, 2): ((40, 80, 220), _square),
 }
-"""Colour and shape by column and row of a 3x3 grid."""
+"""Colour and shape of the cells of a 3x3 grid, by column and row."""
 _STYLE = """body{font:1rem/1.6 system-ui,sans-serif;max-width:44rem;margin:3rem auto;padding:0 1rem;color:#1c1c28}
 section{border-top:1px solid #d8d8e0;padding:1rem 0}h2{margin:0}blockquote{margin:.5rem 0;color:#555}
 pre{white-space:pre-wrap;background:#f5f5f8;padding:.8rem;border-radius:.4rem}
@@ -84,12 +84,12 @@ video{min-width:16rem;image-rendering:pixelated}small{color:#666}"""
 
 
 def render(steps: list[Step], output: Path, url: str) -> str:
-    """The page, with links to the files beside it.
+    """The page as HTML, with links to the files beside it.
 
     Args:
-        steps: in the order in which they were done.
-        output: the folder it will lie in; text files are read from there.
-        url: of the suite that was asked.
+        steps: the requests, in the order in which they were made.
+        output: the folder for the page, from which text files are read.
+        url: address of the suite that was asked.
     """
     sections = "\n".join(_section(step, output) for step in steps)
     return (

@@ -1,6 +1,7 @@
-"""Pictures of what is no picture: the frames of a video side by side, and the spectrogram of a sound with its text.
+"""Draws a video as frames side by side, and a sound as a spectrogram with its text.
 
-Needs numpy, Pillow and PyAV, which come with the extras; without them there are no pictures. Does not know requests.
+Needs numpy, Pillow and PyAV, which come with the extras; without them there are no pictures. Knows nothing about
+requests.
 """
 
 from __future__ import annotations
@@ -19,22 +20,22 @@ WINDOW_S, HOP_S = 0.025, 0.005
 TOP_HZ = 8000
 HEIGHT = 192
 DECIBELS = 70.0
-"""What is softer than the loudest by so much is black."""
+"""Decibels below the loudest value at which a spectrogram is black."""
 MARGIN = 40
 _COLOURS = ((0, 0, 4), (81, 18, 124), (183, 55, 121), (252, 137, 97), (252, 253, 191))
-"""Anchors from soft to loud, dark to light, readable without colour."""
+"""Colours from soft to loud, which go from dark to light so that they are readable without colour."""
 
 
 def possible() -> bool:
-    """Whether the libraries are there."""
+    """Whether the libraries are installed."""
     return all(find_spec(name) for name in ("numpy", "PIL", "av"))
 
 
 def draw_frames(video: Path, target: Path) -> None:
-    """Up to `FRAMES` frames of `video`, evenly spread from first to last, in a row, as a PNG file.
+    """Draw up to `FRAMES` frames of `video`, evenly spaced from first to last, in a row of a PNG file.
 
     Raises:
-        ValueError: it does not play.
+        ValueError: the file cannot be decoded.
     """
     import av  # noqa: PLC0415 - comes with the extras
     from PIL import Image  # noqa: PLC0415
@@ -54,10 +55,10 @@ def draw_frames(video: Path, target: Path) -> None:
 
 
 def draw_spectrogram(sound: Path, target: Path, text: str) -> None:
-    """The short-time spectrum of `sound` (25 ms Hann windows, 0 to 8 kHz, in decibels) over `text`, as a PNG file.
+    """Draw the short-time spectrum of `sound` (25 ms Hann windows, 0 to 8 kHz, decibels) above `text`, as a PNG file.
 
     Raises:
-        ValueError: it does not play.
+        ValueError: the file cannot be decoded.
     """
     import av  # noqa: PLC0415 - comes with the extras
     import numpy as np  # noqa: PLC0415
@@ -86,7 +87,7 @@ def draw_spectrogram(sound: Path, target: Path, text: str) -> None:
 
 
 def _labelled(image: Image, seconds: float, top_hz: float, text: str) -> Any:
-    """The spectrogram with kilohertz at its side, seconds and the text below."""
+    """The spectrogram with an axis of kilohertz at its side, and an axis of seconds and the text below."""
     from PIL import Image, ImageDraw  # noqa: PLC0415
 
     sheet = Image.new("RGB", (image.width + MARGIN, image.height + 2 * MARGIN), "white")

@@ -1,7 +1,7 @@
 """`tessera demo`: one request per modality against a running suite, through OpenAI's SDK, as any application would.
 
-Asks `/v1/models` what there is, uses it, and saves what comes into a folder with a page to look at. Knows nothing of
-the suite but its public API; a modality that is not offered is skipped, one that fails makes the demo fail at its end.
+Asks `/v1/models` which models there are, uses them, and saves the results into a folder with a page to look at. Skips a
+modality that is not offered; one that fails makes the demo fail at its end. Knows only the suite's public API.
 """
 
 from __future__ import annotations
@@ -45,27 +45,27 @@ WAV_BYTE_RATE_AT, WAV_DATA_AT = 28, 44
 
 
 class Offer(msgspec.Struct, frozen=True):
-    """A model that can do a task, and what its card says. A server that is none of ours gives no card."""
+    """A model that can do a task, with its card; a server that is not ours gives no card."""
 
     id: str
     card: Card | None
 
     @property
     def notice(self) -> str | None:
-        """What to know before judging its answer."""
+        """The card's notice, which one should know before judging an answer."""
         return self.card.notice if self.card else None
 
     def example(self, otherwise: str) -> str:
-        """What shows best what it can do; `otherwise` where its card does not say."""
+        """The prompt that shows best what the model can do; `otherwise` where its card names none."""
         return (self.card.example if self.card else None) or otherwise
 
 
 class Demo:
-    """The requests. Each returns what to say about it and saves its files.
+    """The requests of the demo. Each saves its files and returns a line about its result.
 
     Args:
-        client: of OpenAI's SDK.
-        output: an existing folder.
+        client: client of OpenAI's SDK.
+        output: an existing folder for the files.
     """
 
     def __init__(self, client: openai.OpenAI, output: Path) -> None:
@@ -73,11 +73,11 @@ class Demo:
         self.output = output
 
     def chat(self, offer: Offer, asked: str) -> str:
-        """A streamed answer, shown as it comes."""
+        """Stream a chat answer, and print it as it arrives."""
         return self._converse(offer, "answer.txt", [{"role": "user", "content": asked}], max_tokens=96)
 
     def describe(self, offer: Offer, asked: str) -> str:
-        """What a vision-language model says about a picture that goes within the message."""
+        """Ask a vision-language model about a picture that is part of the message."""
         image = picture()
         (self.output / "picture.png").write_bytes(image)
         url = "data:image/png;base64," + base64.b64encode(image).decode()
@@ -85,9 +85,9 @@ class Demo:
         return self._converse(offer, "description.txt", [{"role": "user", "content": parts}], max_tokens=48)
 
     def video(self, offer: Offer, asked: str) -> str:
-        """A video job from its creation to its file."""
+        """Run a video job from its creation to its file."""
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # the SDK's, about OpenAI's own video service
+            warnings.simplefilter("ignore", DeprecationWarning)  # the SDK warns about OpenAI's own video service
             made = self.client.videos.create_and_poll(model=offer.id, prompt=asked)
             _say("\n")
             if made.status != "completed":
@@ -99,7 +99,7 @@ class Demo:
         return f"{made.seconds} s at {made.size}, {size:,} bytes → video.mp4"
 
     def speak(self, offer: Offer, asked: str) -> str:
-        """A spoken sentence, taken from the wire as it is made."""
+        """Synthesize a sentence, and write its audio as it arrives."""
         voice = offer.card.voices[0] if offer.card and offer.card.voices else "default"
         started, first = time.perf_counter(), 0.0
         path = self.output / "speech.wav"
@@ -120,7 +120,7 @@ class Demo:
         return f"{seconds:.2f} s of audio, first of it after {first:.2f} s → speech.wav"
 
     def transcribe(self, offer: Offer, _asked: str) -> str:
-        """What the recognizer hears in the spoken sentence; in a second of silence when there is no voice."""
+        """Transcribe the spoken sentence; a second of silence when there is no voice."""
         path = self.output / "speech.wav"
         if not path.is_file():
             path = self.output / "silence.wav"
@@ -151,16 +151,16 @@ class Demo:
 
 
 class DemoError(Exception):
-    """A step's answer is not what it should be."""
+    """The answer to a request is not what it should be."""
 
 
 def run(url: str, api_key: str, output: Path) -> int:
-    """Run the demo and say what happens on standard output.
+    """Run the demo, and print what happens.
 
     Args:
         url: address of the gateway (or of one service), without `/v1`.
-        api_key: sent as the bearer token; anything when none is asked for.
-        output: folder for the results; made when it is not there, files of an earlier demo in it are replaced.
+        api_key: bearer token to send; any text when the server asks for none.
+        output: folder for the results, which is made when it is missing; files of an earlier demo are replaced.
 
     Returns:
         An exit code: 0 when everything that is offered worked, 1 when a step failed or nothing could be asked.
@@ -232,7 +232,7 @@ def _do(
 
 
 def _offer(models: list[Offer], task: Task, *, but: Task | None = None) -> Offer | None:
-    """The first model whose card says it does `task`, rather one that does not do `but`; for chat also one without."""
+    """The first model whose card lists `task`, preferably without `but`; for chat also a model without a card."""
     able = [model for model in models if model.card is not None and task in model.card.tasks]
     if task == "chat":
         able += [model for model in models if model.card is None]
@@ -248,7 +248,7 @@ def _card(model: Any) -> Card | None:
 
 
 def _show_progress(response: httpx.Response) -> None:
-    """Called for every response: those that look at a video job carry its progress."""
+    """Print the progress of a video job; called for every response of the client."""
     if "/v1/videos" not in response.request.url.path or not response.headers.get("content-type", "").startswith(
         "application/json"
     ):
@@ -259,7 +259,7 @@ def _show_progress(response: httpx.Response) -> None:
 
 
 def _printable(text: str) -> str:
-    """`text` without what a terminal would obey: a model may say anything."""
+    """`text` without control characters, which a terminal would obey: a model may write anything."""
     return "".join(letter if letter.isprintable() or letter == "\n" else "\N{REPLACEMENT CHARACTER}" for letter in text)
 
 

@@ -1,1 +1,1 @@
-"""Starters: how the small models that the suite ships are trained, judged and put where models are."""
+"""Starters: how the small models that ship with the suite are trained, judged and installed."""

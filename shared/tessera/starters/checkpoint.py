@@ -1,6 +1,7 @@
-"""A training stage on disk: weights, optimizers and the number of the next step in one safetensors file; no pickle.
+"""Checkpoints of a training stage: weights, optimizers and the number of the next step in one safetensors file.
 
-Written beside the old one and renamed, so a killed run finds the last whole one. Does not know what is trained.
+Nothing is pickled. A new checkpoint is written beside the old one and renamed, so that a killed run finds the last
+complete one. Knows nothing about what is trained.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ NEW_SUFFIX = ".new"
 
 @dataclass(frozen=True)
 class Position:
-    """Where a stage stands: steps done, and seconds that they took in all runs."""
+    """How far a stage is: the steps that are done, and the seconds that they took in all runs."""
 
     index: int
     seconds: float
@@ -34,7 +35,7 @@ def save(
     optimizers: dict[str, torch.optim.Optimizer],
     position: Position,
 ) -> None:
-    """Write a checkpoint in place of the one at `path`."""
+    """Write a checkpoint that replaces the one at `path`."""
     tensors: dict[str, torch.Tensor] = {}
     for name, module in modules.items():
         for key, value in module.state_dict().items():
@@ -63,17 +64,17 @@ def save(
 def load(
     path: Path, modules: dict[str, nn.Module], optimizers: dict[str, torch.optim.Optimizer], device: torch.device
 ) -> Position | None:
-    """Put modules and optimizers where the checkpoint at `path` has them; None when there is none.
+    """Load the checkpoint at `path` into modules and optimizers. Returns None when there is no checkpoint.
 
     Raises:
-        ModelLoadError: it is damaged, or of another recipe; says how to begin anew.
+        ModelLoadError: the checkpoint is damaged or belongs to another recipe; says how to begin anew.
     """
     if not path.is_file():
         return None
     try:
         with safe_open(path, framework="pt", device=str(device)) as file:
             metadata: dict[str, str] = file.metadata()
-            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 - it is no dict
+            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 - no dict
         for name, module in modules.items():
             module.load_state_dict(_part(tensors, f"module/{name}/"))
         described: dict[str, Any] = json.loads(metadata["optimizers"])

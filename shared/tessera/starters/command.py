@@ -1,4 +1,4 @@
-"""What `tessera starters train` and `tessera starters evaluate` do. Does not know any starter."""
+"""Runs `tessera starters train` and `tessera starters evaluate`. Knows no starter."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from tessera.starters.recipe import Evaluation, Recipe
 from tessera.wire.models import Measure
 
 SEED = 20261121
-"""Of a training that is not given another."""
+"""Seed of a training that gets no other."""
 DeviceKind = Literal["auto", "cpu", "cuda"]
 UNFINISHED = 3
 """Exit status of a training that was paused."""
 RENDEZVOUS = ".rendezvous"
 MOST_PROCESSES = 4
-"""That are worth their memory."""
+"""Processes that share a step at most; more are not worth their memory."""
 
 
 def train(
@@ -42,29 +42,29 @@ def train(
     processes: int = 0,
     report: Callable[[str], None],
 ) -> int:
-    """Train a starter, or go on with it, judge it, and put it to `output`.
+    """Train a starter or resume its training, judge it, and write it to `output`.
 
     Args:
-        name: of the starter.
+        name: name of the starter.
         work: folder of its checkpoints.
-        output: where it goes.
-        device: `auto` takes CUDA when there is any.
-        threads: of the CPU; 0 takes all cores.
-        seed: of everything.
-        minutes: until it pauses; None trains to the end.
-        fresh: forget the checkpoints.
-        processes: that share each step, with one thread each; 0 takes one for each core where the recipe can share.
-        report: told one line at a time.
+        output: directory for the model.
+        device: `auto` takes CUDA where there is a GPU.
+        threads: CPU threads; 0 takes all cores.
+        seed: seed of everything random.
+        minutes: minutes after which the training pauses; None trains to the end.
+        fresh: whether to delete the checkpoints first.
+        processes: processes that share each step, with one thread each; 0 takes one a core where the recipe can.
+        report: called with one line at a time.
 
     Returns:
-        Exit status: 0 done, 1 when a measure is below its bar, `UNFINISHED` when it was paused.
+        Exit status: 0 when done, 1 when a measure misses its bar, `UNFINISHED` when the training was paused.
     """
     recipe = recipes.find(name)
     if recipe.train is None:
         report(f"{name} is fetched, not trained: `tessera models pull {name}`")
         return 1
     recipes.require_judges(recipe)
-    from tessera.device.hardware import choose  # noqa: PLC0415 - torch: only now
+    from tessera.device.hardware import choose  # noqa: PLC0415 - imports torch
     from tessera.starters.data_parallel import DataParallelGroup  # noqa: PLC0415
     from tessera.starters.run import Run, TrainingPaused  # noqa: PLC0415
     from tessera.starters.training_worker import training_workers  # noqa: PLC0415
@@ -107,10 +107,10 @@ def train(
 
 
 def _processes(recipe: Recipe, asked: int, *, on_cpu: bool) -> int:
-    """How many share each step.
+    """The number of processes that share each step.
 
     Raises:
-        StartError: several are asked for where steps cannot be shared.
+        StartError: several processes are requested where steps cannot be shared.
     """
     able = recipe.data_parallel and on_cpu
     if asked > 1 and not able:
@@ -132,22 +132,22 @@ def evaluate(
     """Judge starters on fresh held-out samples.
 
     Args:
-        names: of the starters.
-        models: where models are; a starter that is missing is made.
-        directory: judged instead of the one in `models`, when there is one name.
-        device: `auto` takes CUDA when there is any.
-        threads: of the CPU; 0 takes all cores.
-        seed: None draws one and says it.
-        samples: of each kind; None is as many as the card's measures were taken with.
-        report: told one line at a time.
+        names: names of the starters.
+        models: directory of models; a starter that is missing there is made.
+        directory: model directory to judge instead of the one in `models`, for a single name.
+        device: `auto` takes CUDA where there is a GPU.
+        threads: CPU threads; 0 takes all cores.
+        seed: seed of the samples; None draws one and reports it.
+        samples: samples of each kind; None takes as many as the card's measures were taken with.
+        report: called with one line at a time.
 
     Returns:
-        Exit status: 1 when a measure is below its bar.
+        Exit status: 0, or 1 when a measure misses its bar.
     """
     chosen: list[Recipe] = [recipes.find(name) for name in names]
     for recipe in chosen:
         recipes.require_judges(recipe)
-    from tessera.device.hardware import choose  # noqa: PLC0415 - torch: only now
+    from tessera.device.hardware import choose  # noqa: PLC0415 - imports torch
 
     choose(device, threads=threads)
     seed = secrets.randbelow(2**31) if seed is None else seed
@@ -165,7 +165,7 @@ def evaluate(
 
 
 def table(found: dict[str, list[Measure]]) -> str:
-    """Measures as lines of text."""
+    """The measures of all starters as a table of text."""
     head = ("starter", "measure", "value", "bar", "samples", "")
     rows = [head]
     for name, measures in found.items():

@@ -1,8 +1,8 @@
-"""Several processes that share each step of a training: everyone computes its part of a batch, gradients are summed.
+"""Data-parallel training: each process computes its share of a batch, and gradients are summed.
 
-On a CPU a process with one thread for each core is faster than one process with a thread for each: small operations
-gain little from threads. Everyone keeps all weights and updates them alike; from time to time the first one's weights
-are taken by all, so that last bits that differ do not add up. Does not know stages or recipes.
+On a CPU, one process a core with one thread each is faster than one process with a thread for each core, because small
+operations gain little from threads. Each process keeps all weights and updates them in the same way. From time to time
+all take the weights of rank 0, so that differences in the last bits do not add up. Knows neither stages nor recipes.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from torch import distributed, nn
 from tessera.errors import StartError
 
 ALIGN_EVERY = 20
-"""Steps after which everyone takes the first one's weights."""
-PATIENCE = timedelta(minutes=30)
-"""That others are waited for."""
+"""Steps after which all ranks take the weights of rank 0."""
+COLLECTIVE_TIMEOUT = timedelta(minutes=30)
+"""Longest time to wait for other ranks."""
 
 
 class PeerLostError(StartError):
-    """Another process of the training is gone."""
+    """Another process of the training has ended."""
 
 
 class DataParallelGroup:
-    """One process' place among those that train together; alone unless `join` was called.
+    """This process' membership in a group of processes that train together; alone until `join` is called.
 
     Attributes:
-        rank: 0 is the one that writes files and reports.
-        count: of processes.
+        rank: rank of this process, 0 to `count` - 1; rank 0 writes files and reports.
+        count: number of processes.
     """
 
     def __init__(self, rank: int = 0, count: int = 1) -> None:
@@ -42,45 +42,46 @@ class DataParallelGroup:
 
     @property
     def first(self) -> bool:
-        """Whether this process writes files."""
+        """Whether this process has rank 0, which writes files."""
         return self.rank == 0
 
     def join(self, rendezvous: Path) -> None:
-        """Meet the others.
+        """Connect to the other ranks. Blocks until all have called this.
 
         Args:
-            rendezvous: a file in a directory of this training's own, which is there for no one else.
+            rendezvous: path of a file that the ranks of this training alone use.
         """
         tools: Any = distributed  # whose stubs leave most of it out
         gloo = tools.ProcessGroupGloo
         options = gloo._Options()
-        # Gradients are nobody else's business.
+        # The loopback interface alone: nobody else may read gradients.
         options._devices = [gloo.create_device(hostname="127.0.0.1")]
-        options._timeout = PATIENCE
+        options._timeout = COLLECTIVE_TIMEOUT
         store = tools.FileStore(str(rendezvous), self.count)
         self._group = gloo(store, self.rank, self.count, options)
 
     def leave(self) -> None:
-        """Part from the others; who still waits for this one gets an error."""
+        """Disconnect; ranks that still wait for this one get an error."""
         self._group = None
 
     def own_items(self, items: int) -> slice:
-        """Which items of a batch are this process' own; the first one has most, others may have none."""
+        """The items of a batch that this rank computes. Lower ranks may have one more; some may have none."""
         return slice(-(-items * self.rank // self.count), -(-items * (self.rank + 1) // self.count))
 
     def own_share(self, items: int) -> float:
-        """How much of a batch of so many items that is."""
+        """This rank's share of a batch of `items` items, 0 to 1."""
         return len(range(items)[self.own_items(items)]) / items
 
     def sum_gradients(self, parameters: Iterable[nn.Parameter], share: float) -> None:
-        """Give everyone the gradients of the whole batch.
+        """Replace the gradients at every rank by those of the whole batch.
 
         Args:
-            parameters: the same at everyone; gradients of the mean over this process' part, or none without one.
-            share: the part's share of the batch.
+            parameters: the same parameters at every rank, whose gradients are those of the mean over the rank's own
+                items, or None without items.
+            share: the own items' share of the batch, 0 to 1.
 
         Raises:
-            PeerLostError: another process is gone.
+            PeerLostError: another process has ended.
         """
         if self._group is None:
             return
@@ -91,40 +92,40 @@ class DataParallelGroup:
                 for parameter in trained
             ]
         )
-        self._do(lambda: self._group.allreduce([flat]))
+        self._collective(lambda: self._group.allreduce([flat]))
         for parameter, summed in zip(trained, torch.split(flat, [one.numel() for one in trained]), strict=True):
             parameter.grad = summed.view_as(parameter).to(parameter.dtype)
 
     def align(self, modules: Iterable[nn.Module]) -> None:
-        """Take the first process' weights.
+        """Take the weights of rank 0.
 
         Raises:
-            PeerLostError: another process is gone.
+            PeerLostError: another process has ended.
         """
         if self._group is None:
             return
         for module in modules:
             for tensor in module.state_dict().values():
-                # Strided views (channels last) are sent as they lie, which is alike at everyone.
+                # A view with other strides (channels last) is sent as a contiguous copy.
                 whole = tensor if tensor.is_contiguous() else tensor.contiguous()
-                self._do(partial(self._group.broadcast, whole, 0))
+                self._collective(partial(self._group.broadcast, whole, 0))
                 if whole is not tensor:
                     tensor.copy_(whole)
 
     def wait(self) -> None:
-        """Until all are here.
+        """Wait until all ranks have called this.
 
         Raises:
-            PeerLostError: another process is gone.
+            PeerLostError: another process has ended.
         """
         if self._group is not None:
-            self._do(self._group.barrier)
+            self._collective(self._group.barrier)
 
-    def _do(self, begin: Callable[[], Any]) -> None:
-        """Something that all do together.
+    def _collective(self, begin: Callable[[], Any]) -> None:
+        """Run a collective operation.
 
         Raises:
-            PeerLostError: one of them does not.
+            PeerLostError: another process has ended.
         """
         try:
             begin().wait()

@@ -1,6 +1,6 @@
-"""What recipes train with: AdamW, a learning rate by step, bfloat16 where it is fast, a moving average of weights.
+"""Optimization for recipes: AdamW, a learning rate schedule, autocast to bfloat16, a moving average of weights.
 
-Nothing here keeps a position of its own: all of it follows from the number of the step.
+Nothing here counts steps: everything follows from the number of the step.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def adamw(
     weight_decay: float = 0.0,
     betas: tuple[float, float] = (0.9, 0.98),
 ) -> torch.optim.AdamW:
-    """AdamW (Loshchilov & Hutter 2019); matrices decay, vectors (norms, biases) do not."""
+    """AdamW (Loshchilov & Hutter 2019) with weight decay on matrices, and none on vectors (norms, biases)."""
     parameters = {id(p): p for module in modules for p in module.parameters() if p.requires_grad}
     matrices = [p for p in parameters.values() if p.ndim >= 2]
     vectors = [p for p in parameters.values() if p.ndim < 2]
@@ -38,29 +38,29 @@ def cosine(index: int, steps: int, peak: float, *, warmup: int = 100, floor: flo
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, value: float) -> None:
-    """Use `value` from the next step on."""
+    """Set the learning rate of all parameter groups to `value`."""
     for group in optimizer.param_groups:
         group["lr"] = value
 
 
 def autocast(device: torch.device) -> AbstractContextManager[None]:
-    """Matrix products in bfloat16 where the device has instructions for it, else float32."""
+    """A context in which matrix products run in bfloat16 where the device has instructions for it, else in float32."""
     if device.type == "cuda" or torch.cpu._is_avx512_bf16_supported():
         return torch.autocast(device.type, torch.bfloat16)
     return nullcontext()
 
 
 def generator(*numbers: int) -> np.random.Generator:
-    """A random generator of its own for each tuple of numbers, such as a seed and the number of a step."""
+    """A random generator that depends on `numbers` alone, such as a seed and the number of a step."""
     return np.random.default_rng(numbers)
 
 
 class Average(nn.Module):
-    """Exponential moving average of a module's weights (Polyak & Juditsky 1992), itself a module to be checkpointed.
+    """Exponential moving average of a module's weights (Polyak & Juditsky 1992), a module that checkpoints can hold.
 
     Args:
-        module: what is averaged.
-        decay: share of the old average that one update keeps; rises from 0 with the first updates.
+        module: the module whose weights are averaged.
+        decay: share of the old average that one update keeps, below 1; it rises from 0 during the first updates.
     """
 
     def __init__(self, module: nn.Module, decay: float) -> None:
@@ -76,7 +76,7 @@ class Average(nn.Module):
 
     @torch.no_grad()
     def update(self, module: nn.Module) -> None:
-        """Take the present weights in."""
+        """Update the average with the present weights of `module`."""
         self.updates.add_(1)
         updates = int(self.updates)
         decay = min(self.decay, (1 + updates) / (10 + updates))
@@ -85,6 +85,6 @@ class Average(nn.Module):
                 self.get_buffer(self._names[name]).lerp_(value.detach().to(torch.float32), 1 - decay)
 
     def copy_to(self, module: nn.Module) -> None:
-        """Give `module` the averaged weights."""
+        """Copy the averaged weights into `module`."""
         averaged = {name: self.get_buffer(place) for name, place in self._names.items()}
         module.load_state_dict({**module.state_dict(), **averaged})

@@ -1,7 +1,7 @@
-"""What a recipe is: how one starter is trained and judged. Torch-free; the parts that need torch are inside `train`
-and `evaluate`, which import them when they are called.
+"""Recipes: how one starter is trained and judged.
 
-Recipes are entry points of the group `tessera.recipes`. Does not know any starter.
+Recipes are entry points of the group `tessera.recipes`. Torch-free: what needs torch is inside `train` and `evaluate`,
+which import it when they are called. Knows no starter.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ class Evaluation:
     """How a starter is judged.
 
     Args:
-        seed: what the held-out samples are drawn from.
-        samples: how many of each kind; None is the number that the card's measures were taken with.
+        seed: seed of the held-out samples.
+        samples: samples of each kind; None takes the number with which the card's measures were taken.
         device: `auto`, `cpu` or `cuda`.
-        report: told what is being done.
+        report: called with lines about the progress.
     """
 
     seed: int
@@ -48,13 +48,13 @@ class Recipe:
     """How one starter is made.
 
     Args:
-        name: the starter's.
-        summary: one line.
+        name: name of the starter.
+        summary: one line about the starter.
         requires: modules that training or judging needs beside the suite; the extra `judges` installs them.
-        train: trains what is not yet trained and fills `run.output`, an empty directory, with a whole model directory.
-            Its card comes back without quality and checksums. None for a model that is fetched, not trained.
+        train: trains what is not yet trained and fills `run.output`, an empty directory, with a complete model
+            directory. Returns the card without quality and checksums. None for a model that is fetched, not trained.
         evaluate: judges a model directory.
-        weights: folder in the package that holds the shipped directory; None for a model that is fetched.
+        weights: folder in the package that holds the shipped model directory; None for a model that is fetched.
         data_parallel: whether several processes can share the steps of its stages (`tessera.starters.data_parallel`).
     """
 
@@ -68,7 +68,7 @@ class Recipe:
 
 
 def lazily(place: str) -> Callable[..., Any]:
-    """A function by `module:name`, imported when it is called: training needs torch, naming what trains does not."""
+    """The function `module:name`, imported at its first call, so that naming a recipe imports no torch."""
 
     def call(*arguments: Any) -> Any:
         module, _, name = place.partition(":")
@@ -79,7 +79,7 @@ def lazily(place: str) -> Callable[..., Any]:
 
 
 def names() -> list[str]:
-    """Names of all recipes that are installed."""
+    """Names of all installed recipes."""
     return sorted(point.name for point in entry_points(group=GROUP))
 
 
@@ -87,7 +87,7 @@ def find(name: str) -> Recipe:
     """The recipe of a starter.
 
     Raises:
-        StartError: there is none of this name; says which there are.
+        StartError: no recipe has this name; lists the names.
     """
     for point in entry_points(group=GROUP):
         if point.name == name:
@@ -97,10 +97,10 @@ def find(name: str) -> Recipe:
 
 
 def require_judges(recipe: Recipe) -> None:
-    """See that what training and judging need is installed.
+    """Check that the modules which training and judging need are installed.
 
     Raises:
-        StartError: something lacks; says how it is installed.
+        StartError: a module is missing; says how to install it.
     """
     if lacking := [module for module in recipe.requires if find_spec(module) is None]:
         raise StartError(

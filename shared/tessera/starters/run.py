@@ -1,8 +1,7 @@
-"""One run of a recipe: stages that go on where their last checkpoint stopped, with progress, a time limit, and an
-orderly stop at Ctrl-C.
+"""Runs the stages of a recipe: resumes each from its last checkpoint, reports progress, obeys a time limit and Ctrl-C.
 
-Every step is seeded by the run's seed, its stage and its number alone, so a run that was interrupted ends with the
-weights of one that was not (on the same machine). Does not know what is trained.
+The seed of a step follows from the run's seed, the stage and the step's number alone, so that an interrupted run ends
+with the same weights as an uninterrupted one on the same machine. Knows nothing about what is trained.
 """
 
 from __future__ import annotations
@@ -25,47 +24,49 @@ from tessera.starters.checkpoint import Position
 from tessera.starters.data_parallel import ALIGN_EVERY, DataParallelGroup
 
 CHECKPOINT_S = 120.0
+"""Seconds between two checkpoints of a stage."""
 PROGRESS_S = 15.0
+"""Seconds between two lines about the progress of a stage."""
 
 
 class Stage(Protocol):
-    """One optimisation of a recipe.
+    """One optimization of a recipe.
 
-    `step(index)` is one update. It draws its data and sets its learning rate from the run's seed and `index` alone;
-    torch's own generator is seeded before each step. It returns what is worth showing.
+    `step(index)` is one update. Its data and its learning rate follow from the run's seed and `index` alone; torch's
+    own generator is seeded before each step. It returns the values to show as progress.
     """
 
     name: str
     steps: int
 
     def modules(self) -> dict[str, nn.Module]:
-        """What is trained, by name: what a checkpoint holds."""
+        """The modules that are trained, by name; a checkpoint holds them."""
         ...
 
     def optimizers(self) -> dict[str, torch.optim.Optimizer]:
-        """What trains them, by name."""
+        """The optimizers of these modules, by name; a checkpoint holds them."""
         ...
 
     def step(self, index: int) -> dict[str, float]:
-        """One update."""
+        """Make update number `index`. Returns values to show as progress."""
         ...
 
 
-class TrainingPaused(Exception):  # noqa: N818 - no error: the run goes on another time
-    """The time limit was reached or somebody asked to stop; everything is in the checkpoint."""
+class TrainingPaused(Exception):  # noqa: N818 - no error: the run resumes later
+    """The time limit was reached or a signal asked to stop; the checkpoint holds everything."""
 
 
 class Run:
-    """See the module.
+    """One run of a recipe.
 
     Args:
-        seed: of everything.
-        device: to train on.
-        work: folder for checkpoints and whatever a recipe keeps between runs.
-        output: the empty directory that a recipe fills at its end.
-        report: told one line at a time.
-        minutes: of training until it pauses; None trains to the end.
-        sharing: this process' place among those that train together; None: alone.
+        seed: seed of everything random.
+        device: device to train on.
+        work: folder for checkpoints and for what a recipe keeps between runs.
+        output: empty directory that the recipe fills at its end.
+        report: called with one line at a time.
+        minutes: minutes of training after which the run pauses; None trains to the end.
+        group: this process' rank among the processes that train together; None trains alone.
     """
 
     def __init__(
@@ -86,25 +87,25 @@ class Run:
         self.report = report
         self.group = group or DataParallelGroup()
         self.seconds = 0.0
-        """That the stages took so far, in all runs."""
+        """Seconds that the finished stages took, in all runs."""
         self._ends = None if minutes is None else time.monotonic() + 60 * minutes
         self._stop = threading.Event()
         work.mkdir(parents=True, exist_ok=True)
 
     def seed_of(self, *labels: str | int) -> int:
-        """A number for a random generator: the same for the same run seed and labels, on every machine."""
+        """A seed for a random generator, which depends on the run's seed and the labels alone."""
         text = "/".join(str(label) for label in (self.seed, *labels))
         return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
 
     def reseed(self, *labels: str | int) -> None:
-        """Seed torch's generator; before modules are made, so that their first weights are always the same."""
+        """Seed torch's generator. Call this before modules are made, so that their initial weights are reproducible."""
         torch.manual_seed(self.seed_of(*labels))
 
     def check_time(self) -> None:
-        """For long work outside stages: pause when the limit is reached or somebody asked to stop.
+        """Check the time limit and signals during long work outside of stages.
 
         Raises:
-            TrainingPaused: it is.
+            TrainingPaused: the limit is reached, or a signal asked to stop.
         """
         if self._is_over():
             raise TrainingPaused
@@ -113,11 +114,11 @@ class Run:
         return self._stop.is_set() or (self._ends is not None and time.monotonic() >= self._ends)
 
     def fit(self, stage: Stage) -> None:
-        """Train `stage` from where it stands to its end.
+        """Train `stage` from its last checkpoint to its end.
 
         Raises:
-            TrainingPaused: the limit is reached, or somebody asked to stop; the checkpoint is written.
-            ModelLoadError: the checkpoint is damaged or of another recipe.
+            TrainingPaused: the limit is reached, or a signal asked to stop; the checkpoint is written.
+            ModelLoadError: the checkpoint is damaged or belongs to another recipe.
         """
         path = self.work / f"{stage.name}.safetensors"
         modules, optimizers = stage.modules(), stage.optimizers()
@@ -151,7 +152,7 @@ class Run:
 
     @contextmanager
     def stoppable(self) -> Iterator[None]:
-        """While this is open, SIGINT and SIGTERM stop in order after the step that is being done."""
+        """A context in which SIGINT and SIGTERM pause the training after the current step."""
 
         def ask(_number: int, _frame: FrameType | None) -> None:
             self._stop.set()

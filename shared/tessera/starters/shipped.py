@@ -1,4 +1,4 @@
-"""Starters whose weights are in the wheel: copied to where models are, after a check. Torch-free."""
+"""Installs starters whose weights are in the wheel: verifies and copies them to the models directory. Torch-free."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ CURE = "`pip install --force-reinstall tessera` (in a checkout: `git checkout --
 def build_from(weights: Path) -> Build:
     """The entry point of a starter whose model directory is `weights`, a folder of an installed package.
 
-    Raises:
-        ModelLoadError: from what is returned: the folder is not there, or a weight file differs from its card.
+    Returns:
+        A function that copies the model. It raises ModelLoadError when the folder is missing or a weight file differs
+        from its card.
     """
 
     def build(directory: Path, report: Report) -> Card:

@@ -18,12 +18,12 @@ from pathlib import Path
 from tessera.processes import die_with_parent
 
 END_S = 10.0
-"""That companions have to end by themselves when the training has."""
+"""Seconds that training workers have to end by themselves after the training has ended."""
 
 
 @contextmanager
 def training_workers(name: str, *, work: Path, seed: int, count: int, rendezvous: Path) -> Iterator[None]:
-    """Processes 1 to `count` - 1 of a training, for as long as this is open."""
+    """Run the processes of rank 1 to `count` - 1 of a training while this context is open."""
     with ExitStack() as open_:
         for rank in range(1, count):
             given = ["--work", work, "--seed", seed, "--rank", rank, "--count", count, "--rendezvous", rendezvous]
@@ -42,7 +42,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def main() -> int:
-    """Take part until the training ends."""
+    """Compute this rank's share of each step until the training ends."""
     parser = argparse.ArgumentParser(prog="python -m tessera.starters.training_worker", description=__doc__)
     parser.add_argument("name")
     parser.add_argument("--work", type=Path, required=True)
@@ -51,7 +51,7 @@ def main() -> int:
     parser.add_argument("--count", type=int, required=True)
     parser.add_argument("--rendezvous", type=Path, required=True)
     given = parser.parse_args()
-    # Ctrl-C reaches everyone at a terminal: the first process decides, and this one ends when it is left alone.
+    # Ctrl-C reaches all processes of a terminal: rank 0 decides, and this process ends when rank 0 has left.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     from tessera.device.hardware import choose  # noqa: PLC0415 - torch: only now
@@ -62,7 +62,7 @@ def main() -> int:
     place = choose("cpu", threads=1).place
     group = DataParallelGroup(given.rank, given.count)
     train = recipes.find(given.name).train
-    assert train is not None, "only recipes that are trained have companions"
+    assert train is not None, "only recipes that are trained have training workers"
     with tempfile.TemporaryDirectory(prefix="tessera-training-worker-") as output:
         run = Run(
             seed=given.seed,
@@ -76,7 +76,7 @@ def main() -> int:
         try:
             train(run)
         except PeerLostError:
-            return 1  # the first process has paused or was killed
+            return 1  # rank 0 has paused or was killed
     return 0
 
 
