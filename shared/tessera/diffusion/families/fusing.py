@@ -26,7 +26,7 @@ BLOCKS: dict[str, type[wan.WanBlock | ltx.LTXBlock | cogvideox.CogVideoXBlock]] 
 
 
 @dataclass
-class FusionReport:
+class BlockFusionReport:
     """How often each kind of module was fused in a transformer's blocks; `str` of it is for the log."""
 
     blocks: Counter[str] = field(default_factory=Counter)
@@ -45,7 +45,7 @@ class FusionReport:
         return ", ".join(parts) or "nothing"
 
 
-def fuse_block(block: nn.Module, precision: Precision, tables: RotaryTables, report: FusionReport) -> nn.Module:
+def fuse_block(block: nn.Module, precision: Precision, tables: RotaryTables, report: BlockFusionReport) -> nn.Module:
     """Return our block for one of Diffusers' blocks, or that block itself when there is none of ours.
 
     Args:

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from tessera.diffusion.families.block_attention import Precision, RotaryTables
-from tessera.diffusion.families.fusing import FusionReport, fuse_block
+from tessera.diffusion.families.fusing import BlockFusionReport, fuse_block
 from tessera.diffusion.loading.cpu import pack_products
 from tessera.models.offload import StreamedBlocks
 from tessera.models.quantized import QuantizationReport, Scheme, quantize
@@ -48,7 +48,7 @@ class TransformerOptions:
 class TransformerReport:
     """How one transformer was prepared; `str` of it is for the log."""
 
-    fused: FusionReport | None
+    fused: BlockFusionReport | None
     """What was fused; None when the blocks stay Diffusers' own."""
     why_not: str
     """Reason why nothing was fused."""
@@ -102,7 +102,7 @@ def _prepared(
     blocks: nn.ModuleList, place: torch.device, options: TransformerOptions, coming: StreamedBlocks, streamed: int
 ) -> TransformerReport:
     answer = triton_support(torch.empty(0, device=place))
-    fused, tables = FusionReport() if answer.ok and options.fused else None, RotaryTables()
+    fused, tables = BlockFusionReport() if answer.ok and options.fused else None, RotaryTables()
     layers = before = after = packed = 0
     for index, block in enumerate(blocks):
         made: nn.Module = block.to(place)
