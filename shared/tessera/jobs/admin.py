@@ -1,7 +1,4 @@
-"""Jobs as their operator sees them: of all owners, and what can be done about them.
-
-Does not know how they are shown: see `tessera.jobs.command`.
-"""
+"""Jobs of all owners, as an operator sees and changes them. Does not know how they are printed."""
 
 from __future__ import annotations
 
@@ -12,14 +9,14 @@ from tessera.errors import ConflictError, NotFoundError, UnavailableError
 from tessera.jobs import records
 from tessera.jobs.artifacts.store import ArtifactStore
 from tessera.jobs.bell import Bell
-from tessera.jobs.connection import answering, connect, microseconds, sources
+from tessera.jobs.connection import connect, microseconds, redis_errors_translated, sources
 from tessera.settings.jobs import JobSettings
 from tessera.wire.jobs import Job, JobStatus
 
 logger = logging.getLogger(__name__)
 
-MOST = 10_000
-"""Records that are looked at; the newest of each state."""
+MAX_RECORDS = 10_000
+"""Most records of each state that are read, the newest first."""
 _STATES: dict[JobStatus, str] = {
     "queued": "queued",
     "in_progress": "leased",
@@ -30,14 +27,14 @@ _STATES: dict[JobStatus, str] = {
 
 
 class JobsAdmin:
-    """Every method raises `UnavailableError` when Redis is down.
+    """An operator's access to jobs. Every method raises `UnavailableError` when Redis is down.
 
     Args:
-        url: redis://, rediss:// or unix://.
-        timeout_s: how long a silent server is waited for.
-        settings: limits and times.
-        artifacts: where jobs' files are.
-        bell: tells workers of a job that begins again.
+        url: address of Redis: redis://, rediss:// or unix://.
+        timeout_s: seconds after which a Redis that does not answer counts as down.
+        settings: limits and times of jobs.
+        artifacts: where the files of jobs are.
+        bell: rung for a job that begins again.
     """
 
     def __init__(
@@ -54,7 +51,7 @@ class JobsAdmin:
         states = dict.fromkeys(_STATES.values()) if status is None else {_STATES[status]: None}
         found = {}
         for state in states:  # a job that moves meanwhile is seen twice, or not
-            for record in self._run("RECORDS", state, MOST):
+            for record in self._run("RECORDS", state, MAX_RECORDS):
                 job = records.job_from(record)
                 if status in (None, job.status):
                     found[job.id] = job
@@ -109,7 +106,7 @@ class JobsAdmin:
         return job
 
     def purge(self, job_id: str) -> None:
-        """Forget a job and remove its files, whatever its state; a worker that has it stops at its next step.
+        """Remove a job in any state, with its files; a worker that has it stops at its next step.
 
         Raises:
             NotFoundError: there is none.
@@ -124,7 +121,7 @@ class JobsAdmin:
         self._redis.close()
 
     def _run(self, name: str, *arguments: str | int) -> Any:
-        with answering():
+        with redis_errors_translated():
             return self._scripts[name](args=list(arguments))
 
 

@@ -1,7 +1,7 @@
-"""Celery as the bell: it carries job ids to workers, and nothing depends on it arriving once, or at all.
+"""Celery as the bell: it carries job ids to workers, and nothing depends on a ring arriving exactly once, or at all.
 
-A lost ring is rung again by the reaper, a doubled one finds the job taken. So nothing is kept in a result backend, and
-remote control and events are off. Does not know what a job is.
+The reaper repeats a lost ring, and a doubled one finds the job taken. So nothing is kept in a result backend, and
+Celery's remote control and events are off. Does not know what a job is.
 """
 
 from __future__ import annotations
@@ -25,23 +25,24 @@ logger = logging.getLogger(__name__)
 
 TASK = "tessera.job"
 VISIBILITY_TIMEOUT_S = 12 * 3600
-"""Until Redis' transport hands an unacknowledged ring to another worker. Long: our own lease notices deaths."""
+"""Seconds until kombu's Redis transport gives an unacknowledged ring to another worker. Long, because the job's own
+lease notices a worker that died."""
 
 
 class Bell(Protocol):
     """Tells some worker of a queue that a job waits."""
 
     def ring(self, job_id: str, queue: str) -> None:
-        """Ring once. Blocks for at most a few seconds.
+        """Ring once. Blocks for a few seconds at most.
 
         Raises:
-            UnavailableError: the ring was not delivered. The reaper will ring again.
+            UnavailableError: the ring was not delivered; the reaper will ring again.
         """
         ...
 
 
 def make_app(settings: Settings) -> celery.Celery:
-    """Celery over the suite's Redis; the same settings for who rings and who listens."""
+    """A Celery app over the suite's Redis, with the same settings for the side that rings and the side that listens."""
     timeout = settings.redis.timeout_s
     transport: dict[str, Any] = {
         "visibility_timeout": VISIBILITY_TIMEOUT_S,
@@ -80,7 +81,7 @@ def make_app(settings: Settings) -> celery.Celery:
 
 
 def broker_url(url: str) -> str:
-    """A Redis address as kombu writes it: a Unix socket is `redis+socket://` there, and its `db` a `virtual_host`."""
+    """A Redis address in kombu's notation, where a Unix socket is `redis+socket://` and its `db` a `virtual_host`."""
     if not url.startswith("unix://"):
         return url
     parts = urlsplit(url)
@@ -89,7 +90,8 @@ def broker_url(url: str) -> str:
 
 
 def listen(app: celery.Celery, run: Callable[[str], Sequence[object]]) -> None:
-    """Have `run(job_id)` called for every ring that this process hears; ending in `draining`, it passes the ring on."""
+    """Call `run(job_id)` for every ring that this process receives. A result that ends in `draining` requeues the
+    ring."""
 
     def job(job_id: str) -> None:
         if "draining" in run(job_id)[-1:]:
@@ -113,10 +115,10 @@ class CeleryBell:
             raise UnavailableError("the queue (Redis) does not answer; try again in a moment", retry_after=2) from error
 
     def close(self) -> None:
-        """Close the connections."""
+        """Close the connections to Redis."""
         self._app.close()
 
 
 def make_bell(settings: Settings) -> CeleryBell:
-    """The bell of these settings."""
+    """The bell over the Redis of these settings."""
     return CeleryBell(make_app(settings))

@@ -1,4 +1,4 @@
-"""`tessera jobs`: what an operator asks about jobs and does to them. Prints; does not know Redis."""
+"""`tessera jobs`: prints jobs for an operator, and cancels, retries or purges them. Does not know Redis."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from tessera.jobs.bell import make_bell
 from tessera.settings.tree import Settings
 from tessera.wire.jobs import Job, JobStatus
 
-WIDEST = 48
-"""Letters of a prompt that a line of the list shows."""
+MAX_PROMPT_CHARS = 48
+"""Characters of a prompt that a line of the list shows."""
 
 
 @contextmanager
 def admin_of(settings: Settings) -> Iterator[JobsAdmin]:
-    """The jobs of a suite."""
+    """An operator's access to the jobs of a suite, closed at the end."""
     bell = make_bell(settings)
     admin = JobsAdmin(
         settings.redis_url,
@@ -39,7 +39,7 @@ def admin_of(settings: Settings) -> Iterator[JobsAdmin]:
 
 
 def show_list(admin: JobsAdmin, *, status: JobStatus | None, limit: int, say: Callable[[str], None]) -> int:
-    """One line a job, the newest first."""
+    """Print one line for each job, the newest first."""
     jobs = admin.list(status=status)
     if not jobs:
         say("there are no jobs" if status is None else f"no job is {status}")
@@ -55,7 +55,7 @@ def show_list(admin: JobsAdmin, *, status: JobStatus | None, limit: int, say: Ca
 
 
 def show(admin: JobsAdmin, job_id: str, say: Callable[[str], None]) -> int:
-    """Everything about a job, as JSON."""
+    """Print everything about a job as JSON."""
     say(msgspec.json.format(msgspec.json.encode(admin.get(job_id)), indent=2).decode())
     return 0
 
@@ -83,7 +83,7 @@ def purge(
     older_than_s: float,
     say: Callable[[str], None],
 ) -> int:
-    """Forget jobs and remove their files: those that are named, or all of an ended status and age."""
+    """Remove jobs and their files: those that are named, and all of a status and age."""
     chosen = list(job_ids)
     if status is not None:
         before = time.time() - older_than_s
@@ -112,7 +112,7 @@ def _each(job_ids: Sequence[str], action: Callable[[str], str], say: Callable[[s
 def _row(job: Job) -> tuple[str, ...]:
     given: dict[str, Any] = msgspec.json.decode(job.input)
     what = " ".join(str(given.get("filename") or given.get("prompt") or "").split())
-    shown = what if len(what) <= WIDEST else what[: WIDEST - 1] + "…"
+    shown = what if len(what) <= MAX_PROMPT_CHARS else what[: MAX_PROMPT_CHARS - 1] + "…"
     problem = f"  ({job.error.code})" if job.error is not None else ""
     status = "cancelling" if job.cancel_requested else job.status
     return job.id, status, f"{job.progress} %", str(job.attempts), _age(job), job.owner, f"{shown}{problem}"

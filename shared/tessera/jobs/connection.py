@@ -1,4 +1,4 @@
-"""How the job stores reach Redis: addresses, timeouts, the scripts, and what a Redis that is down becomes.
+"""How the job stores reach Redis: clients, timeouts, the scripts, and the error for a Redis that is down.
 
 Does not know what the scripts do.
 """
@@ -32,7 +32,7 @@ from tessera.jobs.scripts import (
 logger = logging.getLogger(__name__)
 
 RING_PREFIX = "tessera:celery:"
-"""Before the name of each list in which Celery keeps rings."""
+"""Prefix of the lists in which Celery keeps rings."""
 SCRIPTS = {
     scripts: ("CREATE", "GET", "EVENTS", "LIST", "CANCEL", "DELETE", "WORKERS"),
     worker_scripts: (
@@ -42,54 +42,63 @@ SCRIPTS = {
     webhook_scripts: ("WEBHOOKS_DUE", "WEBHOOK_DONE"),
     admin_scripts: ("RECORDS", "RECORD", "RETRY"),
 }
-DOWN = (
+REDIS_DOWN = (
     redis.exceptions.ConnectionError,
     redis.exceptions.TimeoutError,
     redis.exceptions.OutOfMemoryError,
     redis.exceptions.ReadOnlyError,
     OSError,
 )
-"""What the client raises when a Redis does not answer, or answers that it cannot work."""
+"""Exceptions of the client when Redis does not answer, or answers that it cannot work."""
 
-
-REFUSALS = ("DENIED", "MISCONF", "MASTERDOWN", "NOREPLICAS", "NOAUTH", "NOPERM", "WRONGPASS", "CLUSTERDOWN", "TRYAGAIN")
-"""How answers begin with which a Redis that is there does not serve now: an operator mends it, and work goes on."""
+REFUSAL_PREFIXES = (
+    "DENIED",
+    "MISCONF",
+    "MASTERDOWN",
+    "NOREPLICAS",
+    "NOAUTH",
+    "NOPERM",
+    "WRONGPASS",
+    "CLUSTERDOWN",
+    "TRYAGAIN",
+)
+"""Beginnings of the errors with which a running Redis refuses to serve; work goes on when an operator has mended it."""
 
 
 def connect(url: str, timeout_s: float) -> redis.Redis:
-    """A client for threads. A pooled connection that a restarted server has closed is opened again, once."""
+    """A client for threads. A pooled connection that a restarted server has closed is opened again once."""
     retry = Retry(NoBackoff(), 1, supported_errors=(redis.exceptions.ConnectionError,))
     return redis.Redis.from_url(url, socket_timeout=timeout_s, socket_connect_timeout=timeout_s, retry=retry)
 
 
 def connect_async(url: str, timeout_s: float) -> redis.asyncio.Redis:
-    """A client for an event loop; see `connect`."""
+    """A client for an event loop, which reconnects as `connect` does."""
     retry = AsyncRetry(NoBackoff(), 1, supported_errors=(redis.exceptions.ConnectionError,))
     return redis.asyncio.Redis.from_url(url, socket_timeout=timeout_s, socket_connect_timeout=timeout_s, retry=retry)
 
 
 def sources() -> dict[str, str]:
-    """All scripts by name."""
+    """The source of every script by name, each with the functions that all share."""
     return {name: scripts.PRELUDE + getattr(module, name) for module, names in SCRIPTS.items() for name in names}
 
 
 def microseconds(seconds: float) -> int:
-    """A time span as the scripts take it."""
+    """Seconds as whole microseconds, the unit of the scripts."""
     return round(seconds * 1e6)
 
 
 @contextmanager
-def answering() -> Iterator[None]:
-    """Around a command: a Redis that is down, full, read-only or refuses to serve becomes an `UnavailableError`.
+def redis_errors_translated() -> Iterator[None]:
+    """Turn errors of a Redis that is down, full, read-only or refuses to serve into `UnavailableError`.
 
-    The address is for the log, not for clients.
+    The log has the address; the client's message does not.
     """
     try:
         yield
-    except DOWN as error:
+    except REDIS_DOWN as error:
         raise _down(error) from error
     except redis.exceptions.ResponseError as error:
-        if not str(error).startswith(REFUSALS):
+        if not str(error).startswith(REFUSAL_PREFIXES):
             raise
         raise _down(error) from error
 

@@ -1,4 +1,4 @@
-"""Names of the job queues: one for each kind of job and model."""
+"""Names of the job queues: one for each kind of worker and model."""
 
 from __future__ import annotations
 

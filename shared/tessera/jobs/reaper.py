@@ -1,8 +1,8 @@
-"""The reaper: nothing that was accepted is forgotten, and nothing is kept for ever.
+"""The reaper: no accepted job is forgotten, and none is kept for ever.
 
-Every few seconds it puts jobs whose worker was lost back into the queue, rings for queued jobs that nobody took, and
-removes jobs that were kept long enough together with their files. Any number of reapers may run at once: each step is
-one script in Redis. Runs as a thread in every worker and in the video service. Does not know what a job does.
+Every few seconds it queues again the jobs whose worker was lost, rings for queued jobs that no worker took, and removes
+jobs that were kept long enough together with their files. Any number of reapers may run at once: each step is one
+script in Redis. One runs as a thread in every worker and in every service of jobs. Does not know what a job does.
 """
 
 from __future__ import annotations
@@ -19,19 +19,20 @@ from tessera.jobs.worker_store import WorkerStore
 
 logger = logging.getLogger(__name__)
 
-STALE_EVERY = 200
-"""A look for files without a record every so many rounds."""
+STALE_EVERY_ROUNDS = 200
+"""Rounds between two searches for files without a record."""
 STALE_MARGIN_S = 24 * 3600.0
+"""Seconds that such files are older than any record can be before they are removed."""
 
 
 class Reaper:
-    """One of them.
+    """A thread that reaps.
 
     Args:
         store: where the records are.
-        artifacts: whose files go with the records.
-        bell: to ring with.
-        on_counts: told how many jobs there are, each round.
+        artifacts: where the files of the records are.
+        bell: rung for queued jobs that no worker took.
+        on_counts: called with the number of jobs in each state, each round.
     """
 
     def __init__(
@@ -50,17 +51,17 @@ class Reaper:
         self._thread = threading.Thread(target=self._run, name="reaper", daemon=True)
 
     def start(self) -> None:
-        """Begin, in a thread."""
+        """Begin to reap."""
         self._thread.start()
 
     def close(self) -> None:
-        """Stop after the current round. Returns when it has."""
+        """Stop after the current round, and wait for its end."""
         self._closing.set()
         if self._thread.ident is not None:
             self._thread.join()
 
     def look(self) -> int:
-        """One round over leases, rings and expired jobs. Returns how many rings it gave.
+        """Do one round over leases, rings and expired jobs. Returns the number of rings.
 
         Raises:
             UnavailableError: Redis is down.
@@ -74,9 +75,9 @@ class Reaper:
         return len(rings)
 
     def remove_stale(self) -> None:
-        """Remove files of jobs that have no record, once they are older than any record can be.
+        """Remove files of jobs without a record, once they are older than any record can be.
 
-        The age protects the files when Redis answers but has lost its data, or is another one than before.
+        The age protects the files if Redis answers but has lost its data, or if it is another Redis than before.
         """
         for job_id in self.artifacts.stale(self.store.settings.keep_s + STALE_MARGIN_S):
             if not self.store.exists(job_id):
@@ -88,7 +89,7 @@ class Reaper:
         while not self._closing.wait(settings.reap_every_s):
             try:
                 self.look()
-                if rounds % STALE_EVERY == 0:
+                if rounds % STALE_EVERY_ROUNDS == 0:
                     self.remove_stale()
                 rounds += 1
             except UnavailableError:

@@ -1,7 +1,5 @@
-"""What the store's scripts answer, as types.
-
-Does not know Redis' commands (`tessera.jobs.scripts.jobs`) or connections (`tessera.jobs.store`).
-"""
+"""The answers of the store's scripts as types, and how they are decoded. Knows neither Redis' commands nor
+connections."""
 
 from __future__ import annotations
 
@@ -14,33 +12,33 @@ from tessera.wire.jobs import Artifact, Job, JobError, JobKind, JobStatus
 from tessera.wire.models import Card
 
 Ending = Literal["completed", "failed", "cancelled", "queued", "lost"]
-"""What became of a job that its holder gave up; `lost` when it was no longer its to give."""
+"""State of a job after its holder ended an attempt; `lost` if the holder's lease was void already."""
 Held = Literal["held", "cancel", "late", "lost"]
-"""What a renewed lease says: go on; or stop: somebody cancelled, its deadline is over, or it is another's now."""
+"""Answer to a renewal: go on (`held`), or stop because of a cancel, a missed deadline, or a lost lease."""
 
 
-LEAST_PROGRESS = 10
-"""Of 100, from which on a job's own pace says more than what others took."""
+MIN_PROGRESS_FOR_PACE = 10
+"""Progress, of 100, from which a job's own pace estimates its end better than the pace of earlier jobs."""
 
 
 class Created(msgspec.Struct, frozen=True):
-    """A job, and whether an idempotency key led to one that was there before."""
+    """An accepted job, and whether an idempotency key led to one that was accepted before."""
 
     job: Job
     replayed: bool
 
 
 class Lease(msgspec.Struct, frozen=True):
-    """The right to work on a job: void as soon as a newer `token` was given out."""
+    """The right to work on a job: void as soon as a newer fencing token was given out."""
 
     job: Job
     token: int
     short: bool = False
-    """Whether it is expected to take little time."""
+    """Whether the job is expected to take little time (`jobs.short_s`)."""
 
 
 class NotClaimed(msgspec.Struct, frozen=True):
-    """Why there is nothing to do for a ring."""
+    """Why a ring leads to no job."""
 
     reason: Literal["gone", "busy", "ended"]
 
@@ -49,42 +47,42 @@ EventName = Literal["queued", "in_progress", "progress", "preview", "completed",
 
 
 class JobEvent(msgspec.Struct, frozen=True):
-    """Something that happened to a job, and how the job was then."""
+    """Something that happened to a job, and the job's state at that time."""
 
     id: str
-    """Of the stream: later events have greater ones."""
+    """Id of the entry in the job's stream; later events have greater ids."""
     name: EventName
     status: JobStatus
     progress: int
     attempts: int
     error: JobError | None
     picture: bytes = b""
-    """JPEG, of a preview."""
+    """The JPEG of a preview; empty for other events."""
     done: float | None = None
     total: float | None = None
 
     @property
     def last(self) -> bool:
-        """Whether nothing comes after it."""
+        """Whether this event ends the job."""
         return self.name in ("completed", "failed", "cancelled")
 
 
 class Page(msgspec.Struct, frozen=True):
-    """A stretch of an owner's jobs."""
+    """A page of an owner's jobs."""
 
     jobs: list[Job]
     has_more: bool
 
 
 class Ring(msgspec.Struct, frozen=True):
-    """A job that a worker should hear of."""
+    """A job for which a worker is to be rung."""
 
     job_id: str
     queue: str
 
 
 class Counts(msgspec.Struct, frozen=True):
-    """Jobs by state, all owners together."""
+    """The number of jobs in each state, over all owners."""
 
     queued: int
     in_progress: int
@@ -92,7 +90,7 @@ class Counts(msgspec.Struct, frozen=True):
 
 
 class WorkerInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """A live worker: what it can do and where it runs."""
+    """A worker that is alive: what it can do and where it runs."""
 
     id: str
     kind: JobKind
@@ -101,7 +99,7 @@ class WorkerInfo(msgspec.Struct, frozen=True, kw_only=True):
     device: str
     pid: int
     slots: int = 1
-    """Jobs that it does at once."""
+    """How many jobs it does at once."""
 
 
 def _text(value: Any) -> str:
@@ -118,7 +116,7 @@ def _fields(reply: Mapping[Any, Any] | Sequence[Any]) -> dict[str, bytes]:
 
 
 def job_from(reply: Mapping[Any, Any] | Sequence[Any]) -> Job:
-    """The job of a record as HGETALL gives it."""
+    """The job of a record, from the reply to HGETALL."""
     fields = _fields(reply)
 
     def when(name: str) -> float | None:
@@ -155,7 +153,7 @@ def job_from(reply: Mapping[Any, Any] | Sequence[Any]) -> Job:
 
 
 def _estimates(fields: Mapping[str, bytes], started_at: float | None) -> tuple[float | None, float | None]:
-    """When a job will begin and end, from what others of its queue took; None where nothing is known."""
+    """When a job will begin and end, in Unix seconds, from how long others of its queue took; None where unknown."""
     if "now" not in fields:
         return None, None
     now, unit_s, slots = int(fields["now"]) / 1e6, float(fields["seconds"]), int(fields["slots"])
@@ -163,7 +161,7 @@ def _estimates(fields: Mapping[str, bytes], started_at: float | None) -> tuple[f
     if fields["status"] == b"in_progress":
         assert started_at is not None
         progress = int(fields["progress"])
-        if progress >= LEAST_PROGRESS:
+        if progress >= MIN_PROGRESS_FOR_PACE:
             takes_s = (now - started_at) * 100 / progress
         return started_at, max(now, started_at + takes_s)
     if not slots:
@@ -195,7 +193,7 @@ def events_from(reply: Sequence[Any]) -> list[JobEvent]:
 
 
 def lease_from(reply: Sequence[Any]) -> Lease | NotClaimed:
-    """The answer to a claim."""
+    """The reply to a claim."""
     outcome = _text(reply[0])
     if outcome == "claimed":
         return Lease(job_from(reply[2]), int(reply[1]), short=_fields(reply[2]).get("class") == b"short")
@@ -203,7 +201,7 @@ def lease_from(reply: Sequence[Any]) -> Lease | NotClaimed:
 
 
 def page_from(reply: Sequence[Any]) -> Page | None:
-    """The answer to a list; None when the id to start after is not the owner's."""
+    """The reply to a list; None if the id to start after is not the owner's."""
     outcome = _text(reply[0])
     if outcome == "unknown":
         return None
@@ -211,21 +209,21 @@ def page_from(reply: Sequence[Any]) -> Page | None:
 
 
 def rings_from(reply: Sequence[Any]) -> list[Ring]:
-    """The answer to a reaping."""
+    """The reply to a reaping."""
     return [Ring(_text(job_id), _text(queue)) for job_id, queue in zip(reply[::2], reply[1::2], strict=True)]
 
 
 def ending_from(reply: Any) -> Ending:
-    """The answer to completing, failing or releasing."""
+    """The reply to completing, failing or releasing."""
     return cast("Ending", _text(reply))
 
 
 def held_from(reply: Any) -> Held:
-    """The answer to a renewal."""
+    """The reply to a renewal."""
     return cast("Held", _text(reply))
 
 
 def workers_from(reply: Sequence[bytes]) -> list[WorkerInfo]:
-    """The answer to a look for workers, in a stable order."""
+    """The reply to a request for the live workers, in a stable order."""
     found = [msgspec.json.decode(worker, type=WorkerInfo) for worker in reply]
     return sorted(found, key=lambda worker: worker.id)

@@ -1,7 +1,6 @@
-"""The job store as HTTP processes see it: create, look, cancel, delete.
+"""The job store as HTTP processes use it: create, get, watch, list, cancel, delete. Workers use `worker_store`.
 
-Every change is one script of `tessera.jobs.scripts.jobs`. Does not know what a job does, nor who rings: see
-`celery_app`. The side of the workers is `tessera.jobs.worker_store`.
+Every change is one script of `tessera.jobs.scripts`. Does not know what a job does, nor who rings for it.
 """
 
 from __future__ import annotations
@@ -20,14 +19,16 @@ from tessera.errors import (
     UnprocessableError,
 )
 from tessera.jobs import records
-from tessera.jobs.connection import answering, connect_async, microseconds, sources
+from tessera.jobs.connection import connect_async, microseconds, redis_errors_translated, sources
 from tessera.jobs.event_subscription import EventSubscription, wait_for_event
 from tessera.jobs.records import Created, JobEvent, Page, WorkerInfo
 from tessera.settings.jobs import JobSettings
 from tessera.wire.jobs import Job, JobKind
 
 IDEMPOTENCY_S = 24 * 3600
+"""Seconds for which an idempotency key stands for its job."""
 EVENTS_AT_ONCE = 100
+"""Most events that are read from a job's stream at once."""
 
 
 class Idempotency(msgspec.Struct, frozen=True):
@@ -38,12 +39,12 @@ class Idempotency(msgspec.Struct, frozen=True):
 
 
 class AsyncJobStore:
-    """The asynchronous side. Every method raises `UnavailableError` when Redis is down.
+    """The asynchronous side, for HTTP processes. Every method raises `UnavailableError` when Redis is down.
 
     Args:
-        url: redis://, rediss:// or unix://.
-        timeout_s: how long a silent server is waited for.
-        settings: limits and times.
+        url: address of Redis: redis://, rediss:// or unix://.
+        timeout_s: seconds after which a Redis that does not answer counts as down.
+        settings: limits and times of jobs.
     """
 
     def __init__(self, url: str, *, timeout_s: float, settings: JobSettings) -> None:
@@ -67,20 +68,20 @@ class AsyncJobStore:
         webhook: str | None = None,
         keep_s: float | None = None,
     ) -> Created:
-        """Write the record of a new job. Nobody has heard of it yet: ring next.
+        """Write the record of a new job. No worker knows of it yet: ring next.
 
         Args:
-            job_id: a new one.
-            kind: of job.
-            owner: who may see it.
-            queue: whose workers can do it.
-            job_input: what they get.
-            idempotency: the client's key.
-            cost: how much work it is, in a unit of its queue.
-            priority: among the owner's; higher waits longer.
-            deadline_s: seconds until it is failed if it has not ended.
-            webhook: address that is told of its end; checked before.
-            keep_s: seconds that it is kept when it has ended; None is `jobs.keep_s`.
+            job_id: id that no job has.
+            kind: kind of job.
+            owner: whose job it is; nobody else sees it.
+            queue: name of the queue whose workers can do it.
+            job_input: what the worker gets.
+            idempotency: the client's key for this request; None if it sent none.
+            cost: how much work the job is, in a unit of its queue.
+            priority: place among the owner's jobs; higher waits longer.
+            deadline_s: seconds until the job is failed if it has not ended; None for no limit.
+            webhook: address that is told when the job has ended, checked before; None for none.
+            keep_s: seconds that the job is kept when it has ended; None is `jobs.keep_s`.
 
         Raises:
             OverloadedError: the owner has too many unfinished jobs.
@@ -135,9 +136,9 @@ class AsyncJobStore:
     async def events(
         self, job_id: str, *, kind: JobKind, owner: str, after: str = ""
     ) -> AsyncGenerator[tuple[JobEvent, Job]]:
-        """What happened to a job behind the event `after`, and what happens, to its end; each with the record as it is.
+        """The events of a job after the event `after`, past and future, each with the record as it is now.
 
-        Ends behind the last event, or when the job is deleted.
+        Ends after the last event, or when the job is deleted.
 
         Raises:
             NotFoundError: there is none, or it is another owner's; only before the first event.
@@ -165,7 +166,7 @@ class AsyncJobStore:
     async def list(
         self, *, kind: JobKind, owner: str, after: str | None, limit: int, order: Literal["asc", "desc"]
     ) -> Page:
-        """At most `limit` of the owner's jobs by time of creation, beginning behind the job `after`.
+        """At most `limit` of the owner's jobs by time of creation, beginning after the job `after`.
 
         Raises:
             InvalidRequestError: `after` is no job of this owner.
@@ -192,7 +193,7 @@ class AsyncJobStore:
         return job
 
     async def delete(self, job_id: str, *, kind: JobKind, owner: str) -> None:
-        """Forget the job, whatever its state; a worker that has it stops at its next step. Its files are left.
+        """Remove the record of a job in any state; a worker that has it stops at its next step. Its files are left.
 
         Raises:
             NotFoundError: there is none, or it is another owner's.
@@ -201,12 +202,13 @@ class AsyncJobStore:
             raise _not_found(kind, job_id)
 
     async def webhooks_due(self, leave_alone_s: float, limit: int) -> Sequence[tuple[int, Job]]:
-        """Ended jobs whose webhook is to be told now, each with the number of this try; for this caller alone."""
+        """Ended jobs whose webhook is due, each with the number of this attempt. No other caller gets them for
+        `leave_alone_s` seconds."""
         reply = await self._run("WEBHOOKS_DUE", microseconds(leave_alone_s), limit)
         return [(int(tries), records.job_from(record)) for tries, record in zip(reply[::2], reply[1::2], strict=True)]
 
     async def webhook_done(self, job_id: str, result: str, *, again_s: float | None) -> None:
-        """A webhook was told, or not; then again in so many seconds, or never."""
+        """Record the result of a delivery; it is due again in `again_s` seconds, or never if that is None."""
         again = "" if again_s is None else microseconds(again_s)
         await self._run("WEBHOOK_DONE", job_id, result, again)
 
@@ -215,8 +217,8 @@ class AsyncJobStore:
         return records.workers_from(await self._run("WORKERS"))
 
     async def ping(self) -> None:
-        """Nothing, when Redis answers."""
-        with answering():
+        """Check that Redis answers."""
+        with redis_errors_translated():
             await self._redis.ping()
 
     async def close(self) -> None:
@@ -225,7 +227,7 @@ class AsyncJobStore:
         await self._redis.aclose()
 
     async def _run(self, name: str, *arguments: str | bytes | int) -> Any:
-        with answering():
+        with redis_errors_translated():
             return await self._scripts[name](args=list(arguments))
 
 

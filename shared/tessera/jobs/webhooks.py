@@ -1,7 +1,7 @@
-"""Tells an address of the client's choice that its job has ended: signed, and repeated until it is heard.
+"""Delivers webhooks: an address of the client's choice is told that its job has ended, until it answers with success.
 
-As OpenAI's webhooks are: an event's id and type, signed after the Standard Webhooks specification
-(https://www.standardwebhooks.com), so their SDK's `client.webhooks.unwrap` checks it. What is due is in Redis, so a
+An event has OpenAI's form, an id and a type, and is signed after the Standard Webhooks specification
+(https://www.standardwebhooks.com), so the SDK's `client.webhooks.unwrap` checks it. Redis has what is due, so a
 delivery outlives processes; one that is under way when its process dies is made again. Does not know what a job made.
 """
 
@@ -26,14 +26,18 @@ from tessera.wire.jobs import Job
 logger = logging.getLogger(__name__)
 
 LOOK_EVERY_S = 1.0
-AT_ONCE = 16
+"""Seconds between two looks for deliveries that are due, when the last found none."""
+MAX_DELIVERIES = 16
+"""Deliveries that one process makes at once."""
 CANCEL_S = 1.0
-FIRST_WAIT_S, GROWTH = 5.0, 4.0
+"""Seconds that a cancelled delivery has to end before it is cancelled again."""
+FIRST_RETRY_S, RETRY_GROWTH = 5.0, 4.0
+"""Seconds before the second attempt, and the factor by which each further wait is longer."""
 PARAM = "webhook_url"
 
 
 class WebhookEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """What is sent."""
+    """The body of a delivery."""
 
     id: str
     object: str = "event"
@@ -43,10 +47,10 @@ class WebhookEvent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def checked_webhook(url: str | None, settings: WebhookSettings) -> str | None:
-    """`url`, when it may be told.
+    """`url`, if webhooks may be delivered to it.
 
     Raises:
-        InvalidRequestError: there is no secret to sign with, or nothing may be sent there.
+        InvalidRequestError: there is no secret to sign with, or nothing may be sent to this address.
     """
     if url is None:
         return None
@@ -56,7 +60,7 @@ def checked_webhook(url: str | None, settings: WebhookSettings) -> str | None:
 
 
 def event_of(job: Job) -> WebhookEvent:
-    """The event of an ended job; the same at every try, so that who hears it twice can tell."""
+    """The event of an ended job; the same at every attempt, so a receiver recognizes a repetition by its id."""
     assert job.ended_at is not None
     status = "completed" if job.status == "completed" else "failed"
     identity = hashlib.sha256(f"{job.id} {job.ended_at}".encode()).hexdigest()[:32]
@@ -66,13 +70,13 @@ def event_of(job: Job) -> WebhookEvent:
 
 
 def signed(key: bytes, identity: str, body: bytes, *, at: int) -> dict[str, str]:
-    """The headers that go with a body.
+    """The headers of a delivery, with its signature.
 
     Args:
-        key: what the configured secret stands for.
-        identity: of the event.
-        body: what is sent.
-        at: Unix seconds.
+        key: the bytes that the configured secret stands for.
+        identity: id of the event.
+        body: the body of the delivery.
+        at: time of the delivery in Unix seconds.
     """
     digest = hmac.digest(key, f"{identity}.{at}.".encode() + body, hashlib.sha256)
     return {
@@ -88,8 +92,8 @@ class Webhooks:
     """Delivers what is due, until it is closed. Any number of them may run at once.
 
     Args:
-        store: where it is written.
-        settings: of webhooks.
+        store: has the deliveries that are due.
+        settings: secret, time limits and attempts of webhooks.
     """
 
     def __init__(self, store: AsyncJobStore, settings: WebhookSettings) -> None:
@@ -99,15 +103,15 @@ class Webhooks:
         self._closing = False
 
     def start(self) -> None:
-        """Begin, when there is a secret to sign with."""
+        """Begin to deliver, if there is a secret to sign with."""
         if self.settings.secret:
             self._task = asyncio.create_task(self._run(), name="webhooks")
 
     async def close(self) -> None:
-        """Stop; what is under way is told again by another."""
+        """Stop; a delivery that is under way is made again by another process."""
         self._closing = True
         while self._task is not None and not self._task.done():
-            # Asked more than once: a cancel in the middle of a command is not always heard through Redis' client.
+            # Cancelled more than once: Redis' client may swallow a cancel in the middle of a command.
             self._task.cancel()
             await asyncio.wait({self._task}, timeout=CANCEL_S)
 
@@ -119,8 +123,8 @@ class Webhooks:
         ) as session:
             while not self._closing:
                 try:
-                    due = await self.store.webhooks_due(3 * self.settings.timeout_s, AT_ONCE)
-                    await asyncio.gather(*(self._tell(session, tries, job) for tries, job in due))
+                    due = await self.store.webhooks_due(3 * self.settings.timeout_s, MAX_DELIVERIES)
+                    await asyncio.gather(*(self._deliver(session, tries, job) for tries, job in due))
                 except UnavailableError:
                     due = []
                 except Exception:
@@ -129,7 +133,7 @@ class Webhooks:
                 if not due:
                     await asyncio.sleep(LOOK_EVERY_S)
 
-    async def _tell(self, session: aiohttp.ClientSession, tries: int, job: Job) -> None:
+    async def _deliver(self, session: aiohttp.ClientSession, tries: int, job: Job) -> None:
         assert job.webhook is not None
         event = event_of(job)
         body = msgspec.json.encode(event)
@@ -139,14 +143,14 @@ class Webhooks:
             url = checked_url(job.webhook, allow_hosts=self.settings.allow_hosts, param=PARAM)
             async with session.post(url, data=body, headers=headers, allow_redirects=False) as answer:
                 result = f"HTTP {answer.status}"
-                heard = answer.ok and answer.status < 300
+                delivered = answer.ok and answer.status < 300
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
-            result, heard = f"{type(error).__name__}: {error}"[:200], False
+            result, delivered = f"{type(error).__name__}: {error}"[:200], False
         except InvalidRequestError as error:
-            result, heard, tries = error.message, False, self.settings.attempts
+            result, delivered, tries = error.message, False, self.settings.attempts
         again_s = None
-        if not heard and tries < self.settings.attempts:
-            again_s = FIRST_WAIT_S * GROWTH ** (tries - 1)
-        if not heard:
-            logger.warning("the webhook of %s was not heard (try %d): %s", job.id, tries, result)
+        if not delivered and tries < self.settings.attempts:
+            again_s = FIRST_RETRY_S * RETRY_GROWTH ** (tries - 1)
+        if not delivered:
+            logger.warning("the webhook of %s was not delivered (attempt %d): %s", job.id, tries, result)
         await self.store.webhook_done(job.id, result, again_s=again_s)

@@ -1,8 +1,7 @@
-"""The job store as workers and reapers see it: claim, renew, end, sweep.
+"""The job store as workers and reapers use it: claim, renew, end, reap. HTTP processes use `tessera.jobs.store`.
 
-Every change is one script of `tessera.jobs.scripts.jobs`; a job in progress is changed only by who has the newest
-fencing token. Does not know what a job does (`tessera.jobs.worker.runner`). The side of the HTTP processes is
-`tessera.jobs.store`.
+Every change is one script of `tessera.jobs.scripts`, and only the holder of the newest fencing token changes a job in
+progress. Does not know what a job does.
 """
 
 from __future__ import annotations
@@ -13,21 +12,22 @@ from typing import Any
 import msgspec
 
 from tessera.jobs import records
-from tessera.jobs.connection import RING_PREFIX, answering, connect, microseconds, sources
+from tessera.jobs.connection import RING_PREFIX, connect, microseconds, redis_errors_translated, sources
 from tessera.jobs.records import Counts, Ending, Held, Lease, NotClaimed, Ring, WorkerInfo
 from tessera.settings.jobs import JobSettings
 from tessera.wire.jobs import Artifact, JobError
 
 SWEEP_BATCH = 100
+"""Most jobs that one call of `reap` or `expire` looks at, so that no script blocks Redis for long."""
 
 
 class WorkerStore:
-    """Safe to use from several threads. Raises `UnavailableError` when Redis is down.
+    """The synchronous side, safe for several threads. Every method raises `UnavailableError` when Redis is down.
 
     Args:
-        url: redis://, rediss:// or unix://.
-        timeout_s: how long a silent server is waited for.
-        settings: limits and times.
+        url: address of Redis: redis://, rediss:// or unix://.
+        timeout_s: seconds after which a Redis that does not answer counts as down.
+        settings: limits and times of jobs.
     """
 
     def __init__(self, url: str, *, timeout_s: float, settings: JobSettings) -> None:
@@ -48,12 +48,12 @@ class WorkerStore:
         return records.lease_from(reply)
 
     def claim_next(self, queue: str, *, worker: str, short_only: bool = False) -> Lease | NotClaimed:
-        """Take the lease of the job of a queue whose turn it is. Counts an attempt.
+        """Take the lease of the next job of a queue, as the fair queue orders them. Counts an attempt.
 
         Args:
-            queue: which.
-            worker: who.
-            short_only: of those that are expected to take little time (`jobs.short_s`).
+            queue: name of the queue.
+            worker: id of the worker that takes the lease.
+            short_only: consider only jobs that are expected to take little time (`jobs.short_s`).
         """
         settings = self.settings
         lease, keep = microseconds(settings.lease_s), microseconds(settings.keep_s)
@@ -71,11 +71,11 @@ class WorkerStore:
         """Hold the lease for another `lease_s`, and raise the job's progress (it never falls within an attempt).
 
         Args:
-            lease: the holder's.
+            lease: the lease to renew.
             progress: 0 to 100.
-            checkpoint: key of the artifact from which another attempt can go on; None leaves what is known.
-            preview: a small JPEG that those who watch the job are told.
-            measure: how much is done, and of how much, in what the kind of job counts in.
+            checkpoint: key of the artifact from which another attempt can go on; None keeps the last one.
+            preview: a small JPEG for the clients that watch the job; empty for none.
+            measure: how much is done and how much there is in all, in the unit of the kind of job.
         """
         seconds = microseconds(self.settings.lease_s)
         done, total = map(repr, measure) if measure is not None else ("", "")
@@ -83,16 +83,16 @@ class WorkerStore:
         return records.held_from(reply)
 
     def look(self, lease: Lease) -> Held:
-        """What a renewal would say, and nothing else: a Redis that keeps every write has none to keep."""
+        """What a renewal would answer, without writing: a Redis with an append-only file then has nothing to append."""
         return records.held_from(self._run("LOOK", lease.job.id, lease.token))
 
     def complete(self, lease: Lease, artifacts: Mapping[str, Artifact], *, total: float | None = None) -> Ending:
-        """End the job with its results: `completed`, `cancelled` when somebody asked for that before, or `lost`.
+        """End the job with its results: `completed`, `cancelled` if a cancel came before, or `lost`.
 
         Args:
-            lease: the holder's.
-            artifacts: by name.
-            total: how much was done, in what the kind of job counts in; None leaves what a renewal has said.
+            lease: the lease of this attempt.
+            artifacts: the result files by name.
+            total: how much was done in all, in the unit of the kind of job; None keeps what the last renewal reported.
         """
         encoded = msgspec.json.encode(dict(artifacts))
         keep = microseconds(self.settings.keep_s)
@@ -103,10 +103,10 @@ class WorkerStore:
         """End the attempt with an error.
 
         Args:
-            lease: the holder's.
-            error: what to tell; kept as the last error while the job is tried again.
-            again: whether another attempt could help; then the job is queued while it has attempts left, and nobody
-                takes it for `backoff_s`, twice that after the second attempt, and so on.
+            lease: the lease of this attempt.
+            error: what the client is told; kept as the last error while the job is tried again.
+            again: whether another attempt could help. Then the job is queued while it has attempts left, and no worker
+                takes it for `backoff_s` seconds, twice as long after the second attempt, and so on.
 
         Returns:
             `failed`, `queued`, `cancelled` or `lost`.
@@ -127,17 +127,21 @@ class WorkerStore:
         """Give the job back, so that another worker can take it at once; the attempt does not count.
 
         Args:
-            lease: the holder's.
-            checkpoint: as in `renew`.
+            lease: the lease of this attempt.
+            checkpoint: key of the artifact from which another attempt can go on; None keeps the last one.
         """
         keep = microseconds(self.settings.keep_s)
         reply = self._run("RELEASE", lease.job.id, lease.token, keep, checkpoint or "")
         return records.ending_from(reply)
 
     def reap(self) -> list[Ring]:
-        """Queue jobs whose lease ran out (or end them: cancelled, or out of attempts), and say for whom to ring.
+        """Queue the jobs whose lease ran out, or end them if they are cancelled or out of attempts.
 
-        Several processes may do this at once: each due ring is answered to one of them, later ones wait longer.
+        Several processes may do this at once: each due ring is given to one of them, and the next for the same job is
+        due later.
+
+        Returns:
+            The jobs for which to ring.
         """
         reply = self._run(
             "REAP",
@@ -150,17 +154,18 @@ class WorkerStore:
         return records.rings_from(reply)
 
     def expire(self) -> list[str]:
-        """Forget ended jobs that were kept long enough. Returns their ids: their files are to be removed."""
+        """Remove the records of ended jobs that were kept long enough. Returns their ids, whose files the caller
+        removes."""
         return [bytes(job_id).decode() for job_id in self._run("EXPIRE", SWEEP_BATCH)]
 
     def exists(self, job_id: str) -> bool:
         """Whether there is a record of this job."""
-        with answering():
+        with redis_errors_translated():
             return bool(self._redis.exists(f"tessera:job:{job_id}"))
 
     def rings(self, queue: str) -> int:
-        """How many rings of a queue no worker has heard yet."""
-        with answering():
+        """How many rings of a queue no worker has received yet."""
+        with redis_errors_translated():
             return int(self._redis.llen(RING_PREFIX + queue))
 
     def counts(self) -> Counts:
@@ -169,7 +174,7 @@ class WorkerStore:
         return Counts(int(queued), int(in_progress), int(ended))
 
     def register_worker(self, worker: WorkerInfo, *, seconds: float) -> None:
-        """Say that a worker is alive for the next `seconds`."""
+        """Record that a worker is alive for the next `seconds`."""
         self._run("REGISTER_WORKER", worker.id, round(seconds * 1000), msgspec.json.encode(worker))
 
     def remove_worker(self, worker_id: str) -> None:
@@ -181,5 +186,5 @@ class WorkerStore:
         self._redis.close()
 
     def _run(self, name: str, *arguments: str | bytes | int) -> Any:
-        with answering():
+        with redis_errors_translated():
             return self._scripts[name](args=list(arguments))

@@ -1,8 +1,8 @@
-"""Artifacts in an S3 bucket, through fsspec: the same promises as a directory's (see `tessera.jobs.artifacts.store`).
+"""Artifacts in an S3 bucket, through fsspec, with the promises of `tessera.jobs.artifacts.store`.
 
-A file is made on the local disk and then sent whole; a bucket shows an object when it has all of it, checked against
-the checksum that came with it, so there are no halves. What fails on the way (a bucket that is down, a network that is
-cut) is an `UnavailableError`, which lets a job be tried again. Needs the extra `s3`. Does not know jobs.
+A file is written to the local disk and then sent whole; a bucket shows an object only when it has all of it, checked
+against the checksum that came with it. What fails on the way (a bucket that is down, a network that is cut) is an
+`UnavailableError`, after which a job is tried again. Needs the extra `s3`. Does not know jobs.
 """
 
 from __future__ import annotations
@@ -29,10 +29,12 @@ from tessera.wire.jobs import Artifact
 logger = logging.getLogger(__name__)
 
 CONNECT_S = 5.0
+"""Seconds that connecting to the bucket may take at most."""
 TRIES = 3
-SLOWEST_BYTES_PER_S = 256 * 1024
-"""A bucket to which a file takes longer is taken for down."""
-_FAULTS = (
+"""How often a request to the bucket is sent at most."""
+MIN_BYTES_PER_S = 256 * 1024
+"""Bytes per second below which a bucket that receives a file counts as down."""
+_BUCKET_ERRORS = (
     OSError,
     botocore.exceptions.BotoCoreError,
     botocore.exceptions.ClientError,
@@ -45,7 +47,7 @@ class S3Artifacts:
 
     Args:
         settings: bucket, server and keys.
-        outgoing: a directory for files on their way; made when it is missing.
+        outgoing: directory for files that are being sent; made if it is missing.
     """
 
     def __init__(self, settings: ArtifactSettings, outgoing: Path) -> None:
@@ -71,40 +73,40 @@ class S3Artifacts:
     def create(self, key: str, content_type: str) -> Iterator[UnfinishedArtifact]:
         """See `ArtifactStore.create`."""
         path = self._path(key)
-        with open_incoming(self.outgoing, key) as pending:
-            yield pending
-            stored = describe(pending.path, key, content_type)
-            with _answering():
+        with open_incoming(self.outgoing, key) as unfinished:
+            yield unfinished
+            stored = describe(unfinished.path, key, content_type)
+            with _bucket_errors_translated():
                 self._bounded(
                     self._files._put_file(
-                        str(pending.path), path, ContentType=content_type, Metadata={"sha256": stored.sha256}
+                        str(unfinished.path), path, ContentType=content_type, Metadata={"sha256": stored.sha256}
                     ),
                     stored.bytes,
                 )
-        pending.store_as(stored)
+        unfinished.store_as(stored)
 
     def put(self, key: str, data: bytes, content_type: str) -> Artifact:
         """See `ArtifactStore.put`."""
-        with self.create(key, content_type) as pending:
-            pending.path.write_bytes(data)
-        return pending.artifact
+        with self.create(key, content_type) as unfinished:
+            unfinished.path.write_bytes(data)
+        return unfinished.artifact
 
     def open(self, key: str) -> BinaryIO:
-        """See `ArtifactStore.open`. Each read is one request for just that range."""
+        """See `ArtifactStore.open`. Each read is one request for that range alone."""
         path = self._path(key)
-        with _answering(key):
+        with _bucket_errors_translated(key):
             size = int(self._files.info(path)["size"])
         return cast("BinaryIO", _ObjectReader(self._files, path, key, size))
 
     def discard(self, key: str) -> None:
         """See `ArtifactStore.discard`."""
         path = self._path(key)
-        with _answering():
+        with _bucket_errors_translated():
             self._files.rm_file(path)
 
     def remove(self, job_id: str) -> None:
         """See `ArtifactStore.remove`."""
-        with _answering():
+        with _bucket_errors_translated():
             for path in self._files.find(self._path(job_id)):
                 self._files.rm_file(path)
 
@@ -112,7 +114,7 @@ class S3Artifacts:
         """See `ArtifactStore.stale`."""
         remove_abandoned(self.outgoing)
         youngest: dict[str, float] = {}
-        with _answering():
+        with _bucket_errors_translated():
             found = self._files.find(self.root, detail=True)
         for path, described_as in found.items():
             job_id = path.removeprefix(f"{self.root}/").partition("/")[0]
@@ -121,11 +123,11 @@ class S3Artifacts:
         yield from (job_id for job_id, changed in youngest.items() if changed < before)
 
     def _bounded(self, work: Coroutine[Any, Any, Any], size: int) -> None:
-        """Do what may take so long for so many bytes. The client's own time-outs do not see a silent server while
-        something is sent to it; this one ends the sending too, so nothing is published later."""
+        """Run `work` under a time limit for `size` bytes. The client's own time-outs do not notice a silent server
+        while something is sent to it; this one also ends the sending, so nothing is published later."""
 
         async def bounded() -> None:
-            async with asyncio.timeout(self._timeout_s * TRIES + size / SLOWEST_BYTES_PER_S):
+            async with asyncio.timeout(self._timeout_s * TRIES + size / MIN_BYTES_PER_S):
                 await work
 
         sync(self._files.loop, bounded)
@@ -135,7 +137,7 @@ class S3Artifacts:
 
 
 class _ObjectReader(io.RawIOBase):
-    """A stored object for reading, from any place."""
+    """A stored object for reading, from any position."""
 
     def __init__(self, files: Any, path: str, key: str, size: int) -> None:
         self._files = files
@@ -170,7 +172,7 @@ class _ObjectReader(io.RawIOBase):
         end = min(self._position + length, self._size)
         if end <= self._position:
             return b""
-        with _answering(self._key):
+        with _bucket_errors_translated(self._key):
             data: bytes = self._files.cat_file(self._path, start=self._position, end=end)
         if len(data) != end - self._position:
             raise UnavailableError("the bucket of artifacts sent less than was asked for; try again")
@@ -179,15 +181,16 @@ class _ObjectReader(io.RawIOBase):
 
 
 @contextmanager
-def _answering(key: str | None = None) -> Iterator[None]:
-    """Errors of the bucket as ours; what is not there is `key`, where there is one to read."""
+def _bucket_errors_translated(key: str | None = None) -> Iterator[None]:
+    """Turn errors of the bucket into `UnavailableError`; a missing object is a `NotFoundError` if `key` is being
+    read."""
     try:
         yield
     except FileNotFoundError as error:
         if key is not None:
             raise NotFoundError(f"the file {key!r} is not in the artifact store any more") from error
         raise _unavailable(error) from error
-    except _FAULTS as error:
+    except _BUCKET_ERRORS as error:
         raise _unavailable(error) from error
 
 

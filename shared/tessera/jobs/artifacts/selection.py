@@ -1,4 +1,4 @@
-"""Which artifact store the settings mean. Does not know how one works."""
+"""Makes the artifact store that the settings choose: a directory or a bucket."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from tessera.settings.tree import Settings
 
 
 def make_artifact_store(settings: Settings) -> ArtifactStore:
-    """The store of a suite. Connects to nothing yet.
+    """The artifact store of a suite. Connects to nothing yet.
 
     Raises:
-        SettingsError: a bucket, but not what is needed to talk to one.
+        SettingsError: the settings name a bucket, and the extra `s3` is not installed.
     """
     if not settings.artifacts.url:
         return DirectoryArtifacts(settings.artifacts_dir)
     try:
-        from tessera.jobs.artifacts.s3 import S3Artifacts  # noqa: PLC0415 - of an extra that others do not need
+        from tessera.jobs.artifacts.s3 import S3Artifacts  # noqa: PLC0415 - the extra `s3` is installed only where a bucket is used
     except ImportError as error:
         raise SettingsError(
             f"`artifacts.url` is {settings.artifacts.url}, which needs the extra s3: pip install 'tessera[s3]' "

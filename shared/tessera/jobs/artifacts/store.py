@@ -1,9 +1,8 @@
-"""Where jobs' files live: inputs that a client uploaded and results that a worker made.
+"""The files of jobs: inputs that a client uploaded and results that a worker made.
 
-A file appears under its key whole or not at all (written beside it, flushed to disk, renamed), and keys of two attempts
-at a job differ, so a late worker cannot change what was published. `ArtifactStore` is what every place offers; the
-directory is here, the bucket in `tessera.jobs.artifacts.s3`. Does not know jobs: a key begins with the id of the job
-that it goes with.
+A file appears under its key whole or not at all (written beside it, flushed to disk, renamed). Two attempts at a job
+use different keys, so a late worker cannot change a published file. `ArtifactStore` is the interface; the directory is
+here, the bucket in `tessera.jobs.artifacts.s3`. Knows of a job only that each key begins with the job's id.
 """
 
 from __future__ import annotations
@@ -30,10 +29,12 @@ _PART = re.compile(r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}$")
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _INCOMING = "_incoming"
 STALE_S = 24 * 3600
+"""Seconds after which a half-written file counts as left by a killed process."""
 
 
 class UnfinishedArtifact:
-    """A file being made: write to `path`, then leave the context; then `artifact` says what was stored."""
+    """A file that is being written: write to `path`, then leave the context; then `artifact` describes what was
+    stored."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -41,12 +42,12 @@ class UnfinishedArtifact:
 
     @property
     def artifact(self) -> Artifact:
-        """The stored file. Only after the context was left without an error."""
+        """The stored file; only after the context was left without an error."""
         assert self._artifact is not None, "the file is not stored yet"
         return self._artifact
 
     def store_as(self, artifact: Artifact) -> None:
-        """Called by the store."""
+        """For the store: record what was stored."""
         self._artifact = artifact
 
 
@@ -54,37 +55,37 @@ class ArtifactStore(Protocol):
     """Files by key. Safe to use from several threads and processes."""
 
     def create(self, key: str, content_type: str) -> AbstractContextManager[UnfinishedArtifact]:
-        """A context with a `UnfinishedArtifact`; the file is published when the context is left without an error.
+        """A context with an `UnfinishedArtifact`; the file is published when the context is left without an error.
 
         Raises:
             StorageFullError: there is no room; nothing is published.
-            UnavailableError: the store does not answer; nothing is published, and trying again may help.
+            UnavailableError: the store does not answer; nothing is published, and another attempt may help.
         """
         ...
 
     def put(self, key: str, data: bytes, content_type: str) -> Artifact:
-        """Store bytes that are in memory. Raises as `create` does."""
+        """Store bytes that are in memory. Raises the errors of `create`."""
         ...
 
     def open(self, key: str) -> BinaryIO:
-        """The file for reading. A directory's stays readable when it is removed meanwhile.
+        """The file for reading. A file of a directory stays readable if it is removed meanwhile.
 
         Raises:
-            NotFoundError: there is none.
-            UnavailableError: the store does not answer; so does reading.
+            NotFoundError: there is no such file.
+            UnavailableError: the store does not answer; reading may raise it, too.
         """
         ...
 
     def discard(self, key: str) -> None:
-        """Remove one file. None is no error."""
+        """Remove one file. A missing file is no error."""
         ...
 
     def remove(self, job_id: str) -> None:
-        """Remove all files of a job. None is no error."""
+        """Remove all files of a job. A job without files is no error."""
         ...
 
     def stale(self, older_than_s: float) -> Iterator[str]:
-        """Ids of jobs that have files, none of them younger than `older_than_s`."""
+        """Ids of jobs all of whose files are older than `older_than_s` seconds."""
         ...
 
 
@@ -92,7 +93,7 @@ class DirectoryArtifacts:
     """Files in a directory of one file system: `<job id>/<rest of the key>`.
 
     Args:
-        directory: made when it is missing.
+        directory: where the files are; made if it is missing.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -102,19 +103,19 @@ class DirectoryArtifacts:
     def create(self, key: str, content_type: str) -> Iterator[UnfinishedArtifact]:
         """See `ArtifactStore.create`."""
         final = self._path(key)
-        with open_incoming(self.directory / _INCOMING, key) as pending:
-            yield pending
-            stored = describe(pending.path, key, content_type, flush=True)
+        with open_incoming(self.directory / _INCOMING, key) as unfinished:
+            yield unfinished
+            stored = describe(unfinished.path, key, content_type, flush=True)
             final.parent.mkdir(parents=True, exist_ok=True)
-            pending.path.replace(final)
+            unfinished.path.replace(final)
             _flush_directory(final.parent)
-        pending.store_as(stored)
+        unfinished.store_as(stored)
 
     def put(self, key: str, data: bytes, content_type: str) -> Artifact:
         """See `ArtifactStore.put`."""
-        with self.create(key, content_type) as pending:
-            pending.path.write_bytes(data)
-        return pending.artifact
+        with self.create(key, content_type) as unfinished:
+            unfinished.path.write_bytes(data)
+        return unfinished.artifact
 
     def open(self, key: str) -> BinaryIO:
         """See `ArtifactStore.open`."""
@@ -147,7 +148,7 @@ def parts_of(key: str) -> list[str]:
     """The parts of a key, the first of them the id of a job.
 
     Raises:
-        NotFoundError: it is no key: empty parts, or letters that have a meaning somewhere.
+        NotFoundError: a part is empty, or has characters that mean something to a file system or a bucket.
     """
     parts = key.split("/")
     if not all(_PART.match(part) for part in parts) or parts[0] == _INCOMING:
@@ -157,19 +158,19 @@ def parts_of(key: str) -> list[str]:
 
 @contextmanager
 def open_incoming(directory: Path, key: str) -> Iterator[UnfinishedArtifact]:
-    """A file that is being made in a directory of its own; it is gone afterwards unless it was moved.
+    """A file that is being written in a directory of unfinished files; removed afterwards unless it was moved.
 
     Raises:
-        StorageFullError: there is no room, also within the context.
+        StorageFullError: there is no room, also if the context finds out.
     """
-    pending: UnfinishedArtifact | None = None
+    unfinished: UnfinishedArtifact | None = None
     try:
         directory.mkdir(parents=True, exist_ok=True)
         prefix, suffix = f"{key.replace('/', '.')}-", Path(key).suffix
         descriptor, name = tempfile.mkstemp(prefix=prefix, suffix=suffix, dir=directory)
         os.close(descriptor)
-        pending = UnfinishedArtifact(Path(name))
-        yield pending
+        unfinished = UnfinishedArtifact(Path(name))
+        yield unfinished
     except OSError as error:
         if error.errno in _NO_ROOM:
             logger.error("no room in %s: %s", directory, error)
@@ -178,12 +179,12 @@ def open_incoming(directory: Path, key: str) -> Iterator[UnfinishedArtifact]:
             ) from error
         raise
     finally:
-        if pending is not None:
-            pending.path.unlink(missing_ok=True)
+        if unfinished is not None:
+            unfinished.path.unlink(missing_ok=True)
 
 
 def describe(path: Path, key: str, content_type: str, *, flush: bool = False) -> Artifact:
-    """Size and checksum of a finished file; with `flush` it is on its disk, too."""
+    """Size and checksum of a finished file; with `flush`, its bytes are on the disk afterwards."""
     with path.open("rb") as file:
         if flush:
             os.fsync(file.fileno())
@@ -192,7 +193,7 @@ def describe(path: Path, key: str, content_type: str, *, flush: bool = False) ->
 
 
 def remove_abandoned(directory: Path) -> None:
-    """Remove what killed processes have left half written in a directory of `incoming`."""
+    """Remove what killed processes have left half written in a directory of unfinished files."""
     now = time.time()
     for path in _entries(directory):
         if _age(path, now) > STALE_S:

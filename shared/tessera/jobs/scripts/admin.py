@@ -1,4 +1,4 @@
-"""The scripts of an operator's commands. The others, and what all begin with, are in `tessera.jobs.scripts.jobs`."""
+"""The scripts of an operator's commands. `tessera.jobs.scripts.jobs` has the functions with which all scripts begin."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every state change of a job as one Lua script, so that it happens whole or not at all.
+"""Every change of a job's state as one Lua script, so that it happens whole or not at all.
 
 States only move forward (queued → in_progress → an end), except that a job whose worker is lost is queued again.
 Only the holder of the newest fencing token may touch a job in progress. All times are Redis' own clock in whole
@@ -6,18 +6,18 @@ microseconds (exact in a double), so no two processes need equal clocks.
 
 Keys, all under `tessera:`:
     job:<id>                     hash, the record
-    job:<id>:events              stream of what happened to it; each is told to the channel `events` too
-    jobs:index:<kind>:<owner>    sorted set of ids by creation: what a list shows
-    jobs:unfinished:<owner>      set of ids: what the limit counts
-    jobs:queued                  sorted set of ids by when to ring (again)
-    jobs:leased                  sorted set of ids by when the lease ends
-    jobs:ended                   sorted set of ids by when the record is removed
-    jobs:deadlines               sorted set of ids by when they have to have ended; of those that have to
-    idempotency:<owner>:<key>    hash: which job a repeated request means
-    workers                      set of ids; worker:<id> is each one's description and expires by itself
+    job:<id>:events              stream of the job's events; each is published to the channel `events`, too
+    jobs:index:<kind>:<owner>    sorted set of ids by time of creation, which a list shows
+    jobs:unfinished:<owner>      set of ids, which the limit counts
+    jobs:queued                  sorted set of ids by the time of the next ring
+    jobs:leased                  sorted set of ids by the time when the lease ends
+    jobs:ended                   sorted set of ids by the time when the record is removed
+    jobs:deadlines               sorted set of the ids of jobs with a deadline, by that time
+    idempotency:<owner>:<key>    hash: the job that a repeated request stands for
+    workers                      set of ids; worker:<id> is the description of each and expires by itself
 
-Who of those that wait is next is in `tessera.jobs.scripts.queues`. The scripts name keys that they compute, which Redis
-Cluster forbids: a single primary is assumed. Does not know Python types: `tessera.jobs.records` does.
+`tessera.jobs.scripts.queues` decides which waiting job is next. The scripts compute the keys that they use, which Redis
+Cluster forbids: a single primary is assumed. Knows no Python types.
 """
 
 from __future__ import annotations

@@ -1,19 +1,18 @@
-"""Who is next: start-time fair queueing (Goyal et al. 1996) in two levels, classes of length and owners, in Redis.
+"""Which job is next: start-time fair queueing (Goyal et al. 1996) in Redis, over classes of length and then owners.
 
-A queue holds flows. Each flow has a tag: how much cost it was given, counted from when it last had nothing to wait for;
-the flow with the lowest tag is next, so whoever asks for little is served before who asks for much, and nobody starves.
-First the class is chosen (`short` or `long`, by the seconds that a job is expected to take), then the owner within it,
-then that owner's job with the lowest priority number, the oldest of equals.
+A queue holds flows. The tag of a flow is the cost that it was served since it last had no waiting job. The flow with
+the lowest tag is next, so an owner with few jobs is served before one with many, and nobody starves. First the class is
+chosen (`short` or `long`, by the seconds that a job is expected to take), then the owner within it, then that owner's
+job with the lowest priority number, the oldest of equals.
 
 Keys, all under `tessera:`; <flow> is a class, or a class and an owner:
     jobs:next:<queue>                 sorted set of classes by tag
     jobs:next:<queue>:<class>         sorted set of owners by tag
     jobs:waiting:<queue>:<class>:<owner>  sorted set of ids by priority and creation
-    jobs:tags:<queue>                 hash: last tag of each flow; the tag that was served last is under its parent
-    jobs:flow:<queue>                 hash: cost that has ever `entered` and `left`, and `seconds` that a unit takes
+    jobs:tags:<queue>                 hash: the last tag of each flow; a parent has the tag that was served last
+    jobs:flow:<queue>                 hash: the cost that ever `entered` and `left`, and the `seconds` of a unit of cost
 
-Tags are forgotten when nobody waits. Does not know states: see `tessera.jobs.scripts.jobs`, which put this into each
-script.
+Tags are removed when no job waits. `tessera.jobs.scripts.jobs` puts these functions into each script. Knows no states.
 """
 
 from __future__ import annotations

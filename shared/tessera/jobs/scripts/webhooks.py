@@ -1,7 +1,7 @@
-"""The scripts of webhooks: which ended jobs are to be told. What all begin with is in `tessera.jobs.scripts.jobs`.
+"""The scripts of webhooks: which deliveries are due. `tessera.jobs.scripts.jobs` has the functions of all scripts.
 
 Keys, under `tessera:`:
-    jobs:webhooks    sorted set of ids by when to tell next, put there when a job with a `webhook` ends
+    jobs:webhooks    sorted set of ids by the time of the next delivery; a job with a `webhook` is added when it ends
 """
 
 from __future__ import annotations

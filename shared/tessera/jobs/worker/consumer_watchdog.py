@@ -1,7 +1,8 @@
-"""Notices a worker that is idle and yet does not hear the rings that wait in its queue: its consumer has died inside.
+"""Notices a worker that is idle although rings wait in its queue: its Celery consumer has stalled.
 
-Nothing else would: its other threads still register it as alive, and the rings are where they belong. What to do then
-is its owner's to say. Ending the process is right: an idle worker holds nothing, and a supervisor starts another.
+Nothing else notices it: the worker's other threads still register it as alive, and the rings are where they belong. The
+owner decides what to do; ending the process is right, because an idle worker holds no lease and a supervisor starts
+another.
 """
 
 from __future__ import annotations
@@ -19,13 +20,14 @@ logger = logging.getLogger(__name__)
 
 
 class ConsumerWatchdog:
-    """A thread that looks.
+    """A thread that compares the rings that wait with those that the worker receives.
 
     Args:
-        store: where the rings are.
-        queue: that the worker listens to.
-        runner: what the worker does with them.
-        stalled_after_s: how long rings may wait while the worker is idle. Well above the consumer's own reconnecting.
+        store: where the rings are counted.
+        queue: name of the queue that the worker listens to.
+        runner: counts the rings that the worker receives, and knows whether it is busy.
+        stalled_after_s: seconds that rings may wait while the worker is idle; well above the time that the consumer
+            needs to reconnect.
         on_stalled: called once, from the thread.
     """
 
@@ -47,25 +49,25 @@ class ConsumerWatchdog:
         self._thread = threading.Thread(target=self._run, name="consumer watchdog", daemon=True)
 
     def start(self) -> None:
-        """Begin."""
+        """Begin to watch."""
         self._thread.start()
 
     def close(self) -> None:
-        """Stop looking."""
+        """Stop watching."""
         self._closing.set()
         self._thread.join()
 
     def _run(self) -> None:
         silent_since: float | None = None
-        heard = self.runner.rings_received
+        received = self.runner.rings_received
         while not self._closing.wait(self.stalled_after_s / 10):
             now = time.monotonic()
-            if self.runner.rings_received != heard or self.runner.busy or not self._rings_wait():
-                heard, silent_since = self.runner.rings_received, None
+            if self.runner.rings_received != received or self.runner.busy or not self._rings_wait():
+                received, silent_since = self.runner.rings_received, None
             elif silent_since is None:
                 silent_since = now
             elif now - silent_since >= self.stalled_after_s:
-                logger.error("rings wait in %s and this idle worker hears none of them", self.queue)
+                logger.error("rings wait in %s and this idle worker receives none of them", self.queue)
                 self.on_stalled()
                 return
 

@@ -1,4 +1,4 @@
-"""What a worker process is but for its handlers: it registers, hears rings, reaps, and drains on SIGTERM.
+"""A worker process apart from its handlers: it registers itself, receives rings, reaps, and drains on SIGTERM.
 
 Celery runs threads, never a forked pool: CUDA does not survive a fork. Does not know what a job does.
 """
@@ -21,7 +21,9 @@ from tessera.jobs.worker.registration import WorkerRegistration
 from tessera.jobs.worker.runner import JobRunner
 
 STALLED_AFTER_S = 90.0
+"""Seconds that rings may wait while the worker is idle before its consumer counts as stalled."""
 STALLED_EXIT_STATUS = 3
+"""Exit status of a worker whose consumer has stalled."""
 
 
 def serve_jobs(app: celery.Celery, runner: JobRunner, info: WorkerInfo) -> int:
@@ -29,9 +31,9 @@ def serve_jobs(app: celery.Celery, runner: JobRunner, info: WorkerInfo) -> int:
     consumer receives no rings any more.
 
     Args:
-        app: Celery's.
-        runner: with the handlers.
-        info: how the worker is known to others.
+        app: the Celery app that receives rings.
+        runner: does the jobs, with the handlers of this worker.
+        info: the description under which the worker is registered.
     """
     registration, reaper = WorkerRegistration(runner.store, info), Reaper(runner.store, runner.artifacts, runner.bell)
     watchdog = ConsumerWatchdog(

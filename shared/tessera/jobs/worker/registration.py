@@ -1,4 +1,4 @@
-"""Tells the job store that a worker is alive, for as long as it is. Does not know what the worker does."""
+"""Registers a worker as alive in the job store, again and again. Does not know what the worker does."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ from tessera.jobs.worker_store import WorkerStore
 logger = logging.getLogger(__name__)
 
 REGISTER_EVERY_S = 1.0
+"""Seconds between two registrations."""
 MISSED_REGISTRATIONS = 5
-"""Turns a worker may miss before it counts as gone."""
+"""How many registrations in a row a worker may miss before it counts as gone."""
 
 
 class WorkerRegistration:
-    """A thread that registers a worker again and again.
+    """A thread that keeps a worker registered.
 
     Args:
-        store: where it is registered.
-        worker: its description.
+        store: where the worker is registered.
+        worker: the worker's description.
     """
 
     def __init__(self, store: WorkerStore, worker: WorkerInfo) -> None:
@@ -31,11 +32,11 @@ class WorkerRegistration:
         self._thread = threading.Thread(target=self._run, name="presence", daemon=True)
 
     def start(self) -> None:
-        """Begin."""
+        """Begin to register."""
         self._thread.start()
 
     def close(self) -> None:
-        """Stop, and say that the worker is gone."""
+        """Stop, and remove the registration."""
         self._closing.set()
         self._thread.join()
         try:

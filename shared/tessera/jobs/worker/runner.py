@@ -1,9 +1,9 @@
-"""Runs one job: claim, keep the lease while a handler works, end the record under the fencing token.
+"""Runs jobs: claim one, renew its lease while a handler works, end its record under the fencing token.
 
-The handler learns at each `JobContext.step` that it has to stop: because somebody cancelled, because the lease is
-another's now, or because this process is to end (then the job is given back at once). The lease is kept by a thread of
-its own, so a step never waits for Redis, and a Redis that is down for a while costs no finished work.
-Does not know what a job does, nor who rings.
+At each `JobContext.step` the handler learns whether it has to stop: because the job was cancelled or is too late,
+because another worker has the lease now, or because this process is to end (then the job is given back at once). A
+thread of its own renews the lease, so a step never waits for Redis, and a Redis that is down for a while costs no
+finished work. Does not know what a job does, nor who rings.
 """
 
 from __future__ import annotations
@@ -25,15 +25,17 @@ from tessera.wire.jobs import Artifact, Job, JobError
 logger = logging.getLogger(__name__)
 
 RETRY_EVERY_S = 0.5
+"""Seconds between two attempts to reach a Redis that is down."""
 RENEWALS_PER_LEASE = 3
-RENEW_AT_MOST_EVERY_S = 0.1
-"""Progress is written and told no more often: a model whose steps take milliseconds would keep Redis, services and
-whoever watches as busy as itself. Whether it has to stop a job still learns at each step."""
+"""How often a lease is renewed in the time that it lasts, when the handler reports no step."""
+MIN_RENEWAL_GAP_S = 0.1
+"""Fewest seconds between two writes of progress. A model whose steps take milliseconds would otherwise keep Redis, the
+services and every watching client as busy as itself. Whether it has to stop is still checked after each step."""
 StopReason = Literal["cancelled", "late", "lost", "draining"]
 
 
 class JobStoppedError(Exception):
-    """Raised in a handler at a step where it has to stop. It lets this pass and puts nothing away."""
+    """Raised in a handler at a step where it has to stop. The handler lets it pass and stores nothing more."""
 
     def __init__(self, reason: StopReason) -> None:
         super().__init__(reason)
@@ -41,10 +43,10 @@ class JobStoppedError(Exception):
 
 
 class JobContext:
-    """What a handler has of its job.
+    """What a handler knows of its job, and how it reports. The methods of the second half are for the lease's thread.
 
     Args:
-        lease: of the job.
+        lease: the lease of the job.
         draining: set when the process is to end.
     """
 
@@ -61,16 +63,18 @@ class JobContext:
 
     @property
     def checkpoint(self) -> str | None:
-        """Key of the artifact that this attempt has said to go on from."""
+        """Key of the last artifact from which, according to this attempt, another one can go on; None before the
+        first."""
         return self._checkpoint
 
     def checkpointed(self, key: str) -> None:
-        """Say that another attempt can go on from an artifact. It is removed when the job has ended."""
+        """Report that another attempt can go on from an artifact, which is removed when the job has ended."""
         self._checkpoint = key
         self._stepped.set()
 
     def previewed(self, jpeg: bytes) -> None:
-        """Show those who watch the job what it looks like. Never blocks; an older one that was not sent yet is lost."""
+        """Show a picture to the clients that watch the job. Never blocks; an older one that was not sent yet is
+        dropped."""
         self._preview = jpeg
         self._stepped.set()
 
@@ -78,11 +82,11 @@ class JobContext:
         """Report progress (0 to 100) and stop here if it is time to. Never blocks.
 
         Args:
-            progress: never falls within an attempt.
-            measure: how much is done, and of how much, in what the kind of job counts in; None leaves what is known.
+            progress: never falls within an attempt; a lower value is ignored.
+            measure: how much is done and how much there is in all, in the unit of the kind of job; None keeps the last.
 
         Raises:
-            JobStoppedError: see the class.
+            JobStoppedError: the handler has to stop.
         """
         self._measure = measure or self._measure
         self._progress = max(self._progress, min(progress, 100))
@@ -93,27 +97,27 @@ class JobContext:
             raise JobStoppedError("draining")
 
     def key(self, name: str) -> str:
-        """The artifact key of a result: no other attempt at this job has it."""
+        """The artifact key of a result, which no other attempt at this job uses."""
         return f"{self.job.id}/{self._lease.token}-{name}"
 
     def stop(self, reason: StopReason) -> None:
-        """For the keeper of the lease: end the handler at its next step."""
+        """For the lease's thread: end the handler at its next step."""
         self._stop = reason
 
     def wait_for_step(self, timeout_s: float) -> int:
-        """For the keeper of the lease: the progress after the next step, or after `timeout_s`."""
+        """For the lease's thread: the progress after the next step, or after `timeout_s` seconds."""
         self._stepped.wait(timeout_s)
         self._stepped.clear()
         return self._progress
 
     def take_preview(self) -> bytes:
-        """For the keeper of the lease: the picture that was not sent yet, if there is one."""
+        """For the lease's thread: the picture that was not sent yet; empty if there is none."""
         jpeg, self._preview = self._preview, b""
         return jpeg
 
     @property
     def measure(self) -> tuple[float, float] | None:
-        """For the keeper of the lease: what was last said to be done, and of how much."""
+        """For the lease's thread: how much was last reported done and how much there is in all; None before that."""
         return self._measure
 
     def wake(self) -> None:
@@ -122,26 +126,26 @@ class JobContext:
 
 
 Handler = Callable[[Job, JobContext], Mapping[str, Artifact]]
-"""Does a job and answers its artifacts by name. A `TesseraError` that is not retryable fails the job for good; after
-any other error it is tried again while it has attempts left."""
+"""Does a job and returns its artifacts by name. A `TesseraError` that is not retryable fails the job for good; after
+any other error the job is tried again while it has attempts left."""
 Outcome = Ending | Literal["gone", "draining"]
-"""What became of a job. `gone`: none waits. `draining`: this process is to end and has not looked."""
+"""What became of a ring. `gone`: no job waits. `draining`: this process is to end and has claimed nothing."""
 
 
 class JobRunner:
     """Does the jobs of a queue, one or several at a time (one thread each).
 
-    A ring says that jobs wait, not which is next: the store knows whose turn it is. A thread that was rung for goes on
-    until none waits. One of several slots is kept for short jobs: they never wait for long ones to end.
+    A ring says that jobs wait, not which one is next: the store decides. A thread that received a ring goes on until no
+    job waits. One of several slots is reserved for short jobs, so they never wait for long ones to end.
 
     Args:
         store: where the records are.
-        artifacts: where a handler puts its results.
+        artifacts: where handlers store their results.
         bell: rung when a job goes back to the queue.
-        handlers: by kind of job.
+        handlers: the handler of each kind of job.
         worker: id of this process.
-        queue: whose jobs.
-        slots: threads that may call `run` at once.
+        queue: name of the queue.
+        slots: how many threads may call `run` at once.
     """
 
     def __init__(
@@ -171,7 +175,7 @@ class JobRunner:
 
     @property
     def busy(self) -> bool:
-        """Whether a ring is being followed now."""
+        """Whether a thread works on a ring now."""
         return self._working > 0
 
     def drain(self) -> None:
@@ -179,10 +183,10 @@ class JobRunner:
         self._draining.set()
 
     def run(self, _rung_for: str = "") -> list[Outcome]:
-        """Do jobs until none is to be had. Never raises for what a handler does wrong.
+        """Do jobs until none waits. Never raises for an error of a handler.
 
         Returns:
-            What became of each, the last of them `gone` or `draining`.
+            The outcome of each, the last of them `gone` or `draining`.
         """
         with self._counting:
             self.rings_received += 1
@@ -205,12 +209,12 @@ class JobRunner:
             if may_be_long and isinstance(claimed, Lease) and claimed.short:
                 self._long.release()
                 may_be_long = False
-            return self._follow(claimed)
+            return self._finish(claimed)
         finally:
             if may_be_long:
                 self._long.release()
 
-    def _follow(self, claimed: Lease | NotClaimed | None) -> Outcome:
+    def _finish(self, claimed: Lease | NotClaimed | None) -> Outcome:
         if claimed is None:
             return "draining"
         if isinstance(claimed, NotClaimed):
@@ -234,7 +238,7 @@ class JobRunner:
         context = JobContext(lease, self._draining)
         try:
             handler = self.handlers[lease.job.kind]
-            with self._kept(lease, context):
+            with self._lease_renewed(lease, context):
                 artifacts = handler(lease.job, context)
                 total = None if context.measure is None else context.measure[1]
                 ending = self._persist(lambda: self.store.complete(lease, artifacts, total=total))
@@ -272,7 +276,7 @@ class JobRunner:
         return self._persist(lambda: self.store.fail(lease, known, again=again))
 
     def _persist(self, change: Callable[[], Ending]) -> Ending:
-        """Write the end of an attempt, however long Redis is away, unless this process is to end."""
+        """Write the end of an attempt, however long Redis is down, unless this process is to end."""
         while True:
             try:
                 return change()
@@ -282,8 +286,8 @@ class JobRunner:
                     return "lost"
 
     def _remove_files(self, lease: Lease, ending: Ending) -> None:
-        """After a cancel or a delete nobody can reach what this attempt has stored. A lost lease leaves the files of
-        the attempt to the job's own removal: another attempt's files lie beside them."""
+        """Remove what this attempt has stored for a job that was cancelled or deleted. After a lost lease the files go
+        with the job itself: those of another attempt lie beside them."""
         try:
             if ending == "cancelled" or not self.store.exists(lease.job.id):
                 self.artifacts.remove(lease.job.id)
@@ -304,19 +308,21 @@ class JobRunner:
             logger.warning("%s was not rung for; the reaper will", job.id)
 
     @contextlib.contextmanager
-    def _kept(self, lease: Lease, context: JobContext) -> Iterator[None]:
-        """Renew the lease as long as the context is open."""
+    def _lease_renewed(self, lease: Lease, context: JobContext) -> Iterator[None]:
+        """Renew the lease in a thread as long as the context is open."""
         closing = threading.Event()
-        keeper = threading.Thread(target=self._keep, args=(lease, context, closing), name="lease", daemon=True)
-        keeper.start()
+        renewer = threading.Thread(
+            target=self._renew_until_closed, args=(lease, context, closing), name="lease", daemon=True
+        )
+        renewer.start()
         try:
             yield
         finally:
             closing.set()
             context.wake()
-            keeper.join()
+            renewer.join()
 
-    def _keep(self, lease: Lease, context: JobContext, closing: threading.Event) -> None:
+    def _renew_until_closed(self, lease: Lease, context: JobContext, closing: threading.Event) -> None:
         every_s = self.store.settings.lease_s / RENEWALS_PER_LEASE
         due, wait_s, checkpoint = 0.0, every_s, None
         while not closing.is_set():
@@ -333,7 +339,7 @@ class JobRunner:
                     held = self.store.renew(
                         lease, progress=progress, checkpoint=checkpoint, preview=preview, measure=context.measure
                     )
-                    due, wait_s = time.monotonic() + RENEW_AT_MOST_EVERY_S, every_s
+                    due, wait_s = time.monotonic() + MIN_RENEWAL_GAP_S, every_s
             except UnavailableError:
                 closing.wait(RETRY_EVERY_S)
                 continue
