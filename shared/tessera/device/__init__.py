@@ -1,1 +1,1 @@
-"""The hardware a process runs on: which devices there are, and copies between host and device."""
+"""The hardware that a process runs on: the devices that exist, and copies between host and device."""

@@ -1,4 +1,4 @@
-"""Copies between host and device that do not wait for what is queued on the device."""
+"""Copies between host and device that do not wait for the work queued on the device."""
 
 from __future__ import annotations
 
@@ -8,19 +8,23 @@ import torch
 
 
 def synchronize(device: torch.device) -> None:
-    """Wait for everything queued on `device`."""
+    """Wait until everything that is queued on `device` has run."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
 def to_device(values: Sequence[float], device: torch.device, dtype: torch.dtype | None = None) -> torch.Tensor:
-    """Numbers of the host as a tensor on `device`, without waiting for what is queued there."""
-    made = torch.tensor(values, dtype=dtype)
-    return made.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else made.to(device)
+    """Values of the host as a tensor on `device`, without waiting for the work queued there."""
+    on_host = torch.tensor(values, dtype=dtype)
+    return on_host.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else on_host.to(device)
 
 
 class Readback:
-    """Tensors on their way to the host, behind what is queued on their device now."""
+    """A copy of tensors to the host, queued behind the present work of their device.
+
+    Args:
+        tensors: of any devices. Those of a CPU are returned as they are.
+    """
 
     def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
         self._tensors = list(tensors)
@@ -34,7 +38,7 @@ class Readback:
             self._arrived.record()
 
     def read(self) -> list[torch.Tensor]:
-        """The tensors on the host; waits until they are there, but for nothing that was queued after them."""
+        """The tensors on the host. Waits for their copy, but not for work that was queued after it."""
         if self._arrived is not None:
             self._arrived.synchronize()
         return self._tensors

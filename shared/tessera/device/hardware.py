@@ -1,6 +1,6 @@
-"""The only place that asks what hardware there is.
+"""The only place that asks which hardware exists.
 
-Does not know models; a service tells it what its settings ask for.
+Knows neither models nor settings: the caller passes what its settings ask for.
 """
 
 from __future__ import annotations
@@ -15,12 +15,20 @@ import torch
 from tessera.errors import StartError
 
 BACKGROUND_NICENESS = 10
+"""Niceness of workers of long jobs, on the scale of `setpriority`."""
 CONTROL_GROUP = Path("/sys/fs/cgroup")
+"""Files of the control group (cgroup v2) of this process's container."""
 
 
 @dataclass(frozen=True)
 class Device:
-    """A device to run on, and how."""
+    """A device to run on.
+
+    Attributes:
+        place: the device as torch names it.
+        dtype: in which models compute there.
+        name: for people, with the number of threads of a CPU.
+    """
 
     place: torch.device
     dtype: torch.dtype
@@ -28,7 +36,7 @@ class Device:
 
 
 def available_cores() -> int:
-    """Cores that this process may use."""
+    """Number of cores that this process may use."""
     return len(os.sched_getaffinity(0))
 
 
@@ -59,7 +67,7 @@ def choose(
 
 
 def free_bytes(device: torch.device) -> int:
-    """Memory that is free now: a GPU's, or the host's within the limit of its control group (a container's)."""
+    """Bytes of memory that are free now: a GPU's, or the host's within the limit of the container's control group."""
     if device.type == "cuda":
         cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return int(torch.cuda.mem_get_info(device)[0] + cached)
@@ -68,7 +76,7 @@ def free_bytes(device: torch.device) -> int:
     limit, used = _group_file("memory.max").strip(), _group_file("memory.current").strip()
     if not (limit.isdigit() and used.isdigit()):
         return free
-    # Files that were read (weights, for one) count as used, and are given back when memory is wanted.
+    # Cached files (of weights, for example) count as used, but are evicted when memory is needed.
     counts = dict(line.split() for line in _group_file("memory.stat").splitlines())
     files = sum(int(counts.get(name, 0)) for name in ("active_file", "inactive_file"))
     return max(0, min(free, int(limit) - int(used) + files))
@@ -80,9 +88,9 @@ def _group_file(name: str) -> str:
 
 
 def yield_to_interactive() -> None:
-    """Make this process give way on a CPU to the engines that somebody waits for: for workers of long jobs.
+    """Lower the CPU priority of this process, so that workers of long jobs give way to engines that answer requests.
 
-    Affects the calling thread and those it starts later, so it is called before the device is used.
+    Affects the calling thread and threads that it starts later, so it is called before the device is used.
     """
-    if os.getpriority(os.PRIO_PROCESS, 0) < BACKGROUND_NICENESS:  # never back up: that needs a privilege
+    if os.getpriority(os.PRIO_PROCESS, 0) < BACKGROUND_NICENESS:  # raising the priority again would need a privilege
         os.setpriority(os.PRIO_PROCESS, 0, BACKGROUND_NICENESS)

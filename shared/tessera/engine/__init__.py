@@ -1,1 +1,1 @@
-"""The engine: the process that owns models on a device and steps them, and the service's side of talking to it."""
+"""The process that owns a model on a device and steps it, and the service's side of talking to that process."""

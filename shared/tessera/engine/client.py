@@ -1,8 +1,8 @@
 """The service's side of an engine: starts its process, sends requests, hands out answers, restarts it when it dies.
 
-When the process ends unasked: requests that have not been answered yet are sent again to the next process (once), those
-that have are failed with `EngineDiedError`. Restarts back off; an engine that cannot load says why in `state()` and
-every request. Torch-free, and does not know what the messages ask for.
+When the process ends unexpectedly, requests that have no answer yet are sent to the next process, once; requests that
+have one fail with `EngineDiedError`. The pauses between restarts grow. While an engine cannot load, `state()` is
+`failed` and every request fails with the reason. Torch-free; does not know what the messages ask for.
 """
 
 from __future__ import annotations
@@ -42,15 +42,27 @@ logger = logging.getLogger(__name__)
 
 EngineRequest = Generate | Embed | Synthesize | Transcribe
 MAX_RESENDS = 1
+"""How often a request without an answer is sent again after its engine died."""
 FIRST_BACKOFF_S = 0.2
+"""Seconds before the first restart; each further restart waits twice as long."""
 MAX_BACKOFF_S = 10.0
+"""Most seconds before a restart."""
 STABLE_S = 30.0
+"""Seconds that a process must have run for the next restart to wait `FIRST_BACKOFF_S` again."""
 END_S = 5.0
-"""Seconds that a process may take to end once its line is cut."""
+"""Seconds that a process may take to end after its connection is closed."""
 
 
 class _Pending:
-    """A request that the engine works on."""
+    """A request that the engine has not finished.
+
+    Attributes:
+        message: the request.
+        answers: what the engine has answered and the caller has not read.
+        sent: whether the present process has the request.
+        answered: whether any answer has come.
+        resends: how often the request was sent again.
+    """
 
     def __init__(self, message: EngineRequest) -> None:
         self.message = message
@@ -61,13 +73,18 @@ class _Pending:
 
 
 class EngineClient:
-    """One engine process and the requests it has.
+    """One engine process and its requests.
 
     Args:
-        command: what to run; the socket's descriptor is appended.
-        name: how logs call it.
-        on_metrics: told the values of each `Metrics` message, and `start_<part>_seconds` of each start's parts.
-        environment: of the process; None inherits.
+        command: starts the process; the socket's file descriptor is appended.
+        name: of the engine in logs and errors.
+        on_metrics: called with the values of each `Metrics` message, and with `start_<part>_seconds` after each start.
+        environment: of the process; None inherits the service's.
+
+    Attributes:
+        ready: what the engine has loaded; None while it has not.
+        problem: why the last start failed; None when it did not.
+        restarts: number of restarts.
     """
 
     def __init__(
@@ -99,21 +116,21 @@ class EngineClient:
         return self._process.pid if self._process and self._process.poll() is None else None
 
     def state(self) -> str:
-        """`ok`, `starting`, or `failed` when the last start said that it cannot load."""
+        """`ok`, `starting`, or `failed` when the engine could not load at its last start."""
         if self.ready is not None:
             return "ok"
         return "failed" if self.problem is not None else "starting"
 
     async def start(self) -> None:
-        """Start the process and keep it running. Returns at once; see `wait_ready`."""
+        """Start the process and keep it running. Returns at once; `wait_ready` waits."""
         self._keeper = asyncio.create_task(self._keep())
 
     async def wait_ready(self, timeout_s: float | None = None) -> Ready:
-        """What the engine has loaded, once it has.
+        """Wait until the engine has loaded, and return what it has loaded.
 
         Raises:
-            TesseraError: the engine said that it cannot load.
-            UnavailableError: not within `timeout_s`.
+            TesseraError: the engine cannot load.
+            UnavailableError: it has not loaded within `timeout_s`.
         """
         try:
             async with asyncio.timeout(timeout_s):
@@ -127,12 +144,12 @@ class EngineClient:
         return self.ready
 
     async def request(self, message: EngineRequest) -> AsyncGenerator[FromEngine]:
-        """Send a request and yield its answers to the last. Closing the iterator early cancels the request.
+        """Send a request and yield its answers up to the last. Closing the iterator early cancels the request.
 
-        Use it within `contextlib.aclosing`, so that leaving the loop closes it at once.
+        Use it inside `contextlib.aclosing`, so that leaving the loop closes it at once.
 
         Raises:
-            TesseraError: what the engine answered, or `EngineDiedError`, or `UnavailableError` while it starts.
+            TesseraError: the engine's own error, `EngineDiedError`, or `UnavailableError` while the engine starts.
         """
         if self.problem is not None:
             raise UnavailableError(f"the {self.name} is down: {self.problem.message}")
@@ -162,7 +179,7 @@ class EngineClient:
                 self._send(Cancel(request_id=message.request_id))
 
     async def close(self) -> None:
-        """End the process: ask, then terminate, then kill. Requests that still run are failed."""
+        """End the process: ask, then terminate, then kill. Requests that still run fail."""
         self._closing.set()
         self._send(Shutdown())
         process = self._process
@@ -179,7 +196,7 @@ class EngineClient:
         self._fail_all(UnavailableError(f"the {self.name} is shutting down"))
 
     def _send(self, message: EngineRequest | Cancel | Shutdown) -> None:
-        """Write to the current process, if there is one. A request made while it loads is sent when it is ready."""
+        """Write to the present process, if there is one. Requests made while it loads are sent when it is ready."""
         if self._writer is not None and not self._writer.is_closing():
             self._writer.write(frame(message))
 
@@ -197,7 +214,7 @@ class EngineClient:
                 logger.exception("the %s could not be run", self.name)
             if self._closing.is_set():
                 return
-            self._sort_out_pending()
+            self._resend_or_fail()
             self.restarts += 1
             backoff = FIRST_BACKOFF_S if time.monotonic() - started > STABLE_S else min(backoff * 2, MAX_BACKOFF_S)
             await asyncio.sleep(backoff)
@@ -251,8 +268,8 @@ class EngineClient:
                 pending.answered = True
                 pending.answers.put_nowait(message)
 
-    def _sort_out_pending(self) -> None:
-        """After a death: fail what had begun, keep what can be sent again."""
+    def _resend_or_fail(self) -> None:
+        """After the process died: fail the requests that have an answer, keep the others for the next process."""
         for pending in list(self._pending.values()):
             if not pending.sent:
                 continue
@@ -270,7 +287,7 @@ class EngineClient:
 
 
 def is_last(answer: FromEngine | TesseraError) -> bool:
-    """Whether a request has no further answers after this one."""
+    """Whether an answer is the last one of its request."""
     if isinstance(answer, GeneratedTokens):
         return answer.finish_reason is not None
     if isinstance(answer, Audio | Transcript):
@@ -279,7 +296,7 @@ def is_last(answer: FromEngine | TesseraError) -> bool:
 
 
 def _end(process: subprocess.Popen[bytes]) -> int:
-    """Wait for a process whose line is cut, and kill it when it goes on without it. Returns its status."""
+    """Wait for a process whose connection is closed, and kill it if it does not end. Returns its exit status."""
     try:
         return process.wait(END_S)
     except subprocess.TimeoutExpired:
@@ -288,5 +305,5 @@ def _end(process: subprocess.Popen[bytes]) -> int:
 
 
 def python_module(module: str) -> list[str]:
-    """The command that runs a module of ours in this interpreter."""
+    """The command that runs a module in this interpreter."""
     return [sys.executable, "-m", module]

@@ -1,4 +1,4 @@
-"""Framing of engine messages on a Unix socket: four bytes big-endian length, then MessagePack.
+"""Frames of engine messages on a Unix socket: a length of four bytes, big-endian, then MessagePack.
 
 Does not know what the messages mean.
 """
@@ -17,11 +17,11 @@ _LENGTH = struct.Struct(">I")
 
 
 class BrokenFrameError(ConnectionError):
-    """The other side sent something that is not a frame, or left within one."""
+    """The other side sent something that is not a frame, or closed the connection within one."""
 
 
 def frame(message: ToEngine | FromEngine) -> bytes:
-    """A message as bytes on the socket."""
+    """Encode a message as a frame."""
     body = encoder.encode(message)
     if len(body) > MAX_MESSAGE_BYTES:
         raise BrokenFrameError(f"a message of {len(body)} bytes is over the limit of {MAX_MESSAGE_BYTES}")
@@ -29,7 +29,7 @@ def frame(message: ToEngine | FromEngine) -> bytes:
 
 
 def receive(connection: socket.socket) -> ToEngine | None:
-    """Block until the next message for an engine. None when the service has closed the line."""
+    """Wait for the next message to an engine; None when the service has closed the connection."""
     head = _read(connection, _LENGTH.size)
     if head is None:
         return None
@@ -38,7 +38,7 @@ def receive(connection: socket.socket) -> ToEngine | None:
         raise BrokenFrameError(f"a frame claims {length} bytes")
     body = _read(connection, length)
     if body is None:
-        raise BrokenFrameError("the line was cut within a message")
+        raise BrokenFrameError("the connection was closed within a message")
     try:
         message: ToEngine = to_engine_decoder.decode(body)
     except msgspec.MsgspecError as error:
@@ -57,7 +57,12 @@ def _read(connection: socket.socket, size: int) -> bytes | None:
 
 
 async def read_frame(reader: asyncio.StreamReader) -> bytes:
-    """The next frame's body. Raises `asyncio.IncompleteReadError` at the end of the line."""
+    """The next frame's body.
+
+    Raises:
+        asyncio.IncompleteReadError: the connection was closed.
+        BrokenFrameError: the frame is larger than a message may be.
+    """
     (length,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
     if length > MAX_MESSAGE_BYTES:
         raise BrokenFrameError(f"a frame claims {length} bytes")

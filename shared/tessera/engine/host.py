@@ -1,7 +1,7 @@
-"""What a service with a sequence engine holds: its engine's client and, once the engine is ready, the model's tools.
+"""What a service holds of its engine: the client and, once the engine is ready, the tools of its model.
 
-The tokenizer and the template come from the directory that the engine says it has loaded, so both sides agree, also
-after a restart with another model.
+The tools (tokenizer, template and what is built on them) are made from the directory that the engine has loaded, so
+that both sides agree even after a restart with another model.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ logger = logging.getLogger(__name__)
 
 
 class EngineHost(Generic[Tools]):
-    """One engine process and what is made from its model's directories.
+    """One engine process, and the tools made from its model's directory.
 
     Args:
-        name: the service; the engine is `<name> engine` in logs and errors.
-        module: what runs as the engine process.
-        registry: where the engine's metrics are shown.
-        build: makes the tools from what the engine has loaded. Called once per loaded model, off the hot path.
-        prepare: called with the tools after each start of the engine; the service is ready when it has succeeded.
+        name: of the service; the engine is `<name> engine` in logs and errors.
+        module: runs as the engine process.
+        registry: where the engine's metrics are registered.
+        build: makes the tools from what the engine has loaded. Called in a thread, once for each loaded model.
+        prepare: called with the tools after each start of the engine; the service is ready once it has succeeded.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class EngineHost(Generic[Tools]):
             await self.engine.close()
 
     async def states(self) -> Mapping[str, str]:
-        """For `/ready`. Makes the tools as soon as the engine is there, so that no request has to wait for them."""
+        """The engine's state for `/ready`. Makes the tools as soon as the engine is ready, so that no request waits."""
         try:
             await self._current()
         except TesseraError:
@@ -78,11 +78,11 @@ class EngineHost(Generic[Tools]):
         return {"engine": self.engine.state()}
 
     async def tools(self, model: str) -> Tools:
-        """The tools of the model that a request names; the last ones while the engine starts again.
+        """The tools of the model that a request names; while the engine restarts, those of the last process.
 
         Raises:
-            UnavailableError: the engine has not loaded yet.
-            ModelNotFoundError: it has loaded another.
+            UnavailableError: the engine has not loaded a model yet.
+            ModelNotFoundError: the engine has loaded another model.
         """
         tools = await self._current()
         if tools is None:
@@ -93,24 +93,24 @@ class EngineHost(Generic[Tools]):
         return tools
 
     async def _current(self) -> Tools | None:
-        """The tools of what the engine has loaded, made in a thread when they are not there yet."""
+        """The tools of the loaded model, made in a thread if needed; None before the first model is loaded."""
         async with self._making:
             ready = self.engine.ready
             if ready is not None and not _same(ready, self._ready):
-                self._tools = self._ready = None  # it has come back with another model
+                self._tools = self._ready = None  # the engine restarted with another model
                 self._tools = await asyncio.to_thread(self._build, ready, self.engine)
                 self._ready = ready
             if ready is not None and self._tools is not None and ready is not self._prepared_for:
                 if self._prepare is not None:
                     try:
                         await self._prepare(self._tools)
-                    except TesseraError as error:  # the operator's fault, not that of a request that comes now
+                    except TesseraError as error:  # the operator's fault, not the present request's
                         raise UnavailableError(f"the {self.engine.name} is not ready: {error.message}") from error
                 self._prepared_for = ready
             return self._tools
 
     def models(self) -> ModelList:
-        """What `/v1/models` answers: empty until the engine has loaded."""
+        """The answer of `/v1/models`; empty until the engine has loaded a model."""
         ready = self.engine.ready or self._ready
         if ready is None:
             return ModelList(data=[])
@@ -122,7 +122,7 @@ def _same(one: Ready, other: Ready | None) -> bool:
 
 
 def context_of(card: Card) -> int:
-    """Positions of one request that the engine holds; its own word, which is in every card that it sends."""
+    """Most positions of one request, which the engine writes into every card that it sends."""
     assert card.context_length is not None
     return card.context_length
 

@@ -1,7 +1,7 @@
 """The engine's own process: an inbox thread, the stepping loop, an outbox thread.
 
-`run` is what a service's `worker` module calls. The loop fits on a screen; everything it does not know (which requests
-run together, what a step computes) is the `Engine`'s.
+A service's `worker` module calls `run`. The loop does not know which requests run together or what a step computes: the
+`Engine` does.
 """
 
 from __future__ import annotations
@@ -32,17 +32,18 @@ from tessera.wire.engine import (
 logger = logging.getLogger(__name__)
 
 METRICS_EVERY_S = 1.0
+"""Seconds between two `Metrics` messages while the engine has work."""
 
 
 class Engine(Protocol):
-    """What the loop needs of an engine. All methods are called from one thread."""
+    """The interface between the loop and an engine. All methods are called from one thread."""
 
     def ready(self) -> Ready:
-        """What was loaded. Called once."""
+        """Describe what was loaded. Called once."""
         ...
 
     def submit(self, message: ToEngine) -> None:
-        """Queue a request. What it raises, only this request's client sees."""
+        """Queue a request. An exception fails this request alone."""
         ...
 
     def cancel(self, request_id: str) -> None:
@@ -54,9 +55,9 @@ class Engine(Protocol):
         ...
 
     def step(self) -> Iterable[FromEngine]:
-        """Do the next bit of work for the requests that are due and say what came of it.
+        """Do one step of work for the requests that are due, and return their answers.
 
-        A fault that belongs to one request is answered by `Failed` for it; an exception ends the process.
+        An error of one request is answered with `Failed`; an exception ends the process.
         """
         ...
 
@@ -69,8 +70,8 @@ def run(build: Callable[[], Engine]) -> None:
     """Serve the socket whose descriptor is `argv[1]` until it closes, then exit.
 
     Args:
-        build: loads the models. What it raises is sent as `Stopped` (a `TesseraError` with its own message) and ends
-            the process with status 1.
+        build: loads the models. An exception is sent as `Stopped`, a `TesseraError` with its own message, and ends the
+            process with status 1.
     """
     # Ctrl-C goes to the whole process group; only the service decides when its engine ends.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -88,7 +89,7 @@ def run(build: Callable[[], Engine]) -> None:
         writer.join(timeout=5)
         sys.exit(1)
     outbox.put(engine.ready())
-    # At once, so that values of a process that died do not stay until the first request.
+    # Sent at once, so that the values of a process that died do not stay until the first request.
     outbox.put(Metrics(values=engine.metrics()))
     inbox: queue.SimpleQueue[ToEngine | None] = queue.SimpleQueue()
     threading.Thread(target=_read, args=(connection, inbox), name="inbox", daemon=True).start()
@@ -100,8 +101,8 @@ def run(build: Callable[[], Engine]) -> None:
 def loop(
     engine: Engine, inbox: queue.SimpleQueue[ToEngine | None], outbox: queue.SimpleQueue[FromEngine | None]
 ) -> None:
-    """Take what has come, do a step, send what came of it, until the service is gone."""
-    told = 0.0
+    """Take messages, do a step, send the answers, until the service closes the connection."""
+    metrics_sent = 0.0
     while True:
         for message in _take(inbox, block=not engine.has_work()):
             if message is None or isinstance(message, Shutdown):
@@ -111,9 +112,9 @@ def loop(
             for answer in engine.step():
                 outbox.put(answer)
         now = time.monotonic()
-        if now - told >= METRICS_EVERY_S or not engine.has_work():
+        if now - metrics_sent >= METRICS_EVERY_S or not engine.has_work():
             outbox.put(Metrics(values=engine.metrics()))
-            told = now
+            metrics_sent = now
 
 
 def _take(inbox: queue.SimpleQueue[ToEngine | None], *, block: bool) -> Iterable[ToEngine | None]:
@@ -132,7 +133,7 @@ def _dispatch(engine: Engine, message: ToEngine, outbox: queue.SimpleQueue[FromE
         return
     try:
         engine.submit(message)
-    except Exception as error:  # noqa: BLE001 - logged there; one request's fault does not end those of others
+    except Exception as error:  # noqa: BLE001 - `failed` logs it; one request's error does not end the others
         outbox.put(failed(getattr(message, "request_id", ""), error))
 
 
@@ -141,7 +142,7 @@ def _read(connection: socket.socket, inbox: queue.SimpleQueue[ToEngine | None]) 
         while (message := receive(connection)) is not None:
             inbox.put(message)
     except OSError:
-        logger.exception("the line to the service broke")
+        logger.exception("the connection to the service broke")
     inbox.put(None)
 
 
@@ -149,7 +150,7 @@ def _write(connection: socket.socket, outbox: queue.SimpleQueue[FromEngine | Non
     try:
         message = outbox.get()
         while message is not None:
-            # What a step tells all its requests goes at once, so that the service wakes once.
+            # The answers of one step to all requests are sent at once, so that the service wakes once.
             frames = bytearray(frame(message))
             try:
                 while (message := outbox.get_nowait()) is not None:
@@ -159,7 +160,7 @@ def _write(connection: socket.socket, outbox: queue.SimpleQueue[FromEngine | Non
                 connection.sendall(frames)
                 message = outbox.get()
     except OSError:
-        logger.info("the service has closed the line")
+        logger.info("the service has closed the connection")
 
 
 def failed(request_id: str, error: Exception) -> Failed:

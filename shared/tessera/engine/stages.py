@@ -1,4 +1,4 @@
-"""Where the time of steps goes: seconds by stage, for metrics. Does not know what a stage does."""
+"""Measures how many seconds each stage of a step takes, for metrics. Does not know what a stage does."""
 
 from __future__ import annotations
 
@@ -8,20 +8,23 @@ from collections.abc import Iterator
 
 
 class StageTimer:
-    """Adds up seconds.
+    """Sums the seconds of each stage.
 
     Args:
-        names: of the stages, so that each has a value from the beginning.
+        names: of the stages, so that each has a value from the start.
+
+    Attributes:
+        seconds: sum of each stage since the start.
+        last: seconds of each stage when it was measured last.
     """
 
     def __init__(self, *names: str) -> None:
         self.seconds = dict.fromkeys(names, 0.0)
         self.last = dict.fromkeys(names, 0.0)
-        """Of the last time each was measured."""
 
     @contextlib.contextmanager
     def time(self, name: str) -> Iterator[None]:
-        """Count what happens inside as a stage's."""
+        """Context whose duration counts for a stage."""
         began = time.perf_counter()
         try:
             yield
@@ -30,5 +33,5 @@ class StageTimer:
             self.seconds[name] += self.last[name]
 
     def metrics(self) -> dict[str, float]:
-        """`step_<stage>_seconds_total` since the start."""
+        """`step_<stage>_seconds_total`: seconds of each stage since the start."""
         return {f"step_{name}_seconds_total": seconds for name, seconds in self.seconds.items()}

@@ -1,4 +1,4 @@
-"""The HTTP side of language models, torch-free: templates, tokens, stop strings, choices, OpenAI's answers.
+"""The HTTP side of language models: conversations, stop strings, tool calls, and answers in OpenAI's shapes.
 
-Text and vision services share it; what is particular to a modality is theirs.
+The text and vision services share it; each keeps what is particular to its modality. Torch-free.
 """

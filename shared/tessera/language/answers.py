@@ -1,4 +1,4 @@
-"""One choice of a chat answer while it is read: events of its reader become deltas, and the whole message."""
+"""Collects one choice of a chat answer: the events of its parser become deltas, and at the end the whole message."""
 
 from __future__ import annotations
 
@@ -18,10 +18,18 @@ _LETTERS = string.ascii_letters + string.digits
 
 
 class ChatAnswer:
-    """What one choice has said so far."""
+    """One choice of a chat answer, as far as it has come.
 
-    def __init__(self, reader: AnswerParser) -> None:
-        self._reader = reader
+    Args:
+        parser: splits the text into content, reasoning and tool calls.
+
+    Attributes:
+        scores: log-probabilities of the tokens so far; filled by the caller.
+        finish: why the choice ended; None while it has not.
+    """
+
+    def __init__(self, parser: AnswerParser) -> None:
+        self._parser = parser
         self._text: list[str] = []
         self._thought: list[str] = []
         self._calls: list[tuple[str, str, list[str]]] = []
@@ -29,15 +37,15 @@ class ChatAnswer:
         self.finish: Finish | None = None
 
     def take(self, piece: TextDelta) -> list[Delta]:
-        """What a piece adds."""
-        events = self._reader.push(piece.text)
+        """Add a piece of text; returns the deltas that are certain after it."""
+        events = self._parser.push(piece.text)
         if piece.finish_reason is not None:
             self.finish = piece.finish_reason
-            events = [*events, *self._reader.finish()]
+            events = [*events, *self._parser.finish()]
         return [delta for event in events for delta in self._delta(event)]
 
     def message(self) -> AnswerMessage:
-        """The whole turn."""
+        """The whole message."""
         text = "".join(self._text)
         calls = [
             ToolCall(id=identity, type="function", function=CalledFunction(name=name, arguments="".join(arguments)))
@@ -50,7 +58,7 @@ class ChatAnswer:
         )
 
     def reason(self) -> FinishReason:
-        """Why it ended; an answer that was cut is `length`, also within a call."""
+        """Why the choice ended; `length` for an answer that was cut, even within a tool call."""
         if self.finish == "stop" and self._calls:
             return "tool_calls"
         return self.finish or "length"
@@ -74,5 +82,5 @@ class ChatAnswer:
 
 
 def _call_id() -> str:
-    """Nine letters and digits: Mistral's templates take no other, and nobody else minds."""
+    """A new id of nine letters and digits, the only form that Mistral's templates accept."""
     return "".join(secrets.choice(_LETTERS) for _ in range(9))

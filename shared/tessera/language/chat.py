@@ -1,6 +1,6 @@
-"""Chat completions: from a request to a prompt, from pieces to OpenAI's answers, streamed or whole.
+"""Chat completions: from a request to a prompt, and from text deltas to OpenAI's answers, streamed or whole.
 
-How messages become a prompt (templates, images) is the service's: it passes a `Prompter`.
+Does not know how messages become a prompt (templates, images): the service passes a `Prompter`.
 """
 
 from __future__ import annotations
@@ -47,10 +47,11 @@ from tessera.wire.chat import (
 from tessera.wire.engine import Sampling, TokenScore
 
 Prompter = Callable[[ChatCompletionRequest], Awaitable[Prompt]]
+"""Makes the prompt of a chat request."""
 
 
 def check_choices(request: SamplingRequest, limits: GenerationLimits) -> None:
-    """Refuse what the types cannot: too many choices, stream options without a stream.
+    """Refuse what the types of a request allow but the server does not, such as too many choices.
 
     Raises:
         InvalidRequestError: names the field and the limit.
@@ -66,7 +67,15 @@ def check_choices(request: SamplingRequest, limits: GenerationLimits) -> None:
 
 
 class ChatCompletions:
-    """Answers chat requests for one model."""
+    """Answers chat requests for one model.
+
+    Args:
+        model: its id in answers.
+        generator: runs prompts.
+        prompter: makes a request's prompt.
+        limits: of the service.
+        dialect: how the model writes reasoning and tool calls.
+    """
 
     def __init__(
         self, model: str, generator: Generator, prompter: Prompter, limits: GenerationLimits, dialect: Dialect
@@ -78,7 +87,7 @@ class ChatCompletions:
         self.dialect = dialect
 
     async def answer(self, request: ChatCompletionRequest) -> ChatCompletion:
-        """The whole answer."""
+        """Answer a request as a whole."""
         prompt, sampling = await self._prepare(request)
         answers = self._answers(request, prompt)
         spent = TokenCount(prompt)
@@ -110,7 +119,7 @@ class ChatCompletions:
         )
 
     async def stream(self, request: ChatCompletionRequest) -> AsyncGenerator[bytes]:
-        """The answer as server-sent events; the caller appends `[DONE]`."""
+        """Answer a request as server-sent events; the caller appends `[DONE]`."""
         prompt, sampling = await self._prepare(request)
         identity = f"chatcmpl-{uuid.uuid4().hex}"
         created = int(time.time())
@@ -135,7 +144,7 @@ class ChatCompletions:
                 found = token_logprobs(piece, self.generator.tokenizer) if request.logprobs else []
                 answer = answers[piece.choice]
                 logprobs = ChoiceLogprobs(found) if found else None
-                # Scores whose text is still held back come with an empty delta.
+                # Scores of tokens whose text is still held back are sent with an empty delta.
                 for delta in answer.take(piece) or ([Delta(content="")] if found else []):
                     yield chunk([ChatChunkChoice(index=piece.choice, delta=delta, logprobs=logprobs)])
                     logprobs = None
@@ -181,7 +190,7 @@ class ChatCompletions:
 
 
 def prompt_logprobs(prompt: Prompt, scores: list[TokenScore], tokenizer: Tokenizer) -> PromptLogprobs:
-    """Scores of a prompt's tokens behind the first, as vLLM shows them."""
+    """Log-probabilities of a prompt's tokens in vLLM's shape; the first token has none."""
     found: PromptLogprobs = [None]
     for token, score in zip(prompt.token_ids[1:], scores, strict=True):
         likeliest = {
@@ -194,7 +203,7 @@ def prompt_logprobs(prompt: Prompt, scores: list[TokenScore], tokenizer: Tokeniz
 
 
 def token_logprobs(piece: TextDelta, tokenizer: Tokenizer) -> list[TokenLogprob]:
-    """A piece's tokens with their scores in OpenAI's shape; empty when none were asked for."""
+    """The tokens of a delta with their log-probabilities in OpenAI's shape; empty when none were requested."""
     found = []
     for token, score in zip(piece.token_ids, piece.scores, strict=False):
         top = [

@@ -33,16 +33,23 @@ from tessera.wire.chat import Completion, CompletionChoice, CompletionLogprobs, 
 from tessera.wire.engine import Sampling, TokenScore
 
 MAX_PROMPTS = 256
+"""Most prompts or inputs of one request."""
 
 
 async def token_lists(
     value: str | list[str | int | list[int]], tokenizer: Tokenizer, limits: GenerationLimits, *, param: str
 ) -> list[list[int]]:
-    """Inputs as lists of token ids: a text, texts, ids, or lists of ids.
+    """Convert a request's inputs to lists of token ids.
+
+    Args:
+        value: a text, a list of texts, a list of ids, or a list of lists of ids.
+        tokenizer: of the model.
+        limits: of the service.
+        param: name of the field in errors.
 
     Raises:
-        InvalidRequestError: an empty or mixed list, or more than `MAX_PROMPTS` inputs.
-        ContextLengthError: a text that is far too long for the model.
+        InvalidRequestError: the list is empty or mixed, or has more than `MAX_PROMPTS` inputs.
+        ContextLengthError: a text is far too long for the model.
     """
     if isinstance(value, str):
         value = [value]
@@ -63,7 +70,13 @@ async def token_lists(
 
 
 class Completions:
-    """Answers completion requests for one model."""
+    """Answers completion requests for one model.
+
+    Args:
+        model: its id in answers.
+        generator: runs prompts.
+        limits: of the service.
+    """
 
     def __init__(self, model: str, generator: Generator, limits: GenerationLimits) -> None:
         self.model = model
@@ -71,7 +84,7 @@ class Completions:
         self.limits = limits
 
     async def answer(self, request: CompletionRequest) -> Completion:
-        """The whole answer: `n` choices for each prompt, in the prompts' order."""
+        """Answer a request as a whole: `n` choices for each prompt, in the order of the prompts."""
         prompts = await self._prompts(request)
         calls = [partial(self._collect, request, prompt, sampling) for prompt, sampling in prompts]
         results = await run_bounded(calls, at_once=max(1, MAX_CONCURRENT // request.n))
@@ -86,7 +99,7 @@ class Completions:
         return self._completion(choices, usage(spent))
 
     async def stream(self, request: CompletionRequest) -> AsyncGenerator[bytes]:
-        """The answer as server-sent events; the caller appends `[DONE]`."""
+        """Answer a request as server-sent events; the caller appends `[DONE]`."""
         prompts = await self._prompts(request)
         if len(prompts) > 1:
             raise InvalidRequestError("a streamed completion takes one `prompt`", param="prompt")
@@ -106,7 +119,7 @@ class Completions:
                 spent.take(piece)
                 echoed = request.echo and piece.choice not in begun
                 begun.add(piece.choice)
-                # A token whose text is held back still has its score.
+                # A token whose text is held back still has a score to send.
                 if piece.text or piece.scores or echoed or piece.finish_reason is not None:
                     made = self._choice(
                         request, piece.choice, [piece], prompt if echoed else None, offsets[piece.choice]
@@ -149,7 +162,7 @@ class Completions:
     def _choice(
         self, request: CompletionRequest, index: int, pieces: list[TextDelta], prompt: Prompt | None, offset: int = 0
     ) -> CompletionChoice:
-        """A choice, or its next pieces; `prompt` where it begins."""
+        """A whole choice, or its next deltas. `prompt` is given when they begin the choice."""
         finish: Finish | None = pieces[-1].finish_reason
         tokenizer = self.generator.tokenizer
         echo = tokenizer.decode(prompt.token_ids) if request.echo and prompt is not None else ""
@@ -194,7 +207,10 @@ class Completions:
 
 
 def _prompt_logprobs(request: CompletionRequest) -> int | None:
-    """How many likeliest tokens to report of the prompt: as asked, or for `echo` with `logprobs`, as OpenAI has it."""
+    """How many likeliest tokens to report for each token of the prompt; None for no scores of the prompt.
+
+    A request asks for them by `prompt_logprobs`, or as OpenAI does by `echo` with `logprobs`.
+    """
     asked = [request.prompt_logprobs, request.logprobs if request.echo else None]
     given = [count for count in asked if count is not None]
     return max(given) if given else None

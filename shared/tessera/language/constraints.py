@@ -1,4 +1,4 @@
-"""The grammar of a chat answer: structured output or an enforced tool call, after the model has thought."""
+"""Chooses the grammar of a chat answer: structured output or an enforced tool call, behind the model's reasoning."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ _FINAL = "<|channel|>final<|message|>"
 def answer_grammar(
     request: ChatCompletionRequest, dialect: Dialect, tokenizer: Tokenizer, prompt: str
 ) -> Grammar | None:
-    """What the answer to a request must be, if anything.
+    """The grammar that the answer to a request must follow; None when the request asks for none.
 
     Args:
-        request: its format, tools and choice.
-        dialect: how the model thinks and calls.
-        tokenizer: knows the tokens that open and close a thought.
-        prompt: the text of the prompt, which may have opened a thought.
+        request: its response format, tools and tool choice are read.
+        dialect: how the model writes reasoning and tool calls.
+        tokenizer: knows the tokens that open and close reasoning.
+        prompt: the text of the prompt, which may open the reasoning.
 
     Raises:
-        InvalidRequestError: a choice without its tool, two constraints at once, or a schema over a limit.
+        InvalidRequestError: the chosen tool does not exist, there are two constraints, or a schema is over a limit.
     """
     grammar = grammar_of(request)
     forced = _forced(request)
@@ -49,7 +49,7 @@ def answer_grammar(
 
 
 def _forced(request: ChatCompletionRequest) -> list[Tool]:
-    """The tools of which one has to be called; none when the model may choose."""
+    """The tools of which one must be called; empty when the model may choose."""
     choice, tools = request.tool_choice, request.tools or []
     names = [tool.function.name for tool in tools]
     if len(set(names)) < len(names):
@@ -69,7 +69,7 @@ def _forced(request: ChatCompletionRequest) -> list[Tool]:
 
 
 def _thinking(dialect: Dialect, tokenizer: Tokenizer, prompt: str, *, calls: bool) -> Thinking | None:
-    """When the grammar begins; None: at once."""
+    """Where in the answer the grammar begins; None when it begins at once."""
     if dialect.calls == "harmony":
         if calls:
             return None
@@ -85,5 +85,5 @@ def _thinking(dialect: Dialect, tokenizer: Tokenizer, prompt: str, *, calls: boo
 
 
 def opens_thought(dialect: Dialect, prompt: str) -> bool:
-    """Whether the prompt ends within a thought."""
+    """Whether the prompt ends inside the model's reasoning."""
     return dialect.thinking is not None and prompt.rstrip().endswith(dialect.thinking[0])

@@ -1,7 +1,7 @@
-"""A conversation as templates expect it: messages as dictionaries, tools, and the template's own variables.
+"""Prepares a conversation for a template: messages as dictionaries, tools, and the template's own variables.
 
-Text that users may write passes through a `Hide`, so that no control token of theirs is taken for one of ours; what is
-particular to a modality (images) is the service's, which makes each message's content.
+All text from users passes through a `Hide`, so that a control token that they spell is not taken for a real one. The
+service makes the content of each message, because that depends on the modality (images).
 """
 
 from __future__ import annotations
@@ -18,16 +18,24 @@ from tessera.tokenizer.chat_template import ChatTemplate
 from tessera.wire.chat import ChatCompletionRequest, Message
 
 Hide = Callable[[str, str], str]
-"""Text and the field it came from → text in which no control token is left."""
+"""Replaces control tokens: a text and the field that it came from → a text that spells no control token."""
 MOST_DEPTH = 32
+"""Most levels of nesting in a JSON value from a user."""
 _OURS = frozenset({"messages", "tools", "add_generation_prompt", "raise_exception", "strftime_now"})
 
 
 def template_message(message: Message, index: int, content: Any, hide: Hide, *, text_arguments: bool) -> dict[str, Any]:
-    """One message with its `content` as the service has made it; see `ChatTemplate.text_arguments`.
+    """One message as a template expects it.
+
+    Args:
+        message: of the request.
+        index: of the message, for errors.
+        content: the message's content as the service has made it.
+        hide: replaces control tokens in the other texts.
+        text_arguments: whether the arguments of tool calls stay JSON texts (`ChatTemplate.text_arguments`).
 
     Raises:
-        InvalidRequestError: fields that its role does not have, or arguments that are no JSON object.
+        InvalidRequestError: the message has fields that its role does not allow, or arguments that are no JSON object.
     """
     at = f"messages[{index}]"
     found: dict[str, Any] = {"role": "system" if message.role == "developer" else message.role, "content": content}
@@ -69,18 +77,18 @@ def render_prompt(
     *,
     as_content: Callable[[str], Any],
 ) -> str:
-    """The prompt's text.
+    """The text of a request's prompt.
 
     Args:
-        template: the model's.
-        dialect: says whether the template takes tools.
-        request: its tools and template variables.
-        messages: as `template_message`.
-        hide: for the texts of tools and variables.
-        as_content: a text as this service's messages have it.
+        template: of the model.
+        dialect: whether the template takes tools, and how a call is written.
+        request: its tools and template variables are read.
+        messages: made by `template_message`.
+        hide: replaces control tokens in the texts of tools and variables.
+        as_content: converts a text to the form of content that the service's messages have.
 
     Raises:
-        InvalidRequestError: a variable that the template does not have, or a conversation that it does not take.
+        InvalidRequestError: the template does not have a variable, or refuses the conversation.
     """
     tools = [hide_control_tokens(msgspec.to_builtins(_plain(tool)), hide, "tools") for tool in request.offered]
     if "tool_calls" not in template.source:
@@ -92,7 +100,11 @@ def render_prompt(
 
 
 def hide_control_tokens(value: Any, hide: Hide, param: str, depth: int = 0) -> Any:
-    """A JSON value with every text in it hidden, keys too."""
+    """A JSON value in which control tokens are replaced in every text, including keys.
+
+    Raises:
+        InvalidRequestError: the value is nested too deeply.
+    """
     if depth > MOST_DEPTH:
         raise InvalidRequestError(f"`{param}` is nested more than {MOST_DEPTH} levels deep", param=param)
     if isinstance(value, str):
@@ -105,7 +117,7 @@ def hide_control_tokens(value: Any, hide: Hide, param: str, depth: int = 0) -> A
 
 
 def calls_as_text(messages: list[dict[str, Any]], as_content: Callable[[str], Any]) -> list[dict[str, Any]]:
-    """Messages for a template that knows no calls: they and their results are texts."""
+    """Messages for a template that knows no tool calls: calls and their results become texts."""
     found: list[dict[str, Any]] = []
     for message in messages:
         if message["role"] == "tool":
@@ -123,7 +135,7 @@ def calls_as_text(messages: list[dict[str, Any]], as_content: Callable[[str], An
 def describe_tools(
     messages: list[dict[str, Any]], tools: list[Any], dialect: Dialect, as_content: Callable[[str], Any]
 ) -> list[dict[str, Any]]:
-    """Messages for a template that takes no tools: the system tells of them, and how to call one."""
+    """Messages for a template that takes no tools: a system message lists them and says how to call one."""
     listed = "\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools)
     system = f"{_INSTRUCTION}\n{dialect.example()}\n<tools>\n{listed}\n</tools>"
     if messages and messages[0]["role"] == "system":
@@ -147,7 +159,7 @@ def _text(content: Any) -> str:
 
 
 def _plain(tool: Any) -> dict[str, Any]:
-    """A tool as templates expect it: `parameters` are always there, what was left open is not."""
+    """A tool as templates expect it: always with `parameters`, and without fields that the request left out."""
     function: dict[str, Any] = {"name": tool.function.name}
     if tool.function.description is not None:
         function["description"] = tool.function.description

@@ -1,4 +1,4 @@
-"""Embeddings: the mean of a model's last hidden states, normalised, per input."""
+"""Embeddings: one vector for each input, the normalized mean of the model's last hidden states."""
 
 from __future__ import annotations
 
@@ -22,7 +22,14 @@ from tessera.wire.engine import Embed, Embedded
 
 
 class Embeddings:
-    """Answers embedding requests for one model."""
+    """Answers embedding requests for one model.
+
+    Args:
+        model: its id in answers.
+        engine: computes the vectors.
+        tokenizer: of the model.
+        limits: of the service.
+    """
 
     def __init__(self, model: str, engine: EngineClient, tokenizer: Tokenizer, limits: GenerationLimits) -> None:
         self.model = model
@@ -31,9 +38,9 @@ class Embeddings:
         self.limits = limits
 
     async def answer(self, request: EmbeddingRequest) -> EmbeddingList:
-        """A vector per input, in order.
+        """One vector for each input, in order.
 
-        `dimensions` keeps the first so many values and normalises again, as OpenAI does.
+        `dimensions` keeps that many first values of a vector and normalizes it again, as OpenAI does.
         """
         inputs = await token_lists(request.input, self.tokenizer, self.limits, param="input")
         for index, ids in enumerate(inputs):

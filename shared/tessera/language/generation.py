@@ -1,6 +1,6 @@
-"""From token ids to pieces of text: `n` choices of one prompt through the engine, merged into one stream.
+"""Generates text: `n` choices of one prompt through the engine, merged into one stream of text deltas.
 
-Knows tokens, stop strings and the engine's messages; does not know OpenAI's shapes.
+Knows tokens, stop strings and the engine's messages. Does not know OpenAI's shapes.
 """
 
 from __future__ import annotations
@@ -32,7 +32,13 @@ _TOKEN_ID = re.compile(r"[0-9]{1,9}")
 
 @dataclass(frozen=True)
 class GenerationLimits:
-    """What the service allows, beside the engine's own limits."""
+    """What the service allows, beside the engine's own limits.
+
+    Attributes:
+        context_length: most tokens of a prompt and its answer together.
+        max_output_tokens: most tokens of an answer.
+        max_choices: most choices of a request.
+    """
 
     context_length: int
     max_output_tokens: int
@@ -41,7 +47,13 @@ class GenerationLimits:
 
 @dataclass(frozen=True)
 class RequestTerms:
-    """What a request asks of the engine beside its tokens."""
+    """How a request is scheduled.
+
+    Attributes:
+        priority: higher values wait longer.
+        cache_salt: only requests with equal salts share cached prefixes.
+        deadline_s: seconds after which the request is ended; None for no deadline.
+    """
 
     priority: int = 0
     cache_salt: str = ""
@@ -49,16 +61,23 @@ class RequestTerms:
 
     @classmethod
     def of(cls, request: SamplingRequest) -> RequestTerms:
-        """Those of a request."""
+        """The terms that a request asks for."""
         return cls(request.priority, request.cache_salt or "", request.deadline_s)
 
 
 @dataclass(frozen=True)
 class TextDelta:
-    """What one choice gained: text (maybe empty), the tokens behind it with their scores, and how it ended.
+    """What one choice gained.
 
-    `cached_tokens` of the prompt were not computed, and `prompt_scores` are those of its tokens behind the first, when
-    they were asked for: both are said with a choice's first piece.
+    Attributes:
+        choice: index of the choice.
+        text: new text, which may be empty while a character or a possible stop string is incomplete.
+        token_ids: new tokens, without the one that ends an answer.
+        scores: log-probabilities of these tokens; empty when none were requested.
+        finish_reason: why the choice ended; None while it goes on.
+        cached_tokens: tokens of the prompt that were not computed. Set in a choice's first delta, else None.
+        prompt_scores: log-probabilities of the prompt's tokens behind the first, if they were requested. Set in a
+            choice's first delta, else empty.
     """
 
     choice: int
@@ -72,7 +91,13 @@ class TextDelta:
 
 @dataclass(frozen=True)
 class Prompt:
-    """Token ids and, for a vision-language model, its processor's tensors. `text` is what the template wrote."""
+    """A prompt as the engine takes it.
+
+    Attributes:
+        token_ids: its tokens.
+        media: tensors of a vision-language model's processor, by name; empty without images.
+        text: what the template wrote; empty for a prompt that no template wrote.
+    """
 
     token_ids: list[int]
     media: dict[str, Array]
@@ -88,12 +113,20 @@ def sampling_of(
     grammar: Grammar | None = None,
     prompt_logprobs: int | None = None,
 ) -> Sampling:
-    """The engine's sampling parameters for a request, `n` and stop strings aside.
+    """The engine's sampling parameters for a request, without `n` and stop strings.
 
     What the request leaves open is taken from the model's own `generation_config.json`, as vLLM does.
 
+    Args:
+        request: any request that samples.
+        tokenizer: has the model's recommended parameters and stop tokens.
+        max_tokens: most tokens of the answer.
+        logprobs: how many likeliest tokens to report for each token; None for no scores.
+        grammar: what the answer must follow; None for free text.
+        prompt_logprobs: how many likeliest tokens to report for each token of the prompt; None for no scores.
+
     Raises:
-        InvalidRequestError: a `logit_bias` key that is no token id.
+        InvalidRequestError: a key of `logit_bias` is no token id.
     """
     bias: dict[int, float] = {}
     for key, value in (request.logit_bias or {}).items():
@@ -122,11 +155,18 @@ def sampling_of(
 def output_limit(
     asked: int | None, prompt_length: int, limits: GenerationLimits, *, param: str, prompt_param: str
 ) -> int:
-    """How many tokens may be generated: what was asked for, or what fits.
+    """Most tokens to generate: as many as the request asks for, or else as many as fit.
+
+    Args:
+        asked: the request's own limit; None when it has none.
+        prompt_length: tokens of the prompt.
+        limits: of the service.
+        param: name of the limit's field in errors.
+        prompt_param: name of the prompt's field in errors.
 
     Raises:
-        InvalidRequestError: more than the service allows.
-        ContextLengthError: prompt and output do not fit the model's context.
+        InvalidRequestError: the request asks for more than the service allows.
+        ContextLengthError: prompt and answer do not fit into the model's context.
     """
     room = limits.context_length - prompt_length
     if room < 1:
@@ -157,13 +197,13 @@ def stops_of(request: SamplingRequest) -> list[str]:
 
 
 class Generator:
-    """Runs prompts on an engine and turns its tokens into text.
+    """Runs prompts on an engine and converts its tokens to text.
 
     Args:
-        engine: that has the model.
-        tokenizer: the model's.
+        engine: has the model.
+        tokenizer: of the model.
         model: its name in metrics.
-        metrics: told how long everything takes.
+        metrics: records how long each sequence takes.
     """
 
     def __init__(self, engine: EngineClient, tokenizer: Tokenizer, model: str, metrics: GenerationMetrics) -> None:
@@ -182,10 +222,15 @@ class Generator:
         shown: tuple[str, ...] = (),
         terms: RequestTerms | None = None,
     ) -> AsyncGenerator[TextDelta]:
-        """Pieces of all choices as they come. Closing the iterator cancels what still runs.
+        """Generate all choices and yield their deltas as they come. Closing the iterator cancels what still runs.
 
-        With a seed, choice i uses seed + i, so that choices differ and each can be had again. `shown`: control tokens
-        that are part of the text.
+        Args:
+            prompt: of all choices.
+            sampling: of all choices. With a seed, choice i uses seed + i, so that choices differ and can be repeated.
+            choices: number of choices.
+            stops: stop strings.
+            shown: control tokens that are part of the text.
+            terms: how the choices are scheduled.
         """
         terms = terms or RequestTerms()
         if choices == 1:
@@ -203,7 +248,7 @@ class Generator:
                     async for piece in pieces:
                         merged.put_nowait(piece)
                 merged.put_nowait(None)
-            except Exception as error:  # noqa: BLE001 - raised again by the consumer
+            except Exception as error:  # noqa: BLE001 - the consumer raises it again
                 merged.put_nowait(error)
 
         feeders = [asyncio.create_task(feed(choice)) for choice in range(choices)]
@@ -244,12 +289,12 @@ class Generator:
         detokenizer = Detokenizer(self.tokenizer, prompt.token_ids, shown_tokens)
         finder = StopFinder(stops)
         async with contextlib.aclosing(self.engine.request(message)) as answers:
-            with GenerationTimer(self.metrics, self.model, len(prompt.token_ids)) as watch:
+            with GenerationTimer(self.metrics, self.model, len(prompt.token_ids)) as timer:
                 async for answer in answers:
                     assert isinstance(answer, GeneratedTokens)
-                    watch.took(len(answer.token_ids))
+                    timer.record(len(answer.token_ids))
                     ended = answer.finish_reason
-                    # The token that ends an answer is no part of it.
+                    # The token that ends an answer is not part of its text.
                     shown = answer.token_ids[:-1] if ended == "stop" else answer.token_ids
                     text = "".join(finder.push(detokenizer.push(token)) for token in shown if not finder.found)
                     if finder.found:
@@ -258,7 +303,7 @@ class Generator:
                         text += finder.push(detokenizer.flush())
                         ended = "stop" if finder.found else ended
                         text += finder.flush()
-                    watch.reason = ended
+                    timer.reason = ended
                     yield TextDelta(
                         choice,
                         text,

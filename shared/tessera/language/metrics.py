@@ -1,6 +1,6 @@
-"""How long generation takes, as its user feels it: Prometheus histograms with the field's names.
+"""How long generation takes for a user: Prometheus histograms with the field's names.
 
-Measured in the service, so the way to the engine and back is in them. Does not know what is generated.
+Times are measured in the service, so they include the way to the engine and back. Does not know what is generated.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import time
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
+# Upper bounds of the histograms' buckets, in seconds and in tokens.
 FIRST_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 BETWEEN_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 1.0, 2.5)
 WHOLE_S = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 600.0)
@@ -16,7 +17,11 @@ TOKENS = (1, 8, 32, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 131072)
 
 
 class GenerationMetrics:
-    """The histograms of one service, by model."""
+    """The histograms of one service, with the model as their label.
+
+    Args:
+        registry: where they are registered.
+    """
 
     def __init__(self, registry: CollectorRegistry) -> None:
         def histogram(name: str, says: str, buckets: tuple[float, ...]) -> Histogram:
@@ -39,9 +44,12 @@ class GenerationTimer:
     """Times one sequence, from entering the context to leaving it.
 
     Args:
-        metrics: where the times go.
-        model: whose sequence it is.
-        prompt_tokens: of its prompt.
+        metrics: where the times are recorded.
+        model: the label of the metrics.
+        prompt_tokens: number of tokens of the prompt.
+
+    Attributes:
+        reason: why the sequence ended; set by the caller, None while it has not ended.
     """
 
     def __init__(self, metrics: GenerationMetrics, model: str, prompt_tokens: int) -> None:
@@ -50,14 +58,13 @@ class GenerationTimer:
         self._started = self._last = time.perf_counter()
         self._tokens = 0
         self.reason: str | None = None
-        """How it ended, once it has."""
 
     def __enter__(self) -> GenerationTimer:
         self._started = time.perf_counter()
         return self
 
-    def took(self, tokens: int) -> None:
-        """So many tokens came at once; the time since the last ones is shared among them."""
+    def record(self, tokens: int) -> None:
+        """Record tokens that came at once. The time since the tokens before is divided equally among them."""
         if not tokens:
             return
         now = time.perf_counter()

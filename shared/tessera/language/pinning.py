@@ -1,4 +1,4 @@
-"""Prompts whose keys and values stay in an engine's prefix cache. Does not know templates: they come as tokens."""
+"""Pins prompts, so that their keys and values stay in an engine's prefix cache. Takes tokens; knows no template."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from tessera.wire.engine import Generate, Sampling
 
 
 async def pin(engine: EngineClient, prompts: Sequence[list[int]]) -> None:
-    """Have an engine compute prompts and keep them; again after each of its starts, which begin with an empty cache.
+    """Have an engine compute prompts and keep them. Called after each start of the engine, which empties the cache.
 
     Raises:
-        TesseraError: it cannot; then the service is not ready.
+        TesseraError: the engine cannot keep them; the service is not ready then.
     """
     for token_ids in prompts:
         message = Generate(request_id=uuid.uuid4().hex, token_ids=token_ids, sampling=Sampling(max_tokens=1), pin=True)

@@ -1,13 +1,20 @@
-"""Finding stop strings in streamed text, also across token borders.
+"""Finds stop strings in streamed text, even across the borders of tokens.
 
-Text that could be the beginning of a stop string is held back until it is decided.
+Text that could be the beginning of a stop string is held back until more text decides.
 """
 
 from __future__ import annotations
 
 
 class StopFinder:
-    """Passes text on up to the first stop string."""
+    """Passes text on up to the first stop string.
+
+    Args:
+        stops: the stop strings; may be empty.
+
+    Attributes:
+        found: whether a stop string is complete.
+    """
 
     def __init__(self, stops: list[str]) -> None:
         self._stops = stops
@@ -15,7 +22,7 @@ class StopFinder:
         self.found = False
 
     def push(self, text: str) -> str:
-        """What can be shown after `text` has come; sets `found` when a stop string is complete."""
+        """Add text; returns what can be shown. Sets `found` when a stop string is complete."""
         if not self._stops:
             return text
         self._held += text
@@ -30,12 +37,12 @@ class StopFinder:
         return shown
 
     def flush(self) -> str:
-        """What was held back, when no more text comes."""
+        """The text that is still held back when no more text comes."""
         shown, self._held = self._held, ""
         return shown
 
     def _overlap(self, stop: str) -> int:
-        """Length of the longest end of the held text that begins `stop`."""
+        """Length of the longest suffix of the held text that is a prefix of `stop`."""
         for length in range(min(len(stop) - 1, len(self._held)), 0, -1):
             if self._held.endswith(stop[:length]):
                 return length

@@ -1,4 +1,4 @@
-"""What an answer must be, from a request to the engine's `Grammar`, within limits. Compiles nothing itself."""
+"""Converts a request's structured output to the engine's `Grammar`, within limits. Compiles nothing itself."""
 
 from __future__ import annotations
 
@@ -13,16 +13,18 @@ from tessera.wire.engine import Grammar
 from tessera.wire.tools import MOST_SOURCE, JsonSchemaFormat, StructuredOutputs, TextFormat
 
 MOST_DEPTH = 48
+"""Most levels of nesting in a schema."""
 MOST_NODES = 10_000
+"""Most values in a schema, counting objects, lists and what they hold."""
 MOST_COUNT = 100_000
-"""Largest `maxLength`, `minItems` and the like: compilers spend memory on them."""
+"""Largest `maxLength`, `minItems` and the like in a schema. Grammar compilers need memory in proportion."""
 
 
 def grammar_of(request: SamplingRequest) -> Grammar | None:
     """The grammar that a request asks for in `response_format` or `structured_outputs`.
 
     Raises:
-        InvalidRequestError: both, several, or one over a limit; names the field.
+        InvalidRequestError: there are both, or several kinds, or one is over a limit; names the field.
     """
     form, structured = request.response_format, request.structured_outputs
     if form is not None and not isinstance(form, TextFormat):
@@ -51,7 +53,7 @@ def json_grammar(schema: dict[str, Any], param: str) -> Grammar:
 
 
 def check_schema(schema: Any, param: str) -> None:
-    """Refuse a schema that is too large, deep or wide to be compiled.
+    """Refuse a schema that is too large, too deep or too wide to be compiled.
 
     Raises:
         InvalidRequestError: names the limit.

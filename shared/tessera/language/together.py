@@ -1,6 +1,7 @@
-"""Running the prompts of one request: a bounded number at a time, ended together when one fails.
+"""Runs the prompts of one request, a bounded number at a time; when one fails, the others are cancelled.
 
-Without the bound one request of many prompts fills the engine's queue for everybody, and its own tail is refused.
+Without the bound, one request of many prompts would fill the engine's queue for everybody, and the queue would refuse
+its last prompts.
 """
 
 from __future__ import annotations
@@ -12,10 +13,19 @@ from typing import TypeVar
 T = TypeVar("T")
 
 MAX_CONCURRENT = 32
+"""Most prompts of one request in the engine at the same time."""
 
 
 async def run_bounded(calls: Sequence[Callable[[], Awaitable[T]]], *, at_once: int = MAX_CONCURRENT) -> list[T]:
-    """Results in the order of `calls`. The first failure cancels the others and is raised when they have ended."""
+    """Run calls concurrently and return their results in order.
+
+    Args:
+        calls: each makes one awaitable.
+        at_once: most calls that run at the same time.
+
+    Raises:
+        Exception: the first failure, after the other calls were cancelled and have ended.
+    """
     gate = asyncio.Semaphore(at_once)
 
     async def one(call: Callable[[], Awaitable[T]]) -> T:

@@ -1,4 +1,4 @@
-"""Tokens of a prompt or a conversation, and back; the shapes are vLLM's."""
+"""Converts a prompt or a conversation to tokens, and tokens to text. The shapes are vLLM's."""
 
 from __future__ import annotations
 
@@ -13,7 +13,13 @@ from tessera.wire.tools import Detokenized, DetokenizeRequest, Tokenized
 
 
 class Tokenization:
-    """Answers the token routes for one model."""
+    """Answers the token routes for one model.
+
+    Args:
+        tokenizer: of the model.
+        prompter: makes the prompt of a conversation.
+        limits: of the service.
+    """
 
     def __init__(self, tokenizer: Tokenizer, prompter: Prompter, limits: GenerationLimits) -> None:
         self._tokenizer = tokenizer
@@ -21,10 +27,10 @@ class Tokenization:
         self._limits = limits
 
     async def tokenize(self, request: TokenizeRequest) -> Tokenized:
-        """Token ids as a completion of the prompt, or an answer to the messages, would have them.
+        """Token ids of the prompt as a completion would encode it, or of the messages as a chat answer would.
 
         Raises:
-            InvalidRequestError: neither or both are given, or the messages cannot be a prompt.
+            InvalidRequestError: the request has neither or both, or the messages cannot be rendered.
         """
         if (request.prompt is None) == (request.messages is None):
             raise InvalidRequestError("give `prompt` or `messages`, one of them", param="prompt")

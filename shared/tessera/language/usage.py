@@ -9,7 +9,15 @@ from tessera.wire.chat import PromptTokensDetails, Usage
 
 
 class TokenCount:
-    """Tokens of one prompt and all its choices, counted as they come."""
+    """Counts the tokens of one prompt and of all its choices as they come.
+
+    Args:
+        prompt: of all choices.
+
+    Attributes:
+        prompted: tokens of the prompt.
+        completed: tokens of all choices so far.
+    """
 
     def __init__(self, prompt: Prompt) -> None:
         self.prompted = len(prompt.token_ids)
@@ -22,14 +30,14 @@ class TokenCount:
         return self._cached or 0
 
     def take(self, piece: TextDelta) -> None:
-        """Count a piece."""
+        """Count a delta."""
         self.completed += len(piece.token_ids)
         if piece.cached_tokens is not None:
             self._cached = piece.cached_tokens if self._cached is None else min(self._cached, piece.cached_tokens)
 
 
 def usage(prompts: Sequence[TokenCount]) -> Usage:
-    """What a request with these prompts has used; each prompt counts once, however many choices it has."""
+    """The usage of a request with these prompts. A prompt counts once, however many choices it has."""
     prompted, completed = (sum(counts) for counts in zip(*((s.prompted, s.completed) for s in prompts), strict=True))
     return Usage(
         prompt_tokens=prompted,

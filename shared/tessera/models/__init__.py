@@ -1,1 +1,1 @@
-"""Models: loading, the modules we replace, runners. Knows tensors, not requests' lives."""
+"""A directory of weights made to run: loading, and the modules that Tessera replaces. Knows nothing about requests."""

@@ -1,8 +1,8 @@
-"""Tessera's attention inside Transformers' models: `AttentionInterface` under the name `tessera`.
+"""Tessera's attention inside Transformers' models: an `AttentionInterface` with the name `tessera`.
 
-A forward runs a ragged batch as `[1, tokens]`; the batch comes as the keyword argument `tessera_batch` and reaches this
-function through the model, so there is no global. Each attention module carries its own layer's cache, found by a
-probe: a forward of one token in which every module tells the shape of its keys and values. So no model is named here.
+A forward pass runs a ragged batch as `[1, tokens]`. The batch is the keyword argument `tessera_batch`, which the model
+passes on to this function, so there is no global. Each attention module holds its own layer's cache. A probe finds the
+modules: in a forward pass of one token each records the shape of its keys and values. So no model is named here.
 """
 
 from __future__ import annotations
@@ -25,7 +25,12 @@ _CACHE = "tessera_kv"
 
 @dataclass(frozen=True)
 class AttentionBatch:
-    """What attention needs to know of a step: where new keys go, and who sees what."""
+    """What attention needs to know about a step.
+
+    Attributes:
+        slots_T: int64, the cache slot that each token's keys and values are written to.
+        ragged: the pages of each sequence, and the positions that each query sees.
+    """
 
     slots_T: torch.Tensor
     ragged: Ragged
@@ -33,7 +38,7 @@ class AttentionBatch:
 
 @dataclass(frozen=True)
 class AttentionOptions:
-    """What a layer asks of attention, as `paged_attention` names it."""
+    """Options that a layer passes to attention, with the names of `paged_attention`."""
 
     scaling: float
     sliding_window: int | None
@@ -43,18 +48,18 @@ class AttentionOptions:
 
 @dataclass(frozen=True)
 class Probe:
-    """Passed instead of a batch to collect (module, key heads, head dim, value dim) of every attention layer.
+    """Passed instead of a batch to record every attention layer.
 
     Attributes:
         modules: attention module, key heads, head dim and value dim of each layer, in the order of the forward.
-        options: of each layer, what `attention` was called with beside the tensors.
+        options: what each layer passed to `attention` beside the tensors.
     """
 
     modules: list[tuple[torch.nn.Module, int, int, int]]
     options: list[AttentionOptions] = field(default_factory=list)
 
     def attended(self, query_1QTD: torch.Tensor, _key_1HTD: torch.Tensor, value_1HTE: torch.Tensor) -> torch.Tensor:
-        """What the layer gets instead of attention, [1, T, Q, E]."""
+        """The tensor [1, T, Q, E] that the layer gets in place of the result of attention."""
         return query_1QTD.new_zeros(1, query_1QTD.shape[2], query_1QTD.shape[1], value_1HTE.shape[3])
 
 
@@ -72,14 +77,14 @@ def attention(
     s_aux: torch.Tensor | None = None,
     **_: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Store this step's keys and values and attend over the pages. Called by Transformers' attention modules.
+    """Store this step's keys and values and attend over the pages. Transformers' attention modules call this.
 
     Returns:
         [1, tokens, query heads, value dim] and None for the weights.
 
     Raises:
-        ModelLoadError: the model does not pass its keyword arguments on to its attention, or it has a mask of its own;
-            `probe` finds out.
+        ModelLoadError: the model does not pass its keyword arguments on to its attention, or it has a mask of its own.
+            `probe` raises it when the model is loaded.
     """
     if tessera_batch is None:
         raise ModelLoadError(
@@ -111,12 +116,12 @@ def attention(
 
 
 def register() -> None:
-    """Make the implementation known to Transformers. Idempotent."""
+    """Register `attention` with Transformers. Idempotent."""
     AttentionInterface.register(NAME, attention)
 
 
 def probe(model: PreTrainedModel) -> Probe:
-    """Run one token through `model` to learn its attention layers."""
+    """Run one token through `model` and record its attention layers."""
     found = Probe([])
     token = torch.zeros(1, 1, dtype=torch.long, device=model.device)
     with torch.inference_mode():
@@ -125,16 +130,16 @@ def probe(model: PreTrainedModel) -> Probe:
 
 
 def bytes_per_token(layers: Probe, dtype: torch.dtype) -> int:
-    """Bytes of KV that one position takes in all layers, when it is stored as `dtype`."""
+    """Bytes that the keys and values of one position take in all layers when they are stored as `dtype`."""
     return sum(slot_bytes(heads, (dim, value_dim), dtype) for _, heads, dim, value_dim in layers.modules)
 
 
 def make_caches(
     layers: Probe, *, pages: int, page_size: int, dtype: torch.dtype, device: torch.device
 ) -> list[PagedKV]:
-    """Every layer's storage, zeroed, those of equal layers one behind another.
+    """Zeroed storage for every layer. The storage of consecutive layers of equal shape is one block of memory.
 
-    Host storage of a CUDA model is pinned, so that it is copied without a detour.
+    Host storage of a CUDA model is pinned, so that it can be copied asynchronously.
     """
     pinned = device.type == "cpu" and any(
         parameter.is_cuda for module, *_ in layers.modules for parameter in module.parameters()
@@ -148,6 +153,6 @@ def make_caches(
 
 
 def attach_caches(layers: Probe, caches: list[PagedKV]) -> None:
-    """Give every attention module its layer's storage."""
+    """Attach each layer's storage to its attention module."""
     for (module, *_), cache in zip(layers.modules, caches, strict=True):
         setattr(module, _CACHE, cache)

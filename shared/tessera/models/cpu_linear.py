@@ -1,7 +1,7 @@
 """Linear layers in float32 on a CPU, through oneDNN with weights packed once.
 
-torch multiplies float32 by MKL, which on processors that are not Intel's leaves half of the arithmetic unused; oneDNN
-does not (measured on AMD Zen 5, two cores: 447 against 189 GFLOP/s for 640 rows of 128 to 512). Does not know models:
+torch multiplies float32 with MKL, which uses half of the arithmetic units of processors that are not Intel's; oneDNN
+uses all (measured on AMD Zen 5, two cores: 447 against 189 GFLOP/s for 640 rows of 128 to 512). Does not know models:
 it replaces layers wherever they are.
 """
 
@@ -11,20 +11,21 @@ import torch
 from torch import nn
 
 MIN_WEIGHTS = 4096
-"""Smaller layers stay as they are: a call of oneDNN takes some 15 us."""
+"""Fewest weights of a layer that is packed. A call of oneDNN takes about 15 us, which a smaller layer does not
+repay."""
 PACKED_ROWS = 64
-"""Rows that the order of weights is chosen for. For one row oneDNN has another, and with that adds up in another order
-for many; with this one a row was the same bits for any number of rows, where it was tried."""
+"""Number of rows that the packed order of weights is chosen for. The order for one row sums many rows in another order;
+with this one a row had the same bits for any number of rows, where that was tried."""
 
 
 class PackedLinear(nn.Module):
-    """A linear layer that was packed.
+    """A linear layer with packed weights.
 
     Args:
-        layer: float32 on a CPU. Its weight is not kept.
+        layer: float32 on a CPU. Its own weight is not kept.
 
     Attributes:
-        gelu: whether GELU, without approximation, is behind it.
+        gelu: whether the layer applies exact GELU to its outputs.
     """
 
     bias: torch.Tensor | None
@@ -46,7 +47,7 @@ class PackedLinear(nn.Module):
         return self._multiplied(input, "gelu", "none") if self.gelu else self._multiplied(input, "none", "")
 
     def with_gelu(self, x: torch.Tensor, approximate: str) -> torch.Tensor:
-        """The same with GELU behind it, in one pass; `approximate` as `torch.nn.functional.gelu` takes it."""
+        """[..., inputs] → GELU of the outputs, in one pass; `approximate` is that of `torch.nn.functional.gelu`."""
         return self._multiplied(x, "gelu", approximate)
 
     def _multiplied(self, x: torch.Tensor, then: str, how: str) -> torch.Tensor:
@@ -55,9 +56,9 @@ class PackedLinear(nn.Module):
 
 
 def pack_linears(model: nn.Module) -> int:
-    """Replace the linear layers of a model, in place. Returns how many were.
+    """Replace the linear layers of a model by packed ones, in place. Returns how many were replaced.
 
-    Layers of other dtypes or devices, and small ones, stay; so does all where torch has no oneDNN.
+    Small layers and those of other dtypes or devices stay as they are. Where torch has no oneDNN, all do.
     """
     if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
         return 0

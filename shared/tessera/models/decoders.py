@@ -1,6 +1,6 @@
-"""Loads decoders: causal language models, and vision-language models with such a decoder, on our attention.
+"""Loads decoders on our attention: causal language models, and vision-language models with such a decoder.
 
-Does not know services, engines or what is done to the weights afterwards.
+Knows nothing about services, engines, or what happens to the weights after loading.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from tessera.models.loading import load_pretrained, make_dummy
 
 
 def load_decoder(directory: Path, *, device: torch.device, dtype: torch.dtype, dummy: bool = False) -> PreTrainedModel:
-    """A causal language model, or the one inside a vision-language model, running on our attention.
+    """Load a causal language model, or a vision-language model that has one inside, on our attention.
 
     Args:
-        directory: of the model.
-        device: where it runs.
+        directory: the model directory.
+        device: where the model runs.
         dtype: of its weights.
-        dummy: whether its weights are random, made on the device; then only the configuration is read.
+        dummy: whether its weights are random values made on the device; then only the configuration is read.
 
     Raises:
-        ModelLoadError: see `load_pretrained`; or its decoder has layers that do not go through `AttentionInterface`.
+        ModelLoadError: for the reasons that `load_pretrained` names, or because the configuration cannot be read.
     """
     attention.register()
     try:
@@ -46,7 +46,7 @@ def load_decoder(directory: Path, *, device: torch.device, dtype: torch.dtype, d
         auto_class: Any = AutoModelForImageTextToText
     else:
         implementation, auto_class = attention.NAME, AutoModelForCausalLM
-    # Transformers' own layers of four bits fetch their kernels from a hub; ours come after loading.
+    # Transformers' own MXFP4 layers would fetch kernels from a hub; weights are expanded, and quantized after loading.
     optional = {"quantization_config": Mxfp4Config(dequantize=True)} if _is_mxfp4(config) else {}
     if dummy:
         return make_dummy(auto_class, config, device=device, dtype=dtype, attn_implementation=implementation)
@@ -57,7 +57,7 @@ def load_decoder(directory: Path, *, device: torch.device, dtype: torch.dtype, d
 
 
 def experts_stored_as(directory: Path) -> Literal["stored", "mxfp4"]:
-    """The scheme that keeps the experts of a directory as they are there: gpt-oss' are MXFP4, which loading expands.
+    """The scheme that stores experts as the directory does. gpt-oss stores MXFP4, which loading expands.
 
     Raises:
         ModelLoadError: its configuration cannot be read.
@@ -78,7 +78,7 @@ def require_attention_only(model: PreTrainedModel, layers: attention.Probe, dire
     """Refuse decoders with recurrent or linear-attention layers, which have no KV pages.
 
     Raises:
-        ModelLoadError: names them.
+        ModelLoadError: names the layers.
     """
     expected = model.config.get_text_config().num_hidden_layers
     if len(layers.modules) == expected:

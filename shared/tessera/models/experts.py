@@ -1,9 +1,9 @@
-"""Experts of a mixture through `tessera_kernels.moe`: weights as they are, or in few bits.
+"""Runs the experts of a mixture through `tessera_kernels.moe`, with weights as they are stored or quantized.
 
-By structure, as everywhere: three-dimensional weights `gate_up_proj` and `down_proj` with SwiGLU between them, whatever
-the model is called; and tried out on random rows. Two layouts are known: outputs before inputs with gates first, and as
-gpt-oss has it, inputs before outputs, a gate and its up in turns, biases, and the clamped form. Others stay with
-Transformers.
+Layers of experts are recognized by structure, whatever the model is called: three-dimensional weights `gate_up_proj`
+and `down_proj` with SwiGLU between them. The replacement is tried on random rows. Two layouts are known: outputs before
+inputs with all gates first; and gpt-oss', with inputs before outputs, gates and ups interleaved, biases, and clamped
+activations. Others stay with Transformers.
 """
 
 from __future__ import annotations
@@ -23,18 +23,19 @@ from tessera_kernels.storage.quantized_weight import QuantizedWeight
 from tessera_kernels.storage.scaled_weight import ScaledWeight
 
 TRIAL_ROWS = 5
+"""Number of random rows on which a replacement is compared with the original."""
 
 
 @dataclass(frozen=True)
 class ExpertParts:
-    """A layer of experts as `moe` takes it. E experts, F inner features, D features.
+    """The weights of a layer of experts in `moe`'s layout, with E experts, F inner features and D features.
 
     Attributes:
         gate_up_EJD: [E, 2F, D], gates first.
         down_EDF: [E, D, F].
         gate_up_bias_EJ: [E, 2F], gates first, or None.
         down_bias_ED: [E, D], or None.
-        clamped: whether gates are gpt-oss'.
+        clamped: whether gates and ups are clamped as in gpt-oss.
     """
 
     gate_up_EJD: torch.Tensor
@@ -45,11 +46,11 @@ class ExpertParts:
 
 
 class Experts(nn.Module):
-    """Stands where a model's own experts were.
+    """Replaces a model's own experts.
 
     Args:
-        parts: of the layer.
-        scheme: of its weights from now on.
+        parts: the layer's weights.
+        scheme: how its weights are stored; `stored` leaves them as they are.
     """
 
     gate_up_bias: torch.Tensor | None
@@ -65,7 +66,16 @@ class Experts(nn.Module):
     def forward(
         self, hidden_states: torch.Tensor, top_k_index: torch.Tensor, top_k_weights: torch.Tensor
     ) -> torch.Tensor:
-        """[tokens, features], chosen experts [tokens, k] and their weights → [tokens, features]."""
+        """Run the chosen experts.
+
+        Args:
+            hidden_states: [tokens, features].
+            top_k_index: experts of each token, [tokens, k].
+            top_k_weights: their weights, [tokens, k].
+
+        Returns:
+            [tokens, features].
+        """
         return moe(
             hidden_states.reshape(-1, hidden_states.shape[-1]),
             self.gate_up,
@@ -88,7 +98,7 @@ def replace_experts(model: nn.Module, scheme: Literal["stored"] | Scheme) -> Qua
 
     Args:
         model: on its device.
-        scheme: of their weights from now on.
+        scheme: how their weights are stored; `stored` leaves them as they are.
     """
     replaced = before = after = 0
     for module in list(model.modules()):
@@ -136,7 +146,7 @@ def _weight(weight_ENK: torch.Tensor, scheme: Literal["stored"] | Scheme) -> Exp
 
 
 def _parts(module: nn.Module) -> ExpertParts | None:
-    """What the shapes of its weights say they are; None where they are of no layout that is known."""
+    """The weights of a layer of experts, recognized by their shapes; None when the layout is not known."""
     gate_up, down = getattr(module, "gate_up_proj", None), getattr(module, "down_proj", None)
     if not isinstance(gate_up, nn.Parameter) or not isinstance(down, nn.Parameter):
         return None
@@ -164,13 +174,13 @@ def _parts(module: nn.Module) -> ExpertParts | None:
 
 
 def _gates_first(turns: torch.Tensor) -> torch.Tensor:
-    """[E, 2F, …] of a gate and its up in turns → all gates, then all ups."""
+    """[E, 2F, …] with gates and ups interleaved → all gates, then all ups."""
     return torch.cat([turns[:, ::2], turns[:, 1::2]], dim=1).contiguous()
 
 
 @torch.inference_mode()
 def _alike(module: nn.Module, parts: ExpertParts) -> bool:
-    """Whether what a layer of experts gives for some rows is what `moe` gives."""
+    """Whether `moe` gives the same result as a layer of experts on some random rows."""
     experts, _, features = parts.gate_up_EJD.shape
     random = torch.Generator().manual_seed(0)
     x_TD = torch.randn(TRIAL_ROWS, features, generator=random).to(parts.down_EDF)

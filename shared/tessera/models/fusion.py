@@ -1,10 +1,11 @@
-"""Fusing by structure: linear layers of one module that read the same input become one product, norms one operation.
+"""Fuses by structure: linear layers of one module that read the same input become one product, norms one operation.
 
-Found by watching a forward of one token, so no model is named: q, k and v; gate and up; whatever a new model calls
-them. The module's own code stays: it calls its layers one after another, the first computes for all and the others take
-their part. On any device that is one launch instead of several, and where inputs are quantized, one quantization.
+The layers are found by observing a forward pass of one token, so no model is named: q, k and v; gate and up; whatever a
+new model calls them. The module's own code stays. It calls its layers one after another: the first computes for all,
+and the others take their slice. On any device that is one launch instead of several, and where inputs are quantized,
+one quantization.
 
-Does not know what the layers are for, nor how weights are stored afterwards: see `tessera.models.quantized`.
+Does not know what the layers are for, nor how weights are stored later: `tessera.models.quantized` does.
 """
 
 from __future__ import annotations
@@ -23,11 +24,15 @@ from tessera_kernels.rms_norm import rms_norm
 
 @dataclass(frozen=True)
 class FusionReport:
-    """What was fused: how many times which names, e.g. {"q_proj+k_proj+v_proj": 30}."""
+    """What was fused in a model.
+
+    Attributes:
+        groups: how often layers of these names were fused, such as {"q_proj+k_proj+v_proj": 30}.
+        norms: number of RMSNorms that became one operation.
+    """
 
     groups: dict[str, int]
     norms: int = 0
-    """Root-mean-square norms that became one operation."""
 
     def __str__(self) -> str:
         parts = [f"{names} ×{count}" for names, count in self.groups.items()]
@@ -36,7 +41,13 @@ class FusionReport:
 
 
 class RMSNorm(nn.Module):
-    """Stands where a model's own root-mean-square norm was, and computes the same in one operation."""
+    """Replaces a model's own RMSNorm and computes the same in one operation.
+
+    Args:
+        weight: [features].
+        epsilon: added to the mean square.
+        offset: added to the weight; 1 for models that store the weight minus one.
+    """
 
     def __init__(self, weight: nn.Parameter, epsilon: float, offset: float) -> None:
         super().__init__()
@@ -50,10 +61,10 @@ class RMSNorm(nn.Module):
 
 
 class FusedLinear(nn.Module):
-    """The product of several layers at once.
+    """One linear layer in place of several that read the same input.
 
     Args:
-        layers: with the same number of inputs; their weights become one, and they are emptied.
+        layers: have the same number of inputs. Their weights are copied into one.
     """
 
     def __init__(self, layers: list[nn.Linear]) -> None:
@@ -71,7 +82,7 @@ class FusedLinear(nn.Module):
         self._parts: list[torch.Tensor | None] = []
 
     def take(self, index: int, x: torch.Tensor) -> torch.Tensor:
-        """The output of layer `index` for `x`, [..., inputs]. Computed for all layers when `x` is new."""
+        """The output of layer `index` for `x` [..., inputs]. All layers are computed when `x` is a new tensor."""
         if self._input is not x or self._parts[index] is None:
             self._parts = list(self.linear(x).split(self.widths, dim=-1))
             self._input = x
@@ -79,16 +90,22 @@ class FusedLinear(nn.Module):
         assert part is not None
         self._parts[index] = None
         if all(other is None for other in self._parts):
-            self._input = None  # so that the memory is free for what follows
+            self._input = None  # so that its memory can be reused
         return part
 
 
 class FusedSlice(nn.Module):
-    """Stands where a layer was, and gives its part of the fused product."""
+    """Replaces one of the fused layers and returns its slice of the product.
+
+    Args:
+        projections: the fused layer.
+        index: of the replaced layer among the fused ones.
+        layer: the replaced layer.
+    """
 
     def __init__(self, projections: FusedLinear, index: int, layer: nn.Linear) -> None:
         super().__init__()
-        # Not registered as a child but by the first part, so that its weights are counted once.
+        # Only the first slice registers the fused layer as a child, so that its weights are counted once.
         self._projections = [projections]
         self.index = index
         self.in_features = layer.in_features
@@ -102,10 +119,10 @@ class FusedSlice(nn.Module):
 
 
 def fuse(model: PreTrainedModel) -> FusionReport:
-    """Fuse what can be fused, in place.
+    """Fuse the linear layers and norms of a model, in place.
 
     Args:
-        model: a decoder on its device, running on our attention.
+        model: a decoder on its device, loaded on our attention.
     """
     owners: dict[nn.Module, tuple[nn.Module, str]] = {}
     for module in model.modules():
@@ -114,11 +131,11 @@ def fuse(model: PreTrainedModel) -> FusionReport:
                 owners[child] = module, name
     calls: defaultdict[tuple[int, int], list[nn.Linear]] = defaultdict(list)
     seen: Counter[nn.Module] = Counter()
-    kept: list[torch.Tensor] = []  # inputs stay alive, so that no two have the same id
+    inputs_seen: list[torch.Tensor] = []  # inputs stay alive, so that no two have the same id
 
     def watch(layer: nn.Module, inputs: tuple[torch.Tensor, ...]) -> None:
         assert isinstance(layer, nn.Linear)
-        kept.append(inputs[0])
+        inputs_seen.append(inputs[0])
         seen[layer] += 1
         calls[id(owners[layer][0]), id(inputs[0])].append(layer)
 
@@ -137,14 +154,14 @@ def fuse(model: PreTrainedModel) -> FusionReport:
 
 
 def fuse_layers(owner: nn.Module, names: Sequence[str]) -> str:
-    """Make one product of several layers of a module that read the same input, in place.
+    """Fuse several layers of a module that read the same input, in place.
 
     Args:
-        owner: calls them one after another, with the same tensor.
-        names: of the layers.
+        owner: the module. It calls the layers one after another with the same tensor.
+        names: attributes of the layers.
 
     Returns:
-        The names, joined; empty where these layers cannot be one product (missing, replaced, of other sizes).
+        The names joined by `+`; empty when the layers cannot be fused (missing, replaced, or of other sizes).
     """
     layers = [layer for name in names if type(layer := getattr(owner, name, None)) is nn.Linear]
     if len(layers) < max(2, len(names)) or not _alike(layers):
@@ -156,7 +173,7 @@ def fuse_layers(owner: nn.Module, names: Sequence[str]) -> str:
 
 
 def replace_norms(model: nn.Module) -> int:
-    """Replace every module that computes what `RMSNorm` does, which is tried out on it; returns how many."""
+    """Replace every module that computes what `RMSNorm` does, which a sample shows. Returns how many were replaced."""
     replaced = 0
     for module in list(model.modules()):
         for name, child in list(module.named_children()):

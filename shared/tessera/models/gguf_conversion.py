@@ -1,8 +1,8 @@
-"""From a GGUF file to a model directory: `python -m tessera.models.gguf_conversion FILE DIRECTORY`.
+"""Converts a GGUF file to a model directory: `python -m tessera.models.gguf_conversion FILE DIRECTORY`.
 
-Transformers reads the file: configuration, vocabulary, chat template, and tensors, whose blocks become float16: their
-own scales have no more digits. A process of its own, so that its memory is given back. What it prints last is
-`{"error": …}` or nothing.
+Transformers reads the configuration, vocabulary, chat template and tensors. Blocks become float16, which is the
+precision of their own scales. The conversion is a process of its own, so that its memory is returned. Its last line of
+output is `{"error": …}`; a success prints nothing.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def convert(file: Path, directory: Path) -> None:
     model = AutoModelForCausalLM.from_pretrained(
         source, gguf_file=name, dtype=torch.float16, local_files_only=True, trust_remote_code=False
     )
-    # Its tensors are plain now; Transformers would not write a model that it read from blocks.
+    # The tensors are plain now, but Transformers refuses to write a model that it still takes for quantized.
     model.hf_quantizer = None
     if hasattr(model.config, "quantization_config"):
         del model.config.quantization_config
@@ -32,7 +32,7 @@ def convert(file: Path, directory: Path) -> None:
 
 
 def main() -> None:
-    """Convert what the command line names."""
+    """Convert the file that the command line names."""
     logging.disable_progress_bar()
     logging.set_verbosity_error()
     file, directory = (Path(argument) for argument in sys.argv[1:3])

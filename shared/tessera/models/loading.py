@@ -1,7 +1,7 @@
-"""Loading a model directory: Transformers' classes, safetensors only, no remote code, nothing fetched.
+"""Loads a model directory through Transformers' classes: safetensors only, no remote code, nothing fetched.
 
-The architecture is the directory's own configuration; weights are built on the meta device and mapped from disk by
-Transformers. Does not know services or engines.
+The directory's own configuration gives the architecture. Transformers builds the model on the meta device and maps the
+weights from disk. Knows nothing about services or engines.
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ from transformers.utils import logging as transformers_logging
 from tessera.errors import ModelLoadError
 
 PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
+"""Suffixes of weight files that are pickles, which can run code when they are loaded."""
 
 
 def refuse_pickles(directory: Path) -> None:
-    """Say clearly that a directory whose only weights are pickles is not loaded.
+    """Refuse a directory without safetensors files.
 
     Raises:
-        ModelLoadError: there is no safetensors file.
+        ModelLoadError: there is none; names the pickles that are there instead.
     """
     if any(directory.rglob("*.safetensors")):
         return
@@ -44,7 +45,8 @@ def load_pretrained(
     """`auto_class.from_pretrained(directory)` with our rules, in eval mode on `device`.
 
     Raises:
-        ModelLoadError: missing or pickled weights, a damaged file, an architecture this Transformers does not know.
+        ModelLoadError: weights are missing or pickled, a file is damaged, or this version of Transformers does not know
+            the architecture.
     """
     refuse_pickles(directory)
     transformers_logging.disable_progress_bar()
@@ -74,10 +76,10 @@ def load_pretrained(
 def make_dummy(
     auto_class: Any, config: Any, *, device: torch.device, dtype: torch.dtype, **kwargs: Any
 ) -> PreTrainedModel:
-    """A model of a configuration's shapes with the same random values every time.
+    """A model with the shapes of a configuration and random weights, which are the same every time.
 
     Raises:
-        ModelLoadError: an architecture this Transformers does not know.
+        ModelLoadError: this version of Transformers does not know the architecture.
     """
     devices = [device] if device.type == "cuda" else []
     try:
@@ -90,10 +92,15 @@ def make_dummy(
 
 
 def require_kind(directory: Path, kinds: tuple[str, ...], purpose: str) -> str:
-    """The architecture of a directory; one that is not of `kinds` is refused before anything is loaded.
+    """The `model_type` of a directory; one that is not of `kinds` is refused before anything is loaded.
+
+    Args:
+        directory: the model directory.
+        kinds: the types that are accepted.
+        purpose: what the model is for; named in the error.
 
     Raises:
-        ModelLoadError: names what it is and what would do.
+        ModelLoadError: names the directory's type and the accepted ones.
     """
     try:
         kind: str = json.loads((directory / "config.json").read_text(encoding="utf-8"))["model_type"]

@@ -1,4 +1,4 @@
-"""Linear layers in few bits, quantized when a model is loaded; the schemes are those of `tessera_kernels`.
+"""Quantized linear layers: weights are quantized when a model is loaded, in the schemes of `tessera_kernels`.
 
 Does not know models: it replaces layers wherever they are.
 """
@@ -29,20 +29,20 @@ from tessera_kernels.weight_only_linear import PackedInt4, pack, packed_int4_lin
 
 Scheme = Literal["int8", "fp8", "int4", "mxfp4", "nvfp4"]
 GROUP, SMALL_GROUP = 128, 32
-"""Inputs that share a scale in int4."""
+"""Number of inputs that share a scale in int4; the small group where the large one does not divide a layer's inputs."""
 
 MIN_WEIGHTS = 16_384
-"""Smaller layers stay as they are: packing them would cost more than it saves (routers, gates)."""
+"""Fewest weights of a layer that is quantized. Quantizing smaller ones (routers, gates) costs more than it saves."""
 FLOAT_COLUMNS = 16
-"""Inputs of a layer that are multiplied in float: those with the largest values."""
+"""Most inputs of an int8 layer that are multiplied in float: those with the largest magnitudes."""
 MAX_FLOAT_SHARE = 0.125
-"""Of a layer's inputs."""
+"""Largest share of a layer's inputs that are multiplied in float."""
 _NOTHING: Mapping[str, torch.Tensor] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
 class QuantizationReport:
-    """How many layers were replaced, and bytes of their weights before and after."""
+    """How many layers were replaced, and the bytes of their weights before and after."""
 
     layers: int
     bytes_before: int
@@ -53,8 +53,8 @@ class Int8Linear(nn.Module):
     """A linear layer with int8 weights.
 
     Args:
-        layer: whose weights are quantized; [outputs, inputs] in any float dtype.
-        largest_K: the largest magnitude that each of its inputs has; None where nothing is known.
+        layer: its weight [outputs, inputs], of any float dtype, is quantized.
+        largest_K: largest magnitude of each of its inputs, from calibration; None when the model was not calibrated.
     """
 
     bias: torch.Tensor | None
@@ -73,16 +73,16 @@ class Int8Linear(nn.Module):
         return out_TN.view(*x.shape[:-1], self.out_features)
 
     def free(self) -> None:
-        """Give the weight's memory back; the layer cannot run afterwards."""
+        """Free the weight's memory. The layer cannot run afterwards."""
         del self.weight
 
 
 class QuantizedLinear(nn.Module):
-    """A linear layer in another scheme than `Int8Linear`'s.
+    """A linear layer in a scheme other than int8.
 
     Args:
-        layer: whose weights are quantized; [outputs, inputs] in any float dtype.
-        scheme: `fp8` rounds inputs too, by token; the others of four bits round weights alone.
+        layer: its weight [outputs, inputs], of any float dtype, is quantized.
+        scheme: `fp8` quantizes inputs too, with one scale for a token; the four-bit schemes quantize weights alone.
     """
 
     bias: torch.Tensor | None
@@ -92,7 +92,7 @@ class QuantizedLinear(nn.Module):
         self.in_features, self.out_features = layer.in_features, layer.out_features
         weight_NK = layer.weight.detach()
         if scheme == "int4" and weight_NK.device.type == "cpu" and weight_NK.shape[1] % SMALL_GROUP == 0:
-            # Groups are GGUF's blocks: what came out of such a file keeps its numbers.
+            # Groups are GGUF's blocks, so a weight that came from such a file keeps its values.
             made: QuantizedWeight | ScaledWeight = quantize_int4_offsets(weight_NK, SMALL_GROUP)
         else:
             made = quantized_weight(weight_NK, scheme)
@@ -114,11 +114,16 @@ class QuantizedLinear(nn.Module):
 
 
 def quantize(model: nn.Module, scheme: Scheme, largest: Mapping[str, torch.Tensor] = _NOTHING) -> QuantizationReport:
-    """Replace the linear layers of a model, in place; see `quantize_int8`, which this is for `int8`.
+    """Replace the linear layers of a model by quantized ones, in place.
 
-    A layer whose sizes a scheme cannot cut into its groups stays as it is, and so does a small one. On a CPU `int4`
-    leaves a language model's head 8 bits, as files of four bits do: with four SmolLM2's perplexity is 1.066 times that
-    in float32, with eight 1.011 times.
+    A layer whose inputs cannot be divided into groups stays as it is, and so does a small one. On a CPU, `int4` keeps a
+    language model's head in int8, as four-bit files do: SmolLM2's perplexity is 1.066 times that of float32 with a
+    four-bit head, and 1.011 times with an int8 head.
+
+    Args:
+        model: any model.
+        scheme: how weights are stored from now on.
+        largest: largest magnitude of each input of a layer, by the layer's name; read for int8 layers.
     """
     if scheme == "int8":
         return quantize_int8(model, largest)
@@ -151,12 +156,13 @@ def quantized_weight(weight_NK: torch.Tensor, scheme: Scheme) -> QuantizedWeight
 
 
 def _group(inputs: int) -> int:
-    """128, or 32 where that does not divide the inputs: 64 would be stored as 128 are. 0 when neither does."""
+    """Size of a group: 128, or 32 where 128 does not divide the inputs, or 0 when neither does. (64 would be stored
+    like 128.)"""
     return next((group for group in (GROUP, SMALL_GROUP) if inputs % group == 0), 0)
 
 
 def _linear_layers(model: nn.Module) -> list[tuple[nn.Module, str, str, nn.Linear]]:
-    """Owner, name there, name in the model, and layer of each that is large enough."""
+    """Owner, name in the owner, name in the model, and layer itself, for each layer that is large enough."""
     return [
         (module, name, f"{path}.{name}" if path else name, child)
         for path, module in model.named_modules()
@@ -166,12 +172,12 @@ def _linear_layers(model: nn.Module) -> list[tuple[nn.Module, str, str, nn.Linea
 
 
 def quantize_int8(model: nn.Module, largest: Mapping[str, torch.Tensor] = _NOTHING) -> QuantizationReport:
-    """Replace the linear layers of a model, in place. Their float weights are freed.
+    """Replace the linear layers of a model by int8 ones, in place. Their float weights are freed.
 
     Args:
-        model: the one.
-        largest: of layers by name, the largest magnitude of each input, which says what its outlier columns are. A
-            layer that is not there has none.
+        model: any model.
+        largest: largest magnitude of each input of a layer, by the layer's name; it chooses the outlier columns. A
+            layer that is missing has no outlier columns.
     """
     chosen = _linear_layers(model)
     before = after = 0

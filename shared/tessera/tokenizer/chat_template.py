@@ -1,6 +1,6 @@
-"""Chat templates: a directory's Jinja template, rendered in a sandbox as Transformers renders it.
+"""Chat templates: a model directory's Jinja template, rendered in a sandbox as Transformers renders it.
 
-Does not know tokens. Templates are data from strangers: the sandbox forbids attribute access, mutation and imports.
+Does not know tokens. Templates come from strangers: the sandbox forbids attribute access, mutation and imports.
 """
 
 from __future__ import annotations
@@ -21,12 +21,16 @@ from tessera.errors import InvalidRequestError, ModelLoadError
 
 
 class ChatTemplate:
-    """A model's way of writing a conversation as one text.
+    """A model's template, which writes a conversation as one text.
 
     Args:
         source: the template.
-        special_tokens: names and spellings of the tokens that it may write.
-        with_tools: another template, for conversations with tools.
+        special_tokens: spellings of the special tokens by their names in the template, such as `bos_token`.
+        with_tools: the template for conversations with tools, where the model has another one.
+
+    Attributes:
+        source: the text of all templates.
+        variables: names that a template reads and does not set.
     """
 
     def __init__(self, source: str, special_tokens: dict[str, str], with_tools: str | None = None) -> None:
@@ -45,11 +49,10 @@ class ChatTemplate:
         self._special_tokens = special_tokens
         self.source = "\n".join(filter(None, (source, with_tools)))
         self.variables = frozenset().union(*(meta.find_undeclared_variables(tree) for tree in trees))
-        """Names that a template reads and does not set."""
 
     @classmethod
     def of(cls, directory: Path) -> ChatTemplate | None:
-        """The template of a model directory, or None when it has none."""
+        """The template of a model directory; None when it has none."""
         config: dict[str, Any] = {}
         path = directory / "tokenizer_config.json"
         if path.is_file():
@@ -75,15 +78,15 @@ class ChatTemplate:
         tools: list[dict[str, Any]] | None = None,
         variables: dict[str, Any] | None = None,
     ) -> str:
-        """The conversation with the beginning of the assistant's turn.
+        """Write a conversation and the beginning of the assistant's turn.
 
         Args:
-            messages: with `role`, `content` and what else a template may know.
-            tools: that the model may call.
-            variables: of the template's own.
+            messages: dictionaries with `role`, `content` and whatever else the template reads.
+            tools: JSON descriptions of the tools that the model may call.
+            variables: values of the template's own variables.
 
         Raises:
-            InvalidRequestError: the template refuses the conversation (roles that do not alternate, …).
+            InvalidRequestError: the template refuses the conversation, for example because roles do not alternate.
         """
         try:
             template = self._with_tools if tools else self._template
@@ -96,7 +99,7 @@ class ChatTemplate:
 
     @cached_property
     def text_arguments(self) -> bool:
-        """Whether the arguments of calls have to be JSON texts: most take objects, DeepSeek's join strings."""
+        """Whether the template takes the arguments of calls as JSON texts, as DeepSeek's do; most take objects."""
         written = self._with_call("", {"probe": 1})
         if written is not None and "{'probe'" not in written:
             return False
@@ -104,12 +107,13 @@ class ChatTemplate:
 
     @cached_property
     def null_content(self) -> bool:
-        """Whether a message that only calls may have no content: some templates write a turn for an empty one."""
+        """Whether a message with calls alone may have no content; some templates write an extra turn for empty
+        content."""
         written = self._with_call(None, '{"probe": 1}' if self.text_arguments else {"probe": 1})
         return written is not None and "None" not in written
 
     def _with_call(self, content: str | None, arguments: Any) -> str | None:
-        """A conversation with a call; None when the template does not take it."""
+        """The text of a conversation with a tool call; None when the template refuses it."""
         call = {"id": "callprobe", "type": "function", "function": {"name": "probe", "arguments": arguments}}
         messages: list[dict[str, Any]] = [
             {"role": "user", "content": "x"},
@@ -123,7 +127,7 @@ class ChatTemplate:
 
 
 class _GenerationTag(Extension):
-    """`{% generation %}` marks what the assistant wrote, for training; here it is as if it were not there."""
+    """Jinja's `{% generation %}`, which marks the assistant's text for training. Rendering ignores the marks."""
 
     tags = {"generation"}  # noqa: RUF012 - as Jinja declares it
 

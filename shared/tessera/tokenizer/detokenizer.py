@@ -1,4 +1,4 @@
-"""Tokens to text, incrementally: an answer is streamed as whole characters while its tokens arrive."""
+"""Converts tokens to text incrementally, so that an answer is streamed as whole characters while its tokens arrive."""
 
 from __future__ import annotations
 
@@ -8,28 +8,29 @@ from tessera.tokenizer.tokenizer import Tokenizer
 
 
 class Detokenizer:
-    """Text of a growing list of tokens: whole characters only, as soon as they are complete.
+    """The text of a growing list of tokens: whole characters, as soon as they are complete.
 
     Args:
         tokenizer: of the model.
-        prompt_ids: what stands before.
-        shown: control tokens whose spelling is text, because somebody reads them; the others are left out.
+        prompt_ids: tokens of the prompt; the last of them are the context of the first token.
+        shown: control tokens that are part of the text, because a parser reads them. Others are left out.
     """
 
     def __init__(self, tokenizer: Tokenizer, prompt_ids: list[int], shown: tuple[str, ...] = ()) -> None:
         self._tokenizer = tokenizer
         ids = ((tokenizer.fast.token_to_id(spelling), spelling) for spelling in shown if spelling in tokenizer.control)
         self._control = {token: spelling for token, spelling in ids if token is not None}
-        # The last prompt tokens give decoders that join words their left context.
+        # The last prompt tokens are the left context that decoders need to join words.
         self._stream = DecodeStream(ids=prompt_ids[-5:], skip_special_tokens=True)
         self._tokens: list[int] = prompt_ids[-5:]
         self._shown = len(self._tokens)
 
     def push(self, token_id: int) -> str:
-        """The text that `token_id` completes; empty while a character is incomplete or for a token not shown."""
+        """The text that `token_id` completes; empty while a character is incomplete, or for a token that is left
+        out."""
         if token_id in self._control:
             incomplete = self.flush()
-            # Begun again, because the library's stream would go on with the incomplete character.
+            # A new stream, because the library's would continue the incomplete character.
             self._tokens = self._tokens[: self._shown][-5:]
             self._shown = len(self._tokens)
             self._stream = DecodeStream(ids=self._tokens, skip_special_tokens=True)
@@ -41,9 +42,9 @@ class Detokenizer:
         return text
 
     def flush(self) -> str:
-        """What was held back at the end: an incomplete character, shown as replacement characters."""
+        """The text of an incomplete character at the end, as replacement characters; empty when there is none."""
         if self._shown == len(self._tokens):
             return ""
-        # Both with the same left context, because decoders treat the beginning of a text in their own way.
+        # Both texts have the same left context, because decoders treat the beginning of a text differently.
         before = self._tokenizer.decode(self._tokens[: self._shown])
         return self._tokenizer.decode(self._tokens)[len(before) :]

@@ -1,4 +1,4 @@
-"""Reads the files of a model directory that describe its tokens: vocabulary, stop tokens, bytes."""
+"""Reads the files of a model directory that describe its tokens: the vocabulary, stop tokens and bytes."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ BYTE_FALLBACK = re.compile(r"<0x(?P<byte>[0-9A-Fa-f]{2})>")
 
 
 def byte_alphabet() -> dict[str, int]:
-    """The character by which byte-level BPE writes each byte (GPT-2's `bytes_to_unicode`, inverted)."""
+    """The byte that each character stands for in byte-level BPE (the inverse of GPT-2's `bytes_to_unicode`)."""
     printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
     others = [byte for byte in range(256) if byte not in printable]
     return {chr(byte): byte for byte in printable} | {chr(256 + place): byte for place, byte in enumerate(others)}
 
 
 def stop_ids_of(directory: Path) -> list[int]:
-    """The ids that end an answer, as a model directory names them."""
+    """The token ids that end an answer, from a model directory; empty when it names none."""
     for name in ("generation_config.json", "config.json"):
         values = read_json(directory / name)
         eos = values.get("eos_token_id")
@@ -34,10 +34,10 @@ def stop_ids_of(directory: Path) -> list[int]:
 
 
 def vocabulary_of(directory: Path) -> dict[str, int]:
-    """All tokens of a model directory with their ids.
+    """The ids of all tokens of a model directory, by their spellings.
 
     Raises:
-        ModelLoadError: its tokenizer cannot be read.
+        ModelLoadError: the tokenizer cannot be read.
     """
     try:
         found: dict[str, int] = FastTokenizer.from_file(str(directory / "tokenizer.json")).get_vocab()
@@ -47,7 +47,11 @@ def vocabulary_of(directory: Path) -> dict[str, int]:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """A configuration file's values; none when there is no such file."""
+    """The values of a configuration file; empty when there is no such file.
+
+    Raises:
+        ModelLoadError: the file is not valid JSON.
+    """
     if not path.is_file():
         return {}
     try:

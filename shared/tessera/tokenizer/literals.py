@@ -1,8 +1,8 @@
-"""Text of users in a rendered template: what is spelled like a control token stays text.
+"""Keeps users' text literal in a rendered template, even where it spells a control token.
 
-A template joins messages and control tokens into one string, and a tokenizer cannot tell who wrote `<|im_end|>` there.
-So control tokens in a user's text are replaced by marks before rendering, and encoded as plain characters afterwards.
-Conversations without any are encoded exactly as Transformers does. Does not know templates.
+A template joins messages and control tokens into one string, and a tokenizer cannot know who wrote `<|im_end|>` in it.
+So control tokens in a user's text are replaced by marks before rendering, and encoded as plain characters afterwards. A
+conversation that spells none is encoded exactly as Transformers does it. Does not know templates.
 """
 
 from __future__ import annotations
@@ -14,7 +14,11 @@ from tessera.tokenizer.tokenizer import Tokenizer
 
 
 class Literals:
-    """The control tokens that one request's text spells out."""
+    """The control tokens that the text of one request spells.
+
+    Args:
+        tokenizer: knows the control tokens.
+    """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
@@ -27,7 +31,7 @@ class Literals:
         return re.sub("|".join(map(re.escape, present)), self._mark, text) if present else text
 
     def pieces(self, rendered: str) -> list[tuple[str, bool]]:
-        """What was rendered, cut at the marks: texts, and whether each is literal."""
+        """The rendered text, split at the marks: pieces, and whether each is literal."""
         parts = re.split(rf"\[{self._nonce}:(\d+)\]", rendered)
         cut = [(self._found[int(part)], True) if index % 2 else (part, False) for index, part in enumerate(parts)]
         return [(text, literal) for text, literal in cut if text]

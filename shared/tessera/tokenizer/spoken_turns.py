@@ -1,7 +1,7 @@
 """Turns of a conversation as a codec language model of CSM's class reads them, without Transformers or torch.
 
-A turn is a text with its speaker's number before it, between the tokens that begin and end a text; the frames of its
-sound come after it. Source: the chat template and `CsmProcessor` of Transformers. Does not know sentences or sound.
+A turn is the speaker's number and the text, between the tokens that begin and end a text; the audio frames follow it.
+Source: the chat template and `CsmProcessor` of Transformers. Knows nothing about sentences or audio.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tessera.errors import ModelLoadError
 from tessera.tokenizer.tokenizer import Tokenizer
 
 SPEAKERS = 10
-"""How many a model has that names none."""
+"""Number of speakers of a model that names none."""
 _NUMBERED = re.compile(r"speaker-(\d{1,4})")
 
 
@@ -24,20 +24,20 @@ class _Named(msgspec.Struct, frozen=True):
 
 
 class _TurnEnds(msgspec.Struct, frozen=True):
-    """What `tokenizer_config.json` says of a text's ends."""
+    """The tokens in `tokenizer_config.json` that begin and end a text."""
 
     bos_token: str | _Named
     eos_token: str | _Named
 
 
 class SpokenTurns:
-    """Writes turns.
+    """Encodes turns.
 
     Args:
         directory: holds `tokenizer.json` and `tokenizer_config.json`.
 
     Raises:
-        ModelLoadError: a file is missing or damaged, or the tokens at a text's ends are not in the vocabulary.
+        ModelLoadError: a file is missing or damaged, or the tokens that begin and end a text are not in the vocabulary.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -56,11 +56,11 @@ class SpokenTurns:
         self._begin, self._end = ends
 
     def encode(self, text: str, speaker: int) -> list[int]:
-        """Token ids of what `speaker` says; control tokens that a text spells out are characters here."""
+        """Token ids of a turn of `speaker`. Control tokens that the text spells are encoded as characters."""
         return [self._begin, *self._tokenizer.encode_pieces_now([(f"[{speaker}]{text}", True)]), self._end]
 
 
 def speaker_of(voice: str) -> int:
-    """The number of a voice by its name: `speaker-3` is 3; who is known by a recording is 0."""
+    """The speaker's number of a voice: 3 for `speaker-3`, and 0 for a voice that is given by a recording."""
     match = _NUMBERED.fullmatch(voice)
     return int(match[1]) if match else 0

@@ -1,4 +1,5 @@
-"""Tokens and text: a directory's `tokenizer.json` through the `tokenizers` library, without Transformers or torch."""
+"""Converts between text and tokens: a `tokenizer.json` through the `tokenizers` library, without Transformers or
+torch."""
 
 from __future__ import annotations
 
@@ -15,7 +16,13 @@ from tessera.tokenizer.files import BYTE_FALLBACK, byte_alphabet, read_json, sto
 
 @dataclass(frozen=True)
 class SamplingDefaults:
-    """What the model's makers recommend."""
+    """The sampling parameters that a model's `generation_config.json` recommends.
+
+    Attributes:
+        temperature: 1 when none is recommended.
+        top_p: 1 when none is recommended.
+        top_k: 0, which means all tokens, when none is recommended.
+    """
 
     temperature: float
     top_p: float
@@ -23,7 +30,20 @@ class SamplingDefaults:
 
 
 class Tokenizer:
-    """A model's tokenizer and the ids that end its answers."""
+    """A model's tokenizer, and the ids that end its answers.
+
+    Args:
+        directory: the model directory.
+
+    Attributes:
+        fast: the library's tokenizer.
+        stop_ids: token ids that end an answer.
+        defaults: the model's recommended sampling parameters.
+        control: spellings of the control tokens, longest first.
+
+    Raises:
+        ModelLoadError: `tokenizer.json` cannot be read.
+    """
 
     def __init__(self, directory: Path) -> None:
         path = directory / "tokenizer.json"
@@ -37,21 +57,20 @@ class Tokenizer:
         self.defaults = _defaults(directory)
         special = [token.content for token in self.fast.get_added_tokens_decoder().values() if token.special]
         self.control = tuple(sorted(filter(None, special), key=len, reverse=True))
-        """How control tokens are spelled, longest first."""
         self._path = path
         self._longest = max(map(len, self.fast.get_vocab()), default=1)
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
-        """Token ids of a short text of ours; see `encode_within` for those of users."""
+        """Token ids of a short text that Tessera itself wrote. Users' texts go through `encode_within`."""
         return list(self.fast.encode(text, add_special_tokens=add_special_tokens).ids)
 
     async def encode_within(
         self, texts: list[str], most: int, *, add_special_tokens: bool, param: str
     ) -> list[list[int]]:
-        """Token ids of users' texts, in a thread that lets the event loop run.
+        """Token ids of users' texts, computed in a thread so that the event loop runs on.
 
         Raises:
-            ContextLengthError: a text is so long that it must have more than `most` tokens; it is not encoded.
+            ContextLengthError: a text is so long that it must have more than `most` tokens. It is not encoded.
         """
         self.check_length(max(map(len, texts), default=0), most, param=param)
         # Only the batch call releases the interpreter lock.
@@ -59,16 +78,16 @@ class Tokenizer:
         return [list(one.ids) for one in encoded]
 
     async def encode_pieces(self, pieces: list[tuple[str, bool]], most: int, *, param: str) -> list[int]:
-        """Token ids of a rendered template, which has its control tokens already; literal pieces get none.
+        """Token ids of a rendered template, in a thread. Control tokens are recognized outside of literal pieces alone.
 
         Raises:
-            ContextLengthError: as `encode_within`, for all pieces together.
+            ContextLengthError: all pieces together must have more than `most` tokens.
         """
         self.check_length(sum(len(text) for text, _ in pieces), most, param=param)
         return await asyncio.to_thread(self.encode_pieces_now, pieces)
 
     def encode_pieces_now(self, pieces: list[tuple[str, bool]]) -> list[int]:
-        """As `encode_pieces`, at once and of any length."""
+        """Token ids of a rendered template of any length, in this thread."""
         ids: list[int] = []
         for text, literal in pieces:
             fast = self._plain if literal else self.fast
@@ -76,10 +95,10 @@ class Tokenizer:
         return ids
 
     def check_length(self, characters: int, most: int, *, param: str) -> None:
-        """Refuse a text that must have more than `most` tokens, before anything is done with it.
+        """Refuse a text that must have more than `most` tokens, before it is encoded.
 
         Raises:
-            ContextLengthError: with the numbers.
+            ContextLengthError: names the length and the context.
         """
         if characters > most * self._longest:
             raise ContextLengthError(
@@ -88,7 +107,7 @@ class Tokenizer:
             )
 
     def token_bytes(self, token_id: int) -> bytes:
-        """One token's own bytes: those of several tokens joined are a character of which each has a part."""
+        """The bytes of one token. A character may be spread over the bytes of several tokens."""
         text = self.token_text(token_id)
         written = str(self.fast.id_to_token(token_id) or "")
         if "\ufffd" not in text:
@@ -105,7 +124,7 @@ class Tokenizer:
 
     @cached_property
     def _plain(self) -> FastTokenizer:
-        """The same tokenizer for which control tokens are only characters."""
+        """The same tokenizer, which encodes control tokens as characters."""
         fast = FastTokenizer.from_file(str(self._path))
         fast.no_padding()
         fast.no_truncation()
@@ -113,11 +132,11 @@ class Tokenizer:
         return fast
 
     def decode(self, token_ids: list[int]) -> str:
-        """Text of whole token ids, without special tokens."""
+        """The text of token ids, without special tokens."""
         return str(self.fast.decode(token_ids, skip_special_tokens=True))
 
     def token_text(self, token_id: int) -> str:
-        """One token's own text as log-probabilities show it; a piece of a character is a replacement character."""
+        """The text of one token, as log-probabilities show it; a part of a character is a replacement character."""
         return str(self.fast.decode([token_id], skip_special_tokens=False))
 
 

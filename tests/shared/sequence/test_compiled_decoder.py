@@ -186,9 +186,9 @@ def test_it_computes_what_the_models_own_layers_do(name, kv_cache_dtype, group, 
     assert own.storage.caches[0].key_PSHD.dtype == (torch.int8 if kv_cache_dtype == "int8" else torch.float32)
     for chunks in (whole(requests()), [Chunk(request, len(request.token_ids) - 1, 1) for request in requests()]):
         (got, scored), (wanted, scores) = logits(compiled, chunks), logits(own, chunks)
-        assert compiled_decoder._far(got, wanted) < bound
+        assert compiled_decoder._relative_difference(got, wanted) < bound
         if scores is not None and len(scores):
-            assert compiled_decoder._far(scored, scores) < bound
+            assert compiled_decoder._relative_difference(scored, scores) < bound
 
 
 @pytest.mark.parametrize(
@@ -209,7 +209,7 @@ def test_a_model_that_computes_in_bfloat16_loads_and_is_near(kv_cache_dtype, sto
     assert made.storage.caches[0].key_PSHD.dtype == stored
     assert made.forward.is_compiled == (stored != torch.bfloat16)
     got, wanted = (logits(one, whole(requests()))[0].float() for one in (made, exact))
-    assert compiled_decoder._far(got, wanted) < 0.05
+    assert compiled_decoder._relative_difference(got, wanted) < 0.05
 
 
 @pytest.mark.parametrize("name", ["qwen3", "mistral"])
@@ -236,7 +236,7 @@ def test_hidden_states_are_those_behind_the_last_norm(directory, monkeypatch):
         own = runner(directory("llama"))
     request = SequenceRequest("embedded", prompts()[2], None, pages=list(range(10)))
     got, wanted = (made.run(Batch(whole([request]))).hidden_TD for made in (compiled, own))
-    assert compiled_decoder._far(got, wanted) < 0.02
+    assert compiled_decoder._relative_difference(got, wanted) < 0.02
 
 
 @pytest.mark.parametrize(("name", "words"), DIFFERENT.items())

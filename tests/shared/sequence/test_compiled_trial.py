@@ -134,7 +134,7 @@ def test_heads_that_are_rotated_in_part_are_refused(model: Any, monkeypatch: pyt
         return replace(sizes, **wider), *rest
 
     monkeypatch.setattr(compiled_decoder, "_describe", described)
-    assert examined(made).reason == "16 of a head's 32 numbers are rotated"
+    assert examined(made).reason == "16 of a head's 32 elements are rotated"
 
 
 def test_attention_by_a_mask_of_its_own_is_refused_by_name(model: Any) -> None:

@@ -1,8 +1,8 @@
-"""Finding out whether a model on a CPU is a row of layers that `int8_decoder` can run, and running it there.
+"""Finds out whether a model on a CPU is a stack of layers that `int8_decoder` can run, and runs it there.
 
-By structure, so no model is named: what the parts are is read from how they hang together, whether they do what is
-believed of them is tried out before weights are rounded (`layer_trial`), and what was compiled is tried once more. A
-model that does not fit runs as before, and its log says why.
+No model is named: the parts are recognized by the structure of the modules, `trial` checks before weights are quantized
+that they compute what is assumed, and the compiled decoder is checked once more. A model that does not fit runs through
+its own layers, and the log gives the reason.
 """
 
 from __future__ import annotations
@@ -35,18 +35,20 @@ from tessera_kernels.paged_attention import Ragged
 from tessera_kernels.storage.paged_kv import PagedKV
 
 TRIAL_TOKENS = 24
+"""Number of random tokens that the compiled decoder is checked with."""
 MAX_LOGIT_DIFFERENCE = 0.05
-"""Relative root-mean-square difference of logits. Rounding that falls to the other side costs 0.01: so far apart are a
-model's own logits when its inputs change by 1e-7."""
+"""Largest accepted relative root-mean-square difference of logits. Values that are quantized to the neighbouring
+integer cause 0.01: a model's own logits differ by as much when its inputs change by 1e-7."""
 MEMORY_BOUND_MAX_ROWS = 4
+"""Most rows of a step that is bound by reading weights from memory, so that one thread less computes as fast."""
 DOWN_GROUP = 128
-"""Inputs of the product behind the gate that share a step. What a gate lets through is uneven: of all roundings theirs
-cost the most. Perplexity of SmolLM2-135M over 20,000 tokens is 1.0040 to 1.0047 times that in float32 (`make bench
-ARGS=quality`; what falls to the other side moves it as much), with one step for a row 1.0087 times."""
+"""Number of inputs of the down projection that share a scale. Gated activations are uneven, and quantizing them costs
+more than all else. The perplexity of SmolLM2-135M over 20,000 tokens is 1.0040 to 1.0047 times that of float32 (`make
+bench ARGS=quality`; the spread is that of rounding), and 1.0087 times with one scale for a row."""
 ROTARY_TABLE_POSITIONS = 8192
-"""Positions whose rotation is computed once."""
+"""Number of first positions whose rotations are computed once and kept."""
 STATIC_ROTARY = {"default", "linear", "llama3", "yarn"}
-"""Rotary embeddings that are the same however long a sequence becomes."""
+"""Types of rotary embeddings that do not depend on the length of the sequence."""
 _ACTIVATIONS: dict[str, Activation] = {
     "SiLUActivation": "silu",
     "SiLU": "silu",
@@ -57,14 +59,14 @@ _LAYER = {"self_attn", "mlp", "input_layernorm", "post_attention_layernorm"}
 
 
 class _DifferentError(Exception):
-    """The model is not what `int8_decoder` runs; the message says where."""
+    """The model is not what `int8_decoder` runs; the message says what is different."""
 
 
 def spared_threads(rows: int) -> int:
-    """Threads that a step of so many rows leaves alone: one when there are few.
+    """Number of threads that a step of `rows` rows leaves idle: one for few rows, else none.
 
-    Such a step waits for memory, which one thread less reads as fast; and threads that wait for each other hold the
-    cores that the service needs to carry the tokens away.
+    A step of few rows is bound by memory bandwidth, which one thread less uses as fully; and threads that wait for each
+    other hold the cores that the service needs to send the tokens.
     """
     return 1 if rows <= MEMORY_BOUND_MAX_ROWS else 0
 
@@ -73,15 +75,15 @@ class CompiledDecoder:
     """A model's decoder as one compiled step.
 
     Args:
-        model: whose embeddings and rotary tables are used.
-        decoder: made from it.
+        model: its embeddings, rotary embedding and last norm are used.
+        decoder: the compiled layers and head, made from the model.
     """
 
     def __init__(self, model: PreTrainedModel, decoder: Decoder) -> None:
         self._embed = model.get_input_embeddings()
         self._rotary = model.get_decoder().rotary_emb
         self._rotary_table: tuple[torch.Tensor, torch.Tensor] | None = None
-        """Of the first positions: what Transformers computes anew at each step, in ten operations."""
+        """Cosines and sines of the first positions, which Transformers computes at each step in ten operations."""
         self._norm: RMSNorm = model.get_decoder().norm
         self._decoder = decoder
 
@@ -94,20 +96,20 @@ class CompiledDecoder:
         *,
         hidden: bool = False,
     ) -> tuple[torch.Tensor, torch.Tensor | None, TopLogit | None]:
-        """One step.
+        """Run one step.
 
         Args:
             input_1T: int64 token ids, or float embeddings [1, T, C].
-            position_1T: int64.
-            batch: slots and pages.
-            rows_R: int64, tokens whose logits are wanted.
-            hidden: whether the last hidden states are, too.
+            position_1T: int64 positions of the tokens.
+            batch: the slots that keys and values are written to, and the pages that are read.
+            rows_R: int64 indices of the tokens whose logits are wanted.
+            hidden: whether the last hidden states are wanted too.
 
         Returns:
-            Logits [R, V]; hidden states [T, C] behind the final norm or None; and the likeliest tokens of the rows.
+            Logits [R, V]; hidden states [T, C] behind the final norm, or None; and the largest logit of each row.
         """
         embedded = input_1T if input_1T.is_floating_point() else self._embed(input_1T)
-        # Layers write to it.
+        # A copy, because the layers write to it.
         x_TC = embedded[0].to(torch.float32).clone(memory_format=torch.contiguous_format)
         cosine_TD, sine_TD = self._rotations(position_1T)
         logits_RV, *likeliest = self._decoder.run(
@@ -133,11 +135,11 @@ class CompiledDecoder:
 
 @dataclass(frozen=True)
 class Examination:
-    """What was found out about a model whose weights are not rounded yet.
+    """Result of examining a model whose weights are not quantized yet.
 
     Attributes:
-        reason: what keeps it from being run as one compiled step; empty when nothing does.
-        order_D: see `rotary_order`.
+        reason: why the model cannot run as one compiled step; empty when it can.
+        order_D: the order of a head's elements that `rotary_order` found, int64.
     """
 
     reason: str
@@ -145,12 +147,12 @@ class Examination:
 
 
 def examine(model: PreTrainedModel, layers: Probe, caches: Sequence[PagedKV]) -> Examination:
-    """Whether a model, fused and with our attention, can be run as one compiled step when it is in 8 bits.
+    """Find out whether a model can run as one compiled step once its weights are int8.
 
     Args:
-        model: on a CPU.
-        layers: from a probe.
-        caches: like those that it will have.
+        model: on a CPU, fused and with our attention.
+        layers: from a probe of the model.
+        caches: have the dtype, page size and shapes of those that the model will get.
     """
     try:
         sizes, parts, norm, head = _describe(model, layers)
@@ -169,14 +171,14 @@ def compile_decoder(
     largest_keys: Sequence[torch.Tensor],
     order_D: torch.Tensor,
 ) -> tuple[CompiledDecoder | None, str]:
-    """The model's decoder as a compiled step, or None and what is different about it.
+    """The model's decoder as a compiled step, or None and the reason why it cannot be one.
 
     Args:
-        model: on a CPU, fused and in 8 bits. Its own layers' weights are freed when they are no longer needed.
-        layers: from a probe.
-        caches: attached to it.
-        largest_keys: of each layer: see `smooth_keys`.
-        order_D: from `examine`, before weights were rounded.
+        model: on a CPU, fused and with int8 weights. The weights of its own layers are freed when it was compiled.
+        layers: from a probe of the model.
+        caches: attached to the model.
+        largest_keys: largest magnitudes of each layer's keys, for `smooth_keys`.
+        order_D: from `examine`, before weights were quantized.
     """
     try:
         sizes, parts, norm, head = _describe(model, layers)
@@ -192,7 +194,7 @@ def compile_decoder(
         largest_HD = [largest[:, order_D] for largest in largest_keys]
         parts = [smooth_keys(part, sizes, largest) for part, largest in zip(parts, largest_HD, strict=True)]
     made = CompiledDecoder(model, Decoder(sizes, parts, _weight_of(norm), head, caches))
-    if (far := _distance(model, made, caches)) > MAX_LOGIT_DIFFERENCE:
+    if (far := _logit_difference(model, made, caches)) > MAX_LOGIT_DIFFERENCE:
         return None, f"its layers compute something else: logits differ by {far:.3f}"
     for module in model.get_decoder().layers.modules():
         if isinstance(module, Int8Linear):
@@ -283,7 +285,7 @@ def _linear(module: Any) -> DecoderLinear:
         return DecoderLinear(module.weight, module.bias)
     if type(module) is not nn.Linear:
         raise _DifferentError(f"{type(module).__name__} where a linear layer is expected")
-    # Not in 8 bits yet; its shape is what is asked for.
+    # Not quantized yet: only the shape is read.
     nothing = torch.zeros(0)
     return DecoderLinear(Int8Weight(module.weight.t(), nothing, nothing.long(), nothing, nothing), module.bias)
 
@@ -293,8 +295,8 @@ def _weight_of(norm: RMSNorm) -> torch.Tensor:
 
 
 @torch.inference_mode()
-def _distance(model: PreTrainedModel, made: CompiledDecoder, caches: Sequence[PagedKV]) -> float:
-    """How far the logits of some random tokens are from the model's own, relative to these."""
+def _logit_difference(model: PreTrainedModel, made: CompiledDecoder, caches: Sequence[PagedKV]) -> float:
+    """Relative root-mean-square difference of the logits of some random tokens from the model's own."""
     page_size = caches[0].key_PSHD.shape[1]
     count = min(TRIAL_TOKENS, len(caches[0].key_PSHD) * page_size)
     vocabulary = model.get_input_embeddings().num_embeddings
@@ -307,8 +309,8 @@ def _distance(model: PreTrainedModel, made: CompiledDecoder, caches: Sequence[Pa
         input_ids=ids_1T, position_ids=position_1T, use_cache=False, logits_to_keep=every, tessera_batch=batch
     ).logits[0]
     got, _, _ = made.run(ids_1T, position_1T, batch, every)
-    return _far(got, expected)
+    return _relative_difference(got, expected)
 
 
-def _far(got: torch.Tensor, expected: torch.Tensor) -> float:
+def _relative_difference(got: torch.Tensor, expected: torch.Tensor) -> float:
     return float((got - expected).norm() / expected.norm().clamp_min(1e-9))
