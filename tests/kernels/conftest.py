@@ -1,4 +1,4 @@
-"""Without a GPU, kernels run in Triton's interpreter; that has to be known before any of them is imported."""
+"""Without a GPU, kernels run in Triton's interpreter, which must be chosen before any kernel is imported."""
 
 from __future__ import annotations
 

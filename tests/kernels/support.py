@@ -1,4 +1,4 @@
-"""How tests of kernels compare: one measure of error, and one table of how much of it a dtype may cost.
+"""What tests of kernels share: one measure of error, and one table of bounds by dtype.
 
 Imported as `from tests.kernels.support import BOUNDS, poisoned, relative_rms`.
 """
@@ -17,7 +17,7 @@ BOUNDS: dict[torch.dtype, float] = {
 }
 """Largest relative RMS error of a result whose roughest step, output included, has this dtype.
 
-Two to four times what rounding to nearest costs once (for int8: with a scale for each row of random numbers).
+Two to four times the error of rounding to nearest once (for int8: with a scale for each row of random values).
 """
 
 
@@ -38,7 +38,7 @@ def relative_rms(got: torch.Tensor, exact: torch.Tensor) -> float:
 
 
 def poisoned(*shape: int, dtype: torch.dtype) -> torch.Tensor:
-    """Memory for an output in which everything that a kernel forgets to write can be seen."""
+    """An output filled with a value that shows every element that a kernel does not write."""
     if dtype == torch.int8:
         return torch.full(shape, -128, dtype=dtype)
     return torch.full(shape, float("nan"), dtype=dtype)

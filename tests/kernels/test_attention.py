@@ -1,4 +1,4 @@
-"""Attention in both directions: the kernel, in the interpreter, equals the reference; quantized it stays near it."""
+"""Bidirectional attention: the kernel, in the interpreter, equals the reference; quantized, it is within a bound."""
 
 from __future__ import annotations
 
@@ -68,15 +68,15 @@ def test_dtypes_and_dims_as_they_are_launched(dtype, dim):
 @pytest.mark.parametrize("float8", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("shape", [(2, 70, 150, 2, 64), (1, 130, 33, 1, 96), (1, 1, 16, 3, 128)])
-def test_quantized_attention_is_near(dtype, float8, shape):
+def test_quantized_attention_is_within_its_bound(dtype, float8, shape):
     query, key, value = batch_of(*shape, dtype)
-    # Keys that all point one way: what smoothing is for.
+    # Keys with a large common part, which subtracting the mean key removes.
     key += 6 * torch.randn(1, 1, *shape[3:], generator=torch.Generator().manual_seed(1)).to(dtype)
     bound = BOUNDS[torch.float8_e4m3fn] if float8 else 2 * BOUNDS[torch.int8]
     assert compared(query, key, value, int8_scores=True, float8_values=float8) < bound
 
 
-def test_quantized_attention_does_not_see_beyond_a_length():
+def test_quantized_attention_ignores_keys_behind_a_length():
     query, key, value = batch_of(2, 20, 90, 2, 32, torch.bfloat16)
     lengths = torch.tensor([90, 37], dtype=torch.int32)
     options = {"lengths_B": lengths, "int8_scores": True, "float8_values": True, "scaling": 0.2}
@@ -85,7 +85,7 @@ def test_quantized_attention_does_not_see_beyond_a_length():
     assert torch.equal(kernels.attention(query, key, value, **options), clean)
 
 
-def test_smoothing_keeps_what_keys_differ_in():
+def test_subtracting_the_mean_key_keeps_differences_of_keys():
     key = torch.randn(1, 64, 1, 32) + 50
     center = center_of(key, None)
     torch.testing.assert_close(center, key.mean(1))
@@ -97,7 +97,7 @@ def test_smoothing_keeps_what_keys_differ_in():
     assert relative_rms(moved, wanted) > 5 * BOUNDS[torch.int8]
 
 
-def test_values_are_transposed_and_filled_up():
+def test_values_are_transposed_and_padded():
     value = torch.randn(2, 37, 3, 24)
     numbers, scale = float8_channels(value)
     assert numbers.shape == (2, 3, 24, 48)
@@ -124,8 +124,8 @@ def test_strided_inputs():
     assert compared(*turned) < BOUNDS[torch.float32]
 
 
-def test_rows_beyond_two_to_the_31_numbers():
-    # Never touched, memory is only promised: this takes a few pages of it.
+def test_rows_beyond_two_to_the_31_elements():
+    # Only pages that are touched take memory.
     memory = torch.empty(2**32 + 2**20, dtype=torch.int8).view(torch.float16)
     query, key, value = batch_of(1, 3, 3, 1, 32, torch.float16)
     far = memory.as_strided((1, 3, 1, 32), (1, 2**30 + 64, 1, 1))
@@ -135,13 +135,13 @@ def test_rows_beyond_two_to_the_31_numbers():
     assert compared(far, key, value) < BOUNDS[torch.float16]
 
 
-def test_without_queries_there_is_nothing():
+def test_without_queries_the_result_is_empty():
     query, key, value = batch_of(1, 0, 4, 1, 8)
     assert kernels.attention(query, key, value, scaling=1.0).shape == (1, 0, 1, 8)
     assert attention(query, key, value).shape == (1, 0, 1, 8)
 
 
-def test_the_registered_op_is_sound():
+def test_the_registered_op_passes_opcheck():
     query, key, value = batch_of(2, 5, 7, 2, 16)
     lengths = torch.tensor([7, 3])
     torch.library.opcheck(torch.ops.tessera.attention.default, (query, key, value, 0.25, lengths, True, True))

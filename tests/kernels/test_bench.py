@@ -1,4 +1,4 @@
-"""The one command that proves kernels on a GPU: under the interpreter for every op, and its ways to stop and go on."""
+"""The benchmark command: every op is right in the interpreter, and a run that was stopped continues."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_every_op_is_right_on_tiny_shapes(op, capsys):
     assert bench.main(["--check", "--interpret", "--ops", op]) == bench.RIGHT, capsys.readouterr().out
 
 
-def test_every_op_with_kernels_is_measured_and_has_all_its_rooms():
+def test_every_op_with_kernels_has_all_its_files_and_is_measured():
     folder = Path(bench.__file__).parents[1]
     with_kernels = {path.parent.name for name in ("triton", "launches") for path in folder.glob(f"*/{name}.py")}
     rooms = ("__init__", "reference", "triton", "launches", "cost", "bench")
@@ -48,7 +48,7 @@ def test_every_op_with_kernels_is_measured_and_has_all_its_rooms():
 
 
 @pytest.mark.parametrize("op", measured_ops())
-def test_cases_have_names_of_their_own_and_costs(op):
+def test_cases_have_distinct_names_and_costs(op):
     cases = cases_of(op)
     names = [case.name for case in cases]
     assert len(set(names)) == len(names)
@@ -56,7 +56,7 @@ def test_cases_have_names_of_their_own_and_costs(op):
     assert all(case.cost.moved > 0 and case.cost.unit in {"bf16", "fp16", "fp8", "int8", "fp32"} for case in cases)
 
 
-def test_without_a_gpu_it_says_what_can_be_done(capsys, monkeypatch):
+def test_without_a_gpu_the_command_names_what_works(capsys, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert bench.main(["--check"]) == bench.IMPOSSIBLE
     assert "There is no GPU here. `--check --interpret`" in capsys.readouterr().out
@@ -65,7 +65,7 @@ def test_without_a_gpu_it_says_what_can_be_done(capsys, monkeypatch):
 
 
 class Here:
-    """A pool of processes that is this one."""
+    """A pool of processes that runs tasks in this process."""
 
     def __init__(self, *_arguments, **_options):
         pass
@@ -87,7 +87,7 @@ class Here:
 
 @pytest.fixture
 def gpu(monkeypatch):
-    """A GPU that is the CPU, with two ops whose kernels are torch's; what is run is counted."""
+    """A stand-in for a GPU on the CPU, with two ops that run torch functions; counts what is run."""
     ran = []
 
     def case(op: str, name: str, wrong: float = 0.0, *, tiny: bool = False) -> BenchCase:
@@ -116,7 +116,7 @@ def gpu(monkeypatch):
     return state
 
 
-def test_a_second_run_goes_on_where_the_first_stopped(gpu, tmp_path, capsys):
+def test_a_second_run_continues_where_the_first_stopped(gpu, tmp_path, capsys):
     gpu.cases["bad"] = [gpu.case("bad", "c")]
     arguments = ["--check", "--out", str(tmp_path)]
     assert bench.main([*arguments, "--seconds", "-1"]) == bench.UNFINISHED
@@ -132,7 +132,7 @@ def test_a_second_run_goes_on_where_the_first_stopped(gpu, tmp_path, capsys):
     assert len(set(gpu.ran)) == 3
 
 
-def test_what_other_code_found_is_found_again(gpu, tmp_path, monkeypatch):
+def test_results_of_other_code_are_measured_again(gpu, tmp_path, monkeypatch):
     arguments = ["--check", "--out", str(tmp_path), "--ops", "good"]
     bench.main(arguments)
     gpu.ran.clear()
@@ -141,7 +141,7 @@ def test_what_other_code_found_is_found_again(gpu, tmp_path, monkeypatch):
     assert gpu.ran
 
 
-def test_wrong_results_and_failures_are_told_and_tried_again(gpu, tmp_path, capsys):
+def test_wrong_results_and_failures_are_reported_and_tried_again(gpu, tmp_path, capsys):
     def broken(_):
         raise RuntimeError("an illegal address")
 
@@ -177,7 +177,7 @@ def test_the_report_has_fractions_of_the_limit_goals_and_peers(gpu, tmp_path):
     assert (row["fraction"], row["peers"]) == (0.5, {"torch": 1.28, "none": None})
 
 
-def test_the_report_says_what_is_wrong():
+def test_the_report_names_wrong_results():
     device = {"name": "x", "torch": "2", "triton": "3", "peaks": {"bandwidth": 1e12, "flops": {"bf16": 1e15}}}
     rows = [{"name": "c", "ok": False, "fault": "an error of 1"}]
     text = bench_report.markdown(device, [{"op": "o", "checks": rows, "times": [{"name": "c", "fault": "died"}]}])
@@ -187,7 +187,7 @@ def test_the_report_says_what_is_wrong():
 
 
 class FakeCuda:
-    """As much of `torch.cuda` as a measurement touches, with a clock that every run moves by its own seconds."""
+    """The part of `torch.cuda` that a measurement uses, with a clock that each run advances by its seconds."""
 
     def __init__(self, captures: bool):
         self.captures, self.now, self.runs = captures, 0.0, 0
@@ -222,7 +222,7 @@ class FakeCuda:
 
 @pytest.fixture
 def clocked(monkeypatch):
-    """`measure` with a torch that makes everything on the CPU and has a CUDA of its own."""
+    """`measure` with a torch that creates tensors on the CPU and has the stand-in for CUDA."""
 
     def with_cuda(*, captures: bool) -> FakeCuda:
         cuda = FakeCuda(captures)
@@ -243,7 +243,7 @@ def clocked(monkeypatch):
     return with_cuda
 
 
-def test_a_run_is_timed_as_a_graph_where_it_can_be_one(clocked):
+def test_a_run_is_timed_as_a_graph_if_it_can_be_captured(clocked):
     cuda = clocked(captures=True)
     assert measure.timed(lambda: cuda.run(5.0)) == Timing(2.0, captured=True)
     cuda = clocked(captures=False)
@@ -257,7 +257,7 @@ def test_short_runs_are_repeated(clocked):
     assert cuda.runs == 3 + 3 + measure.MAX_RUNS
 
 
-def test_peaks_are_bytes_copied_and_products(clocked):
+def test_peaks_come_from_a_copy_and_matrix_products(clocked):
     cuda = clocked(captures=True)
     found = measure.peaks()
     assert found.bandwidth == 2 * 1000 / 2.0
@@ -266,7 +266,7 @@ def test_peaks_are_bytes_copied_and_products(clocked):
     assert cuda.runs > 0
 
 
-def test_the_limit_is_the_longer_of_moving_and_computing():
+def test_the_limit_is_the_longer_of_bytes_and_flops():
     assert least_seconds(Cost(flops=500, moved=200, unit="bf16"), PEAKS) == 2.0
     assert least_seconds(Cost(flops=5000, moved=200, unit="bf16"), PEAKS) == 5.0
     assert fraction(Cost(flops=5000, moved=200, unit="bf16"), PEAKS, 10.0) == 0.5
@@ -274,7 +274,7 @@ def test_the_limit_is_the_longer_of_moving_and_computing():
     assert limited_by(Cost(flops=5000, moved=200, unit="int8"), PEAKS) == "bytes"
 
 
-def test_errors_are_relative_and_see_what_is_not_finite():
+def test_errors_are_relative_and_infinite_if_only_one_is_finite():
     exact = torch.tensor([3.0, 4.0])
     assert relative_rms(exact, exact) == 0.0
     assert relative_rms(exact * 1.1, exact) == pytest.approx(0.1)

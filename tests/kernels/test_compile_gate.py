@@ -1,4 +1,4 @@
-"""Every kernel compiles for every chip, in processes without the interpreter; and the gate shuts when it should."""
+"""Every kernel compiles for every chip, in processes without the interpreter, and the gate finds faults."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tessera_kernels.gate.progress import GateProgress
 
 
 def compile_gate(cache: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """What the gate says in a process without the interpreter, from an empty cache."""
+    """Run the gate in a process without the interpreter, with an empty cache."""
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     return subprocess.run(
         [sys.executable, "-m", "tessera_kernels.gate.__main__", *arguments, "--json"],
@@ -55,12 +55,12 @@ MULTIPLIES = Launch("product", None, {}, {}, matrix=True)
         (Launch("large", None, {}, {}), "sm_80", {"shared": 100 * 1024}, None),
     ],
 )
-def test_the_gate_shuts(launch, target, built, fault):
+def test_the_gate_finds_faults(launch, target, built, fault):
     found = list(gate._faults(launch, CHIPS[target], gate.CompiledLaunch("op", launch.name, target, **built)))
     assert (fault in found[0]) if fault else not found
 
 
-def test_launches_are_compiled_where_they_are_launched():
+def test_launches_are_compiled_for_the_chips_that_use_them():
     def chips(launch):
         return [name for name, chip in CHIPS.items() if gate.serves(launch, chip)]
 
@@ -72,7 +72,7 @@ def test_launches_are_compiled_where_they_are_launched():
 
 @pytest.mark.slow
 def test_a_bound_on_registers_reaches_the_compiler(tmp_path):
-    """What ptxas spilled for the sake of occupancy (four launches of 3,258), it does not where it may have more."""
+    """Launches that ptxas spilled to keep occupancy (four of 3,258) do not spill under a higher bound on registers."""
     chosen = ["--ops", "weight_only_linear", "--targets", "sm_80,sm_89"]
     for name in ("dense bf16 T64 N64 of 64 in 8 parts", "mxfp4 bf16 T128 N128 of 8192"):
         done = compile_gate(tmp_path, *chosen, "--only", name)
@@ -81,7 +81,7 @@ def test_a_bound_on_registers_reaches_the_compiler(tmp_path):
         assert all("registers" in result["name"] and not result["faults"] for result in results)
 
 
-def test_what_was_compiled_is_kept_until_its_code_changes(tmp_path):
+def test_results_are_valid_until_the_code_changes(tmp_path):
     path, code = tmp_path / "kept.jsonl", {"op": "one", "other": "one"}
     kept = GateProgress(path, code.__getitem__)
     good = [gate.CompiledLaunch(op, "a", "sm_80", 40, 0, 2048, {"mma": 4}, 0.5) for op in code]
@@ -108,7 +108,7 @@ def test_the_table_shows_what_failed():
     )
 
 
-def test_what_is_unknown_is_named(capsys):
+def test_unknown_ops_and_targets_are_named(capsys):
     with pytest.raises(SystemExit):
         gate.main(["--targets", "sm_70"])
     assert "sm_70" in capsys.readouterr().err
@@ -116,5 +116,5 @@ def test_what_is_unknown_is_named(capsys):
         gate.launches_of("attentive")
 
 
-def test_without_a_gpu_kernels_are_as_on_the_largest_chip():
+def test_without_a_gpu_the_chip_is_hopper():
     assert chip_of(torch.device("cpu")).name == "sm_90"

@@ -1,4 +1,4 @@
-"""Which implementation runs, and that Triton can be turned off."""
+"""Dispatch: lack of support has a reason, and Triton can be turned off."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def _on_again():
     dispatch.disable_triton("")
 
 
-def test_a_reason_is_given_where_triton_cannot_run(monkeypatch):
+def test_lack_of_support_has_a_reason(monkeypatch):
     monkeypatch.setattr(dispatch, "HAS_TRITON", True)
     assert "not on a GPU: cpu" in dispatch.triton_support(torch.zeros(1)).reason
     assert dispatch.triton_support(OnGpu(), None).ok
@@ -26,7 +26,7 @@ def test_a_reason_is_given_where_triton_cannot_run(monkeypatch):
     assert dispatch.triton_support(OnGpu()).reason == "Triton is not installed"
 
 
-def test_it_can_be_turned_off_and_on(monkeypatch):
+def test_triton_can_be_turned_off_and_on(monkeypatch):
     monkeypatch.setattr(dispatch, "HAS_TRITON", True)
     dispatch.disable_triton("to compare")
     assert dispatch.triton_support(OnGpu()).reason == "to compare"

@@ -47,7 +47,7 @@ def interpreter() -> Iterator[None]:
 
 
 SMALL = {"width": 16, "height": 16, "frames": 5}
-"""Of clips that take the interpreter seconds."""
+"""Size of clips that take the interpreter seconds."""
 
 
 def fused(pipe: Any, options: TransformerOptions = STORED) -> Any:
@@ -77,7 +77,7 @@ def telling(launched: set[str], name: str, launch: Callable[..., Any]) -> Callab
 
 
 def denoised(model: Any, wanted: list[Any]) -> list[torch.Tensor]:
-    """The latents of some requests, the second of which comes a step later."""
+    """The latents of some requests, the second of which arrives a step later."""
     states = [model.begin(wanted[0])]
     model.step(states)
     states += [model.begin(other) for other in wanted[1:]]
@@ -87,7 +87,7 @@ def denoised(model: Any, wanted: list[Any]) -> list[torch.Tensor]:
 
 
 def inputs_of(pipe: Any) -> dict[str, Any]:
-    """What a transformer reads: two rows at different steps, with prompts of five tokens or of 512."""
+    """Inputs of a transformer: two rows at different steps, with prompts of five tokens or of 512."""
     torch.manual_seed(0)
     transformer = pipe.transformer
     config, name = transformer.config, type(transformer).__name__
@@ -127,7 +127,7 @@ def short(kind: str) -> Any:
 
 
 def per_token(given: dict[str, Any]) -> dict[str, Any]:
-    """With a timestep for each token, as where a first frame is given."""
+    """Inputs with a timestep for each token, as if a first frame is given."""
     return given | {"timestep": torch.rand(2, 8) * 999}
 
 
@@ -173,7 +173,7 @@ def test_fused_transformers_equal_diffusers_own(kind: str, monkeypatch: pytest.M
 @pytest.mark.usefixtures("interpreter", "_short_prompts")
 @pytest.mark.parametrize("kind", ["Wan, two experts", "CogVideoX 1.0"])
 def test_requests_that_share_passes_and_skip_steps_equal_diffusers_blocks(kind: str) -> None:
-    """What blocks write to is seen by no step cache."""
+    """No step cache holds a tensor that blocks write to."""
     pipe = wan(transformer_2=True, boundary_ratio=0.6) if kind == "Wan, two experts" else short(kind)
     cached = StepCache("first_block", 0.9)
     wanted = [request(**SMALL, steps=3, step_cache=cached), request(**SMALL, steps=1, seed=2, prompt="a dog")]
@@ -191,7 +191,7 @@ def test_requests_that_share_passes_and_skip_steps_equal_diffusers_blocks(kind: 
 
 @pytest.mark.usefixtures("interpreter")
 @pytest.mark.parametrize(("attention", "bound"), [("int8", 1e-2), ("int8_fp8", 4e-2)])
-def test_attention_of_few_bits_is_near(attention: Any, bound: float) -> None:
+def test_quantized_attention_is_within_its_bound_in_blocks(attention: Any, bound: float) -> None:
     pipe = wan()
     model, _ = fused(pipe, TransformerOptions(attention=attention))
     for transformer in (model.pipe.transformer, pipe.transformer):
@@ -229,7 +229,7 @@ def wide() -> Any:
         ("nvfp4", 1.7e-1, 4.9, False),
     ],
 )
-def test_quantized_blocks_are_as_near_as_their_bits_allow(
+def test_quantized_blocks_are_within_the_bounds_of_their_bits(
     weights: Any, bound: float, bits: float, in_interpreter: bool
 ) -> None:
     pipe = wide()
@@ -255,7 +255,7 @@ def test_quantized_blocks_are_as_near_as_their_bits_allow(
 
 @pytest.mark.usefixtures("interpreter", "_short_prompts")
 @pytest.mark.parametrize("weights", ["stored", "int8"])
-def test_an_adapter_adds_its_product_to_what_a_layer_gives(weights: Any) -> None:
+def test_an_adapter_adds_its_product_to_the_output_of_a_layer(weights: Any) -> None:
     """Low-rank adapters (Hu et al. 2021) on fused and quantized layers, beside the same merged into weights."""
 
     def adapted(down: torch.Tensor, up: torch.Tensor) -> Callable[[nn.Module, Any, torch.Tensor], torch.Tensor]:

@@ -44,8 +44,8 @@ def defined(packed: torch.Tensor, activation: str) -> torch.Tensor:
 )
 def test_equals_the_definition(implementation, rows, inner, activation, dtype, size):
     torch.manual_seed(inner)
-    size = 1.0 if dtype == torch.float16 else size  # it has no numbers near zero
-    # A slice of something wider, so that rows are not next to each other.
+    size = 1.0 if dtype == torch.float16 else size  # float16 has no values so near zero
+    # A slice of a wider tensor, so that rows are not adjacent.
     packed = (torch.randn(rows, 2 * inner + 3) * size).to(dtype)[:, 1:-2]
     exact = defined(packed, activation)
     if implementation == "any":
@@ -71,7 +71,7 @@ def test_the_kernel_quantizes(activation, quantized, dtype):
     numbers, scales = reference.gated_activation_quantized(packed, quantized, activation)
     torch.testing.assert_close(scale, scales, rtol=1e-5, atol=0)
     assert (out.float() != numbers.float()).double().mean() < 0.02
-    # Few numbers of a gated row are near its largest, so that int8 is coarser for the others.
+    # Few elements of a gated row are near its largest, so int8 is coarser for the others.
     assert relative_rms(dequantize(out, scale, torch.float32), defined(packed, activation)) <= 2 * BOUNDS[quantized]
 
 
@@ -114,7 +114,7 @@ def test_rows_beyond_two_to_the_31_elements_are_found():
 
 
 @pytest.mark.parametrize("shape", [(2, 3, 8), (0, 8), (8,), (2, 0)])
-def test_the_registered_ops_keep_their_promises(shape):
+def test_the_registered_ops_pass_opcheck(shape):
     packed = torch.randn(shape)
     torch.library.opcheck(registered.gated_activation, (packed, "silu"))
     if packed.shape[-1]:

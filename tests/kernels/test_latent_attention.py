@@ -1,4 +1,4 @@
-"""Latent attention: the reference equals attention with the projections multiplied out, the kernel the reference."""
+"""Latent attention: the reference equals attention with expanded projections, the kernel equals the reference."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SMALL = {"BLOCK_M": 16, "BLOCK_N": 16, "num_warps": 4, "num_stages": 2}
 
 
 def batch_of(sequences, *, page=16, heads=5, rank=32, rope=8, dtype=torch.float32, seed=0):
-    """Random queries, a cache whose unused slots are garbage, and which pages belong to whom."""
+    """Random queries, a cache whose unused slots hold garbage, and a page table."""
     generator = torch.Generator().manual_seed(seed)
     pages = [-(-context // page) for context, _ in sequences]
     order = (torch.randperm(sum(pages), generator=generator) + 1).tolist()
@@ -76,7 +76,7 @@ def test_equals_the_reference(sequences, heads, dims, page, parts, seed):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("parts", [1, 2])
-def test_as_it_is_launched(dtype, parts):
+def test_with_the_configuration_of_the_heuristic(dtype, parts):
     batch = batch_of([(70, 1), (33, 2)], heads=16, rank=512, rope=64, dtype=dtype)
     assert compared(*batch, parts=parts) < BOUNDS[dtype]
 
@@ -98,8 +98,8 @@ def test_an_overflow_stays_in_its_sequence(parts):
     assert torch.isfinite(out[1]).all()
 
 
-def test_pages_beyond_two_to_the_31_numbers():
-    # Never touched, memory is only promised: this takes a few pages of it.
+def test_pages_beyond_two_to_the_31_elements():
+    # Only pages that are touched take memory.
     pages = 2**31 // (16 * 576) + 2
     cache = torch.empty(pages, 16, 576, dtype=torch.float16)
     last = pages - 1
@@ -112,7 +112,7 @@ def test_pages_beyond_two_to_the_31_numbers():
     assert relative_rms(got, latent_attention(query, rotated, near, beside, scaling=0.1)) < BOUNDS[torch.float16]
 
 
-def test_the_registered_op_is_sound():
+def test_the_registered_op_passes_opcheck():
     query, rotated, cache, ragged = batch_of([(30, 1), (9, 3)])
     arguments = (query, rotated, cache, ragged.page_table_BM, ragged.context_B, ragged.query_counts, 0.1)
     torch.library.opcheck(torch.ops.tessera.latent_attention.default, arguments)

@@ -127,7 +127,7 @@ def replaced(weight):
     features=st.sampled_from([1, 100, 1500]),
     dtype=st.sampled_from([torch.float32, torch.float16, torch.bfloat16]),
 )
-def test_combining_adds_in_order_and_skips_what_is_elsewhere(tokens, chosen, features, dtype):
+def test_combining_adds_in_order_and_skips_experts_elsewhere(tokens, chosen, features, dtype):
     torch.manual_seed(tokens)
     outer = torch.randn(tokens * chosen, features).to(dtype)
     experts = torch.randint(-1, 4, (tokens, chosen), dtype=torch.int32)
@@ -167,7 +167,7 @@ def test_a_layer_equals_a_plain_loop(way, monkeypatch):
     assert torch.equal(got, moe(x, gate_up, down, experts, weights, **biases))
 
 
-def test_what_is_not_finite_stays_in_its_token():
+def test_values_that_are_not_finite_stay_in_their_token():
     x, weight = torch.randn(4, 64), stacked("int4 32", torch.randn(3, 32, 64))
     x[1, 5] = float("nan")
     choices = torch.tensor([[0], [0], [0], [2]], dtype=torch.int32)
@@ -176,13 +176,13 @@ def test_what_is_not_finite_stays_in_its_token():
         assert got.isfinite().all(1).tolist() == [True, False, True, True]
 
 
-def test_tiles_follow_what_an_expert_has():
+def test_tiles_follow_the_assignments_of_an_expert():
     dense, packed = stacked("dense", torch.randn(128, 2, 32)), stacked("int4 32", torch.randn(128, 2, 32))
     assert [tile_for(8 * tokens, dense) for tokens in (1, 64, 256, 512, 1024, 8192)] == [16, 16, 16, 32, 64, 128]
     assert tile_for(10**6, packed) == 64
 
 
-def test_nothing_gives_nothing():
+def test_empty_inputs_give_empty_results():
     weight = stacked("int4 32", torch.randn(3, 32, 64))
     choices = torch.zeros(0, 2, dtype=torch.int32)
     assert grouped_gemm(torch.randn(0, 64), weight, plan(choices, 3, 16), 0).shape == (0, 32)
@@ -216,7 +216,7 @@ def test_what_does_not_fit_is_refused():
 
 
 @pytest.mark.parametrize("way", ["int4 32", "scaled int8"])
-def test_the_registered_ops_are_whole(way):
+def test_the_registered_ops_pass_opcheck(way):
     torch.manual_seed(0)
     gate_up, down = stacked(way, torch.randn(3, 32, 64)), stacked(way, torch.randn(3, 64, 16))
     x, (weights, experts) = torch.randn(5, 64), route(torch.randn(5, 3), RoutingRule(2))
@@ -231,9 +231,9 @@ def test_the_registered_ops_are_whole(way):
     assert torch.equal(compiled(x), moe(x, gate_up, down, experts, weights))
 
 
-def test_experts_farther_apart_than_32_bits_count():
+def test_experts_beyond_two_to_the_31_elements():
     experts, outputs, inputs = 1040, 256, 8192
-    elements = torch.empty(experts, outputs, inputs, dtype=torch.int8)  # pages that nobody touches take no memory
+    elements = torch.empty(experts, outputs, inputs, dtype=torch.int8)  # only pages that are touched take memory
     scale = torch.empty(experts, 1, outputs)
     elements[-1], scale[-1] = torch.randint(-127, 128, (outputs, inputs), dtype=torch.int8), 0.01
     assert elements[-1].storage_offset() > 2**31
@@ -248,7 +248,7 @@ def test_experts_farther_apart_than_32_bits_count():
     assert relative_rms(got, x.double() @ (elements[-1].double() * 0.01).t()) < BOUNDS[torch.float32]
 
 
-def test_what_was_tuned_is_launched(monkeypatch):
+def test_a_tuned_configuration_is_launched(monkeypatch):
     from tessera_kernels import tuning
     from tessera_kernels.scaled_linear import triton as scaled_launcher
     from tessera_kernels.weight_only_linear import triton as weight_only_launcher

@@ -13,7 +13,7 @@ from tessera_kernels.moe_routing import triton as launcher
 
 
 def independent(logits_E, rule, bias_E):
-    """One token, in float64, by Python's own sorting."""
+    """Route one token in float64, with Python's sorting."""
     scores = (logits_E.double().softmax(0) if rule.scoring == "softmax" else logits_E.double().sigmoid()).tolist()
     bias = [0.0] * len(scores) if bias_E is None else bias_E.double().tolist()
     choosing = [score + added for score, added in zip(scores, bias, strict=True)]
@@ -39,10 +39,10 @@ def independent(logits_E, rule, bias_E):
     dtype=st.sampled_from([torch.float32, torch.bfloat16]),
     seed=st.integers(0, 999),
 )
-def test_chooses_as_defined(tokens, shape, scoring, biased, renormalize, factor, dtype, seed):
+def test_routing_equals_the_definition(tokens, shape, scoring, biased, renormalize, factor, dtype, seed):
     experts, groups, chosen_groups, chosen = shape
     generator = torch.Generator().manual_seed(seed)
-    # All logits differ by more than rounding: of near equals either may be chosen.
+    # All logits differ by more than rounding, because either of two near equals may be chosen.
     logits = torch.stack([torch.randperm(experts, generator=generator) for _ in range(tokens)]).float() / 16 - 1
     bias = torch.randperm(experts, generator=generator).float() * 0.37 if biased else None
     rule = RoutingRule(chosen, scoring, groups, chosen_groups, renormalize, factor)
@@ -53,7 +53,7 @@ def test_chooses_as_defined(tokens, shape, scoring, biased, renormalize, factor,
         assert relative_rms(weights, torch.tensor([weights for weights, _ in exact])) < 1e-5
 
 
-def test_of_equals_the_first_is_chosen_and_what_is_no_number_is_seen():
+def test_of_equal_experts_the_first_is_chosen_and_nan_is_visible():
     logits = torch.zeros(3, 6)
     logits[1, 4] = float("nan")
     for way in (launcher.route, reference.route):
@@ -117,7 +117,7 @@ def test_what_does_not_fit_is_refused():
             plan(experts, count, tile)
 
 
-def test_the_registered_ops_are_whole():
+def test_the_registered_ops_pass_opcheck():
     logits = torch.randn(3, 8)
     torch.library.opcheck(torch.ops.tessera.moe_route, (logits, None, 2, "softmax", 1, 1, True, 1.0))
     torch.library.opcheck(torch.ops.tessera.moe_plan, (torch.zeros(3, 2, dtype=torch.int32), 4, 16))

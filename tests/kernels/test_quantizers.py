@@ -1,4 +1,4 @@
-"""Quantized weights are as near to what they were as their format allows; the search for a clip is never worse."""
+"""Quantized weights are within the bounds of their format; the search for a clip is never worse than the range."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ WAYS = {
 @pytest.mark.parametrize("way", WAYS)
 @settings(max_examples=8, deadline=None)
 @given(outputs=st.integers(1, 9), inputs=st.integers(1, 300), size=st.sampled_from([1e-3, 1.0, 50.0]))
-def test_any_shape_fits_and_little_is_lost(way, outputs, inputs, size):
+def test_any_shape_fits_within_the_bound_of_its_format(way, outputs, inputs, size):
     weight = torch.randn(outputs, inputs, generator=torch.Generator().manual_seed(inputs)) * size
     made, bound = WAYS[way][0](weight), WAYS[way][1]
     made.check()
@@ -46,14 +46,14 @@ def test_any_shape_fits_and_little_is_lost(way, outputs, inputs, size):
     assert error.relative_rms < bound * (1 if outputs * inputs > 1500 else 2.5)
 
 
-def test_the_search_is_better_than_the_range():
+def test_the_search_for_a_clip_is_better_than_the_range():
     weight = torch.randn(16, 256, generator=torch.Generator().manual_seed(0)) ** 3
     for quantize in (quantize_int4, lambda w, **k: quantize_int4(w, symmetric=False, **k), quantize_mxfp4):
         by_range, searched = (layer_error("", weight, dequantize(quantize(weight, clip=c))) for c in ("range", "mse"))
         assert searched.relative_rms < 0.99 * by_range.relative_rms
 
 
-def test_e2m1_rounds_to_the_nearest_and_halves_to_even():
+def test_e2m1_rounds_to_nearest_ties_to_even():
     values = torch.tensor([0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0, 5.01, 6.0, -0.75, 0.26])
     weight = torch.cat([values, torch.zeros(21)])[None]
     # Scales of one: the group's largest is 6, whose power of two is 4.
@@ -61,7 +61,7 @@ def test_e2m1_rounds_to_the_nearest_and_halves_to_even():
     assert sorted(E2M1) == list(E2M1)
 
 
-def test_powers_of_two_of_all_bits():
+def test_scales_of_all_exponent_bits():
     bits = torch.arange(256).to(torch.uint8)
     found = exponents(bits)
     assert [float(value) for value in found[:255]] == [2.0 ** (bit - 127) for bit in range(255)]
@@ -78,7 +78,7 @@ def test_the_report_names_the_worst_layer_first():
         layer_error("other", exact, torch.ones(3))
 
 
-def test_zeros_stay_zeros_and_bad_weights_are_seen():
+def test_zeros_stay_zeros_and_nan_weights_are_visible():
     for way, _ in WAYS.values():
         assert not dequantize(way(torch.zeros(3, 130))).any()
     bad = torch.randn(2, 64)

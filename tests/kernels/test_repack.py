@@ -1,4 +1,4 @@
-"""Weights that others quantized mean the same after they were repacked, bit for bit."""
+"""Weights that other tools quantized dequantize to the same values after they were repacked, bit for bit."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def words(elements, dim, order=range(8)):
     groups=st.integers(1, 3),
     seed=st.integers(0, 99),
 )
-def test_gptq_and_awq_mean_the_same(eights, group, groups, seed):
+def test_gptq_and_awq_dequantize_to_the_same_values(eights, group, groups, seed):
     generator = torch.Generator().manual_seed(seed)
     inputs, outputs = groups * group, 8 * eights
     elements_KN = torch.randint(0, 16, (inputs, outputs), generator=generator)
@@ -51,7 +51,7 @@ def test_gptq_and_awq_mean_the_same(eights, group, groups, seed):
     kind=st.sampled_from(["Q4_0", "Q4_1", "Q8_0"]),
     seed=st.integers(0, 99),
 )
-def test_gguf_means_the_same(outputs, blocks, kind, seed):
+def test_gguf_dequantizes_to_the_same_values(outputs, blocks, kind, seed):
     weight = torch.randn(outputs, 32 * blocks, generator=torch.Generator().manual_seed(seed)) * 3
     stored = gguf.quants.quantize(weight.numpy(), gguf.GGMLQuantizationType[kind])
     exact = torch.from_numpy(gguf.quants.dequantize(stored, gguf.GGMLQuantizationType[kind]))
@@ -60,7 +60,7 @@ def test_gguf_means_the_same(outputs, blocks, kind, seed):
 
 @settings(max_examples=25, deadline=None)
 @given(outputs=st.integers(0, 9), inputs=st.integers(1, 200), run=st.sampled_from([16, 32, 64]))
-def test_packing_loses_nothing(outputs, inputs, run):
+def test_unpacking_returns_what_was_packed(outputs, inputs, run):
     elements = torch.randint(0, 16, (outputs, inputs), dtype=torch.uint8)
     packed = pack(elements, run)
     assert packed.is_contiguous()

@@ -1,4 +1,4 @@
-"""Rotary embedding equals turning complex numbers in float64, in every implementation and convention."""
+"""Rotary embedding equals rotating complex numbers in float64, in every implementation and convention."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_tables(implementation, rows, samples, given_positions, interleaved, dty
     assert relative_rms(key, exact[1]) <= BOUNDS[dtype]
 
 
-def test_tables_made_once_turn_as_positions_do():
+def test_tables_computed_once_rotate_as_positions_do():
     query, key, _ = packed(4, 3, 2, 16, torch.float32)
     again = query.clone(), key.clone()
     positions, inverse, axis = torch.randint(0, 50, (4, 3)), torch.rand(8), axes_of((4, 2, 2))
@@ -134,7 +134,7 @@ def test_an_overflow_stays_in_its_pair():
         assert lost == [[1, 0, 2], [1, 0, 3 if interleaved else 6]]
 
 
-def test_the_registered_ops_keep_their_promises():
+def test_the_registered_ops_pass_opcheck():
     query, key = torch.randn(3, 2, 8), torch.randn(3, 1, 8)
     positions, inverse, axis = torch.randint(0, 9, (3, 2)), torch.rand(4), axes_of((2, 2))
     torch.library.opcheck(registered.rotary, (query, key, positions, inverse, axis, False, 1.0))

@@ -1,4 +1,4 @@
-"""Sampling: what may be drawn follows from its definition, how often from the probabilities, and what from the seed."""
+"""Sampling: filters are those of their definitions, draws follow the probabilities, and the seed decides."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def ways(rows: int, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, seed=0, posi
 
 
 def allowed(logits: torch.Tensor, top_k: int, top_p: float, min_p: float) -> set[int]:
-    """By definition, one token at a time: what is likelier is counted and summed."""
+    """Allowed tokens by definition, one token at a time: likelier tokens are counted and their mass is summed."""
     values = logits.double().tolist()
     largest = max(values)
     by_k = [v for v in values if not top_k or sum(w > v for w in values) < top_k]
@@ -81,7 +81,7 @@ def test_the_random_numbers_are_philox(zero):
     top_p=st.sampled_from([1.0, 0.93, 0.51, 0.02]),
     min_p=st.sampled_from([0.0, 0.05, 1.0]),
 )
-def test_what_may_be_drawn_and_nothing_else(implementation, seed, coarse, top_k, top_p, min_p):
+def test_only_allowed_tokens_are_drawn(implementation, seed, coarse, top_k, top_p, min_p):
     torch.manual_seed(seed)
     logits = torch.randn(1, 37) * 3
     logits = logits.round() if coarse else logits  # many are equal
@@ -159,7 +159,7 @@ def test_noise_has_the_mean_and_deviation_of_gumbels():
 
 
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
-def test_a_request_draws_the_same_whatever_shares_its_batch(implementation):
+def test_a_request_draws_the_same_in_any_batch(implementation):
     torch.manual_seed(3)
     logits = torch.randn(5, 1500)
     how = ways(5, 1.0, [0, 20, 0, 5, 0], [1.0, 1.0, 0.8, 0.9, 1.0], 0.0, [7, 8, 9, 10, 11], [0, 5, 6, 7, 2**33])
@@ -173,7 +173,7 @@ def test_a_request_draws_the_same_whatever_shares_its_batch(implementation):
 
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
 @pytest.mark.parametrize(("top_p", "min_p"), [(0.0, 0.0), (1.0, 2.0)])
-def test_the_likeliest_are_always_left(implementation, top_p, min_p):
+def test_the_likeliest_tokens_are_always_allowed(implementation, top_p, min_p):
     logits = torch.tensor([[1.0, 5.0, 2.0, 5.0]]).repeat(12, 1)
     got = drawn(implementation, logits, ways(12, 1.0, 0, top_p, min_p, list(range(12))))
     assert set(got.tolist()) == {1, 3}
@@ -189,7 +189,7 @@ def test_seed_and_position_change_what_is_drawn(implementation):
 
 
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
-def test_rows_that_are_not_finite_draw_nothing_and_spoil_no_other(implementation):
+def test_rows_that_are_not_finite_draw_nothing_and_affect_no_other(implementation):
     logits = torch.zeros(6, 70)
     logits[:, 3] = 9.0
     logits[1, 5] = math.nan
@@ -202,7 +202,7 @@ def test_rows_that_are_not_finite_draw_nothing_and_spoil_no_other(implementation
 
 
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
-def test_masks_by_huge_negative_numbers_are_no_obstacle(implementation):
+def test_masks_of_large_negative_values_work(implementation):
     logits = torch.full((3, 300), torch.finfo(torch.float32).min)
     logits[:, 10:14] = torch.tensor([1.0, 2.0, 3.0, 4.0])
     logits[2] += 3e38
@@ -243,12 +243,12 @@ def test_rows_beyond_two_to_the_31_elements_are_found():
     assert drawn("triton", logits, ways(2)).tolist()[1] == 7
 
 
-def test_no_rows_are_no_tokens():
+def test_without_rows_there_are_no_tokens():
     assert drawn("triton", torch.zeros(0, 5), ways(0)).tolist() == []
     assert drawn("reference", torch.zeros(0, 5), ways(0)).tolist() == []
 
 
-def test_the_registered_op_keeps_its_promises():
+def test_the_registered_op_passes_opcheck():
     how = ways(3, 0.7, 5, 0.9, 0.01, 1, 2)
     of_row = (how.temperature_B, how.top_k_B, how.top_p_B, how.min_p_B, how.seed_B, how.position_B)
     torch.library.opcheck(registered.sample, (torch.randn(3, 9), *of_row, *(None,) * 4))

@@ -1,4 +1,4 @@
-"""A linear layer in eight bits: rounding and product are those of the definition, whatever the shape and the way."""
+"""A linear layer in eight bits: quantization and product equal the definition, for all shapes and configurations."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ HOW = [NARROW, {**NARROW, "B_K": 64}, {**NARROW, "SPLITS": 2}]
 
 
 def elements_equal(got, exact):
-    """Rounding may differ in the last bit where a quotient is half way, which is rare."""
+    """Rounding may differ in the last bit if a quotient is half way between two steps, which is rare."""
     same = got.float() == exact.float()
     assert same.float().mean() > 0.999 or not same.numel()
 
@@ -43,7 +43,7 @@ def elements_equal(got, exact):
     blocks=st.booleans(),
     kind=st.sampled_from([torch.float32, torch.float16, torch.bfloat16]),
 )
-def test_tokens_are_rounded_as_defined(dtype, tokens, inputs, blocks, kind):
+def test_tokens_are_quantized_as_defined(dtype, tokens, inputs, blocks, kind):
     torch.manual_seed(inputs)
     x = (torch.randn(tokens, inputs) * 7).to(kind)
     x[0, 0] = 0
@@ -77,7 +77,7 @@ def test_equals_the_definition(way, tokens, outputs, inputs, how, dtype, bias):
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_row_is_the_same_whatever_shares_its_batch(way):
+def test_a_row_is_the_same_in_any_batch(way):
     torch.manual_seed(1)
     x, weight = torch.randn(40, 300), WAYS[way](torch.randn(70, 300))
     together = launcher.scaled_linear(x, weight, None, invariant=True)
@@ -87,7 +87,7 @@ def test_a_row_is_the_same_whatever_shares_its_batch(way):
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
-def test_what_is_not_finite_stays_in_its_row(way, bad):
+def test_values_that_are_not_finite_stay_in_their_row(way, bad):
     x, weight = torch.randn(4, 130), WAYS[way](torch.randn(20, 130))
     x[1, 129] = bad
     for got in (launcher.scaled_linear(x, weight, None), scaled_linear(x, weight)):
@@ -96,7 +96,7 @@ def test_what_is_not_finite_stays_in_its_row(way, bad):
         assert not finite[1].any()
 
 
-def test_nothing_gives_nothing():
+def test_empty_inputs_give_empty_results():
     weight = WAYS["fp8"](torch.randn(8, 64))
     assert scaled_linear(torch.randn(0, 64), weight).shape == (0, 8)
     assert launcher.scaled_linear(torch.randn(0, 64), weight, None).shape == (0, 8)
@@ -123,7 +123,7 @@ def test_what_does_not_fit_is_refused():
         quantize_scaled(x, torch.float16)
 
 
-def test_the_registered_op_is_whole():
+def test_the_registered_op_passes_opcheck():
     weight = WAYS["int8"](torch.randn(8, 64))
     arguments = torch.randn(2, 64), weight.elements_NK, weight.scale, None, torch.ones(8), False
     torch.library.opcheck(torch.ops.tessera.scaled_linear, arguments)

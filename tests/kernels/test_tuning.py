@@ -1,4 +1,4 @@
-"""Tuned configurations: what was timed is found, what was not is no error, what is malformed is named."""
+"""Tuned configurations: timed ones are found, a missing one is no error, a malformed file is named."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_an_unknown_device_has_no_configuration_and_no_error():
     assert tuning.lookup("rms_norm", DEVICE, "bfloat16", "K4096 many") is None
 
 
-def test_what_is_written_is_found_and_the_rest_stays(folder):
+def test_written_configurations_are_found_and_others_stay(folder):
     first, second = {"num_warps": 8, "BLOCK_T": 1}, {"num_warps": 4}
     tuning.write(DEVICE, "rms_norm", {("bfloat16", "K4096 many"): first})
     path = tuning.write(DEVICE, "rotary", {("float16", "H32"): second})
@@ -68,7 +68,7 @@ def test_a_malformed_file_is_named_with_the_place(folder, text, message):
     assert str(path) in str(caught.value)
 
 
-def test_a_launcher_takes_what_was_tuned():
+def test_a_launcher_uses_a_tuned_configuration():
     from tessera_kernels.rms_norm import triton
 
     guessed = triton.config(4096, 64, torch.bfloat16)
@@ -79,14 +79,14 @@ def test_a_launcher_takes_what_was_tuned():
 
 
 @pytest.mark.parametrize("op", measured_ops())
-def test_choices_have_names_of_their_own_and_something_to_choose(op):
+def test_choices_have_distinct_buckets_and_several_configurations(op):
     choices = choices_of(op)
     names = [(choice.dtype, choice.bucket) for choice in choices]
     assert len(set(names)) == len(names)
     assert all(len(choice.configs) > 1 for choice in choices)
 
 
-def test_tuning_without_a_gpu_is_refused_in_words(capsys, monkeypatch):
+def test_tuning_without_a_gpu_is_refused_with_advice(capsys, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert tune.main([]) == 2
     assert "There is no GPU here" in capsys.readouterr().out
@@ -94,7 +94,7 @@ def test_tuning_without_a_gpu_is_refused_in_words(capsys, monkeypatch):
     assert "There is no op nothing; there are " in capsys.readouterr().out
 
 
-def test_the_fastest_that_runs_is_chosen(monkeypatch, capsys):
+def test_the_fastest_configuration_that_runs_is_chosen(monkeypatch, capsys):
     def run(config, x):
         if config["num_warps"] == 1:
             raise RuntimeError("out of resources")
@@ -112,7 +112,7 @@ def test_the_fastest_that_runs_is_chosen(monkeypatch, capsys):
     assert "{'num_warps': 1} does not run: RuntimeError: out of resources" in capsys.readouterr().out
 
 
-def test_what_was_tuned_is_not_timed_again(monkeypatch, capsys):
+def test_tuned_buckets_are_not_timed_again(monkeypatch, capsys):
     ran = []
 
     class Timed:

@@ -1,4 +1,4 @@
-"""A linear layer of few bits: the kernels compute what the weight means, whatever the shape and the way."""
+"""A linear layer with a quantized weight: kernels multiply by the dequantized weight, for all shapes."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ HOW = [GEMV, {**GEMV, "SPLITS": 2}, GEMM, {**GEMM, "AFTER": 1, "SPLITS": 3}, {**
     dtype=st.sampled_from([torch.float32, torch.float16, torch.bfloat16]),
     bias=st.booleans(),
 )
-def test_equals_the_meaning_of_the_weight(way, tokens, outputs, inputs, how, dtype, bias):
+def test_equals_the_dequantized_weight(way, tokens, outputs, inputs, how, dtype, bias):
     torch.manual_seed(tokens + outputs)
     x = torch.randn(tokens, inputs).to(dtype)
     weight = WAYS[way](torch.randn(outputs, inputs) if way != "dense" else torch.randn(outputs, inputs).to(dtype))
@@ -68,7 +68,7 @@ def test_equals_the_meaning_of_the_weight(way, tokens, outputs, inputs, how, dty
 
 @pytest.mark.parametrize("way", ["int4 32 offsets", "int8", "nvfp4", "dense"])
 @pytest.mark.parametrize("tokens", [2, 40])
-def test_a_row_is_the_same_whatever_shares_its_batch(way, tokens):
+def test_a_row_is_the_same_in_any_batch(way, tokens):
     torch.manual_seed(tokens)
     x = torch.randn(tokens, 200)
     weight = WAYS[way](torch.randn(70, 200))
@@ -79,7 +79,7 @@ def test_a_row_is_the_same_whatever_shares_its_batch(way, tokens):
         )
 
 
-def test_the_batch_invariant_way_does_not_ask_how_many_tokens_there_are():
+def test_the_batch_invariant_configuration_does_not_depend_on_tokens():
     for outputs, inputs in ((4096, 4096), (128, 14336), (151936, 2048)):
         ways = {
             str(launcher.heuristic(tokens, outputs, inputs, 64, CHIPS["sm_90"], 132, invariant=True))
@@ -93,7 +93,7 @@ def test_the_batch_invariant_way_does_not_ask_how_many_tokens_there_are():
 
 @pytest.mark.parametrize("how", [None, GEMV, GEMM])
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
-def test_what_is_not_finite_stays_in_its_row(how, bad):
+def test_values_that_are_not_finite_stay_in_their_row(how, bad):
     x, weight = torch.randn(4, 96), quantize_int4(torch.randn(20, 96), 32)
     x[1, 95] = bad
     finite = weight_only_linear(x, weight).isfinite() if how is None else launcher.weight_only_linear(
@@ -102,7 +102,7 @@ def test_what_is_not_finite_stays_in_its_row(how, bad):
     assert finite.all(1).tolist() == [True, False, True, True]
 
 
-def test_the_scale_that_is_not_a_number_is_seen():
+def test_a_nan_scale_is_visible():
     weight = quantize_mxfp4(torch.randn(20, 96))
     weight.scale_GN[1, 3] = 255
     for how in (GEMV, GEMM):
@@ -111,9 +111,9 @@ def test_the_scale_that_is_not_a_number_is_seen():
 
 
 @pytest.mark.parametrize("how", [GEMV, GEMM])
-def test_rows_farther_apart_than_32_bits_count(how):
+def test_rows_beyond_two_to_the_31_elements(how):
     stride = 2**31 // 2 + 64
-    memory = torch.empty(stride * 2 + 64, dtype=torch.float16)  # pages that nobody touches take no memory
+    memory = torch.empty(stride * 2 + 64, dtype=torch.float16)  # only pages that are touched take memory
     x = torch.as_strided(memory, (3, 64), (stride, 1))
     x.copy_(torch.randn(3, 64))
     weight = quantize_int4(torch.randn(16, 64), 32)
@@ -122,7 +122,7 @@ def test_rows_farther_apart_than_32_bits_count(how):
 
 
 @pytest.mark.parametrize("shape", [(0, 8), (3, 0)])
-def test_nothing_gives_nothing(shape):
+def test_empty_inputs_give_empty_results(shape):
     tokens, outputs = shape
     weight = quantize_int4(torch.randn(8, 64), 32)
     if not outputs:
@@ -148,7 +148,7 @@ def test_what_does_not_fit_is_refused():
 
 
 @pytest.mark.parametrize("way", ["int4 64 zero points", "mxfp4"])
-def test_the_registered_op_is_whole(way):
+def test_the_registered_op_passes_opcheck(way):
     weight = WAYS[way](torch.randn(8, 64))
     parts = weight.elements, weight.scale_GN, weight.zero_GN, weight.tensor_scale
     arguments = torch.randn(2, 64), *parts, torch.ones(8), weight.format, 64, weight.group, False
@@ -168,7 +168,7 @@ def decode_kernel(p_bits, p_zero, p_low, p_high, FORMAT: tl.constexpr, N: tl.con
 
 
 @pytest.mark.parametrize("form", ["int4", "mxfp4", "fp8", "int8"])
-def test_every_number_is_exact_in_16_bits(form):
+def test_every_element_is_exact_in_16_bits(form):
     bits = torch.arange(256).repeat(32, 1).to(torch.uint8)
     zero = torch.arange(32).clamp(max=16).float()
     low, high = poisoned(32, 256, dtype=torch.float16), poisoned(32, 256, dtype=torch.float16)
@@ -185,7 +185,7 @@ def test_every_number_is_exact_in_16_bits(form):
         torch.testing.assert_close(found.float(), exact(number), rtol=0, atol=0, equal_nan=True)
 
 
-def test_bfloat16_of_the_bits_that_the_kernel_makes_is_128_more():
+def test_bfloat16_of_the_decoded_bits_is_128_larger():
     # The interpreter has no bfloat16 arithmetic; torch has.
     number, zero = torch.arange(16, dtype=torch.int16)[:, None], torch.arange(17).float()
     large = (number | 0x4300).view(torch.bfloat16)

@@ -1,4 +1,4 @@
-"""Four bits on a CPU: torch's product computes what the weight means, and GGUF's blocks lose nothing on the way."""
+"""int4 on a CPU: torch's product multiplies by the dequantized weight, and GGUF blocks are repacked without loss."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ WAYS = {
     dtype=st.sampled_from([torch.float32, torch.float16, torch.bfloat16]),
     bias=st.booleans(),
 )
-def test_equals_the_meaning_of_the_weight_whatever_shares_the_batch(way, tokens, outputs, inputs, dtype, bias):
+def test_equals_the_dequantized_weight_in_any_batch(way, tokens, outputs, inputs, dtype, bias):
     torch.manual_seed(tokens + outputs)
     weight = WAYS[way](torch.randn(outputs, inputs))
     x = torch.randn(inputs, tokens).to(dtype).t()
@@ -49,7 +49,7 @@ def test_equals_the_meaning_of_the_weight_whatever_shares_the_batch(way, tokens,
 
 
 @pytest.mark.parametrize("kind", ["Q4_0", "Q4_1"])
-def test_the_blocks_of_a_file_go_back_into_blocks_without_loss(kind):
+def test_dequantized_gguf_blocks_are_quantized_again_without_loss(kind):
     values = np.random.default_rng(3).standard_normal((64, 256)).astype(np.float32)
     values[0] = 0  # a block of zeros, one value alone, and one sign
     values[1], values[1, 5] = 0, 1.5
@@ -60,7 +60,7 @@ def test_the_blocks_of_a_file_go_back_into_blocks_without_loss(kind):
     assert error.relative_rms < 1e-7
 
 
-def test_offsets_lose_less_than_zero_points():
+def test_offsets_have_smaller_errors_than_zero_points():
     weight = torch.randn(64, 512, generator=torch.Generator().manual_seed(1))
     points, offsets = (
         layer_error("", weight, dequantize(made)).relative_rms
@@ -69,14 +69,14 @@ def test_offsets_lose_less_than_zero_points():
     assert offsets < points
 
 
-def test_what_is_not_finite_stays_in_its_row():
+def test_values_that_are_not_finite_stay_in_their_row():
     weight = pack(quantize_int4_offsets(torch.randn(16, 64)))
     x = torch.ones(3, 64)
     x[1, 7] = torch.nan
     assert packed_int4_linear(x, weight).isfinite().all(1).tolist() == [True, False, True]
 
 
-def test_what_torch_does_not_take_is_refused_before_it_is_asked():
+def test_weights_that_torch_does_not_support_are_refused_before_the_call():
     odd = quantize_int4_offsets(torch.randn(20, 64))
     ends_early = quantize_int4_offsets(torch.randn(16, 80))
     for weight in (odd, ends_early, quantize_int8(torch.randn(16, 64))):

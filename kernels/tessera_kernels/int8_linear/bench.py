@@ -29,8 +29,8 @@ def cases() -> Iterator[BenchCase]:
 def _case(name: str, tokens: int, shape: tuple[int, int], dtype: torch.dtype, *, tiny: bool = False) -> BenchCase:
     return BenchCase(
         name=name,
-        make=partial(_made, tokens, shape, dtype),
-        run=_launched,
+        make=partial(_make_inputs, tokens, shape, dtype),
+        run=_launch,
         exact=_exact,
         bound=BOUNDS[dtype],
         cost=cost(tokens, *shape, dtype),
@@ -38,7 +38,7 @@ def _case(name: str, tokens: int, shape: tuple[int, int], dtype: torch.dtype, *,
     )
 
 
-def _made(
+def _make_inputs(
     tokens: int, shape: tuple[int, int], dtype: torch.dtype, device: torch.device
 ) -> tuple[torch.Tensor, Int8Weight]:
     x_TK = torch.randn(tokens, shape[1], device=device).to(dtype)
@@ -48,7 +48,7 @@ def _made(
     return x_TK, Int8Weight(**{field.name: getattr(made, field.name).to(device) for field in fields(made)})
 
 
-def _launched(x_TK: torch.Tensor, weight: Int8Weight) -> torch.Tensor:
+def _launch(x_TK: torch.Tensor, weight: Int8Weight) -> torch.Tensor:
     from tessera_kernels.int8_linear import triton  # noqa: PLC0415 - Triton is needed to run alone
 
     return triton.int8_linear(x_TK, weight, None)

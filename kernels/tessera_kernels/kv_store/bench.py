@@ -34,8 +34,8 @@ def _case(
 ) -> BenchCase:
     return BenchCase(
         name=name,
-        make=partial(_made, tokens, heads, dim, dtype, stored),
-        run=_launched,
+        make=partial(_make_inputs, tokens, heads, dim, dtype, stored),
+        run=_launch,
         exact=_exact,
         bound=BOUND[stored],
         cost=cost(tokens, heads, (dim, dim), dtype, stored),
@@ -44,7 +44,7 @@ def _case(
     )
 
 
-def _made(
+def _make_inputs(
     tokens: int, heads: int, dim: int, dtype: torch.dtype, stored: torch.dtype, device: torch.device
 ) -> Arguments:
     key, value = (torch.randn(tokens, heads, dim, device=device).to(dtype) for _ in range(2))
@@ -53,7 +53,7 @@ def _made(
     return key, value, cache, torch.randperm(pages * 16, device=device)[:tokens]
 
 
-def _launched(key: torch.Tensor, value: torch.Tensor, cache: PagedKV, slots: torch.Tensor) -> list[torch.Tensor]:
+def _launch(key: torch.Tensor, value: torch.Tensor, cache: PagedKV, slots: torch.Tensor) -> list[torch.Tensor]:
     from tessera_kernels.kv_store import triton  # noqa: PLC0415 - Triton is needed to run alone
 
     triton.kv_store(key, value, cache, slots)

@@ -81,7 +81,7 @@ def paged_attention(
     if torch.compiler.is_compiling():
         return registered.traced(query_TQD, cache, ragged, **options)
     if query_TQD.device.type != "cpu":
-        return registered.computed(query_TQD, cache, ragged, **options)
+        return registered.compute(query_TQD, cache, ragged, **options)
     if tree_BNN is not None or not cpu.suited(query_TQD, cache):
         return reference.paged_attention(query_TQD, cache, ragged, **options)
     return cpu.paged_attention(

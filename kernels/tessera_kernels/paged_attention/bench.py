@@ -62,8 +62,8 @@ def choices() -> Iterator[TuningChoice]:
                 for warps in ((2, 4, 8) if rows == 16 else (4, 8))
                 for stages in (2, 3, 4)
             ]
-            make = partial(_made, LLAMA_3_8B, sequences, torch.bfloat16, stored, {})
-            yield TuningChoice("bfloat16", bucket(rows, 128, stored), make, _configured, configs)
+            make = partial(_make_inputs, LLAMA_3_8B, sequences, torch.bfloat16, stored, {})
+            yield TuningChoice("bfloat16", bucket(rows, 128, stored), make, _launch_with, configs)
 
 
 def _case(
@@ -85,8 +85,8 @@ def _case(
     heads = (model.heads, model.kv_heads)
     return BenchCase(
         name=name,
-        make=partial(_made, model, sequences, dtype, stored or dtype, options),
-        run=_launched,
+        make=partial(_make_inputs, model, sequences, dtype, stored or dtype, options),
+        run=_launch,
         exact=_exact,
         bound=BOUNDS[dtype],
         cost=cost(sequences, heads, dims, dtype, stored or dtype, sliding_window=sliding_window),
@@ -96,7 +96,7 @@ def _case(
     )
 
 
-def _made(
+def _make_inputs(
     model: ModelShape,
     sequences: Sequences,
     dtype: torch.dtype,
@@ -130,7 +130,7 @@ def _made(
     return query, cache, Ragged(table.to(device), context, counts), options
 
 
-def _launched(
+def _launch(
     query: torch.Tensor,
     cache: PagedKV,
     ragged: Ragged,
@@ -150,10 +150,10 @@ def _launched(
     )
 
 
-def _configured(
+def _launch_with(
     config: LaunchConfig, query: torch.Tensor, cache: PagedKV, ragged: Ragged, options: dict[str, Any]
 ) -> torch.Tensor:
-    return _launched(query, cache, ragged, options, config)
+    return _launch(query, cache, ragged, options, config)
 
 
 def _exact(query: torch.Tensor, cache: PagedKV, ragged: Ragged, options: dict[str, Any]) -> torch.Tensor:

@@ -19,7 +19,7 @@ DTYPES = frozenset({torch.float32, torch.float16, torch.bfloat16})
 """Of queries."""
 
 
-def triton_suits(query_TQD: torch.Tensor, cache: PagedKV) -> Support:
+def kernel_support(query_TQD: torch.Tensor, cache: PagedKV) -> Support:
     """Whether Triton's kernel can run, and why not."""
     dims = (query_TQD.shape[2], cache.value_PSHE.shape[3])
     if max(dims) > WIDEST:
@@ -35,7 +35,7 @@ def triton_suits(query_TQD: torch.Tensor, cache: PagedKV) -> Support:
     return triton_support(query_TQD, *cache.tensors)
 
 
-def computed(
+def compute(
     query_TQD: torch.Tensor,
     cache: PagedKV,
     ragged: Ragged,
@@ -47,7 +47,7 @@ def computed(
     tree_BNN: torch.Tensor | None,
 ) -> torch.Tensor:
     """By Triton where it can."""
-    if not triton_suits(query_TQD, cache).ok:
+    if not kernel_support(query_TQD, cache).ok:
         return reference.paged_attention(
             query_TQD,
             cache,
@@ -120,7 +120,7 @@ def _paged_attention(
     sinks: torch.Tensor | None,
     tree: torch.Tensor | None,
 ) -> torch.Tensor:
-    return computed(
+    return compute(
         query,
         PagedKV(key, value, key_scale, value_scale),
         Ragged(page_table, context, list(query_counts)),
