@@ -14,7 +14,7 @@ def attention(
     scaling: float,
     lengths_B: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """See `tessera_kernels.attention.attention`."""
+    """Reference of `tessera_kernels.attention.attention`."""
     query, key, value = (x.transpose(1, 2).float() for x in (query_BTHD, key_BSHD, value_BSHD))
     mask = None
     if lengths_B is not None:

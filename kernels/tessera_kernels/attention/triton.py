@@ -88,7 +88,7 @@ def attention(
     out_BTHD: torch.Tensor | None = None,
     configuration: Mapping[str, int] | None = None,
 ) -> torch.Tensor:
-    """See `tessera_kernels.attention.attention`.
+    """Launch `tessera_kernels.attention.attention`.
 
     Args:
         query_BTHD, key_BSHD, value_BSHD, lengths_B, int8_scores, float8_values: as in the public function.

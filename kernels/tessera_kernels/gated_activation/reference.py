@@ -18,14 +18,14 @@ ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 
 
 def gated_activation(packed_TJ: torch.Tensor, activation: str) -> torch.Tensor:
-    """See `tessera_kernels.gated_activation.gated_activation`."""
+    """Reference of `tessera_kernels.gated_activation.gated_activation`."""
     return _gated(packed_TJ, activation).to(packed_TJ.dtype)
 
 
 def gated_activation_quantized(
     packed_TJ: torch.Tensor, dtype: torch.dtype, activation: str
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """See `tessera_kernels.gated_activation.gated_activation_quantized`."""
+    """Reference of `tessera_kernels.gated_activation.gated_activation_quantized`."""
     return quantized_rows(_gated(packed_TJ, activation), dtype)
 
 

@@ -48,7 +48,7 @@ def grouped_gemm(
     gated: bool,
     clamped: bool = False,
 ) -> torch.Tensor:
-    """See `tessera_kernels.grouped_gemm.grouped_gemm`; rows of assignments without a place are 0."""
+    """Reference of `tessera_kernels.grouped_gemm.grouped_gemm`; rows of assignments without a place are 0."""
     outputs = (weight.elements_NK if isinstance(weight, ScaledWeight) else weight.elements).shape[-2]
     out = x_RK.new_zeros(assignments, outputs // (2 if gated else 1))
     owners = plan.experts_B.repeat_interleave(plan.tile)

@@ -69,7 +69,7 @@ def grouped_gemm(
     out: torch.Tensor | None = None,
     configuration: Mapping[str, int] | None = None,
 ) -> torch.Tensor:
-    """See `tessera_kernels.grouped_gemm.grouped_gemm`; inputs of a row, `bias` and `out` are contiguous."""
+    """Launch `tessera_kernels.grouped_gemm.grouped_gemm`; inputs of a row, `bias` and `out` are contiguous."""
     elements = weight.elements_NK if isinstance(weight, ScaledWeight) else weight.elements
     outputs = elements.shape[-2] // (2 if gated else 1)
     out = x_RK.new_empty(assignments, outputs) if out is None else out

@@ -10,7 +10,7 @@ from tessera_kernels.paged_attention.ragged import Ragged
 def latent_attention(
     query_TQR: torch.Tensor, rope_TQO: torch.Tensor, cache_PSC: torch.Tensor, ragged: Ragged, *, scaling: float
 ) -> torch.Tensor:
-    """See `tessera_kernels.latent_attention.latent_attention`."""
+    """Reference of `tessera_kernels.latent_attention.latent_attention`."""
     out_TQR = query_TQR.new_empty(query_TQR.shape)
     rank, size = query_TQR.shape[2], cache_PSC.shape[1]
     row = 0

@@ -169,7 +169,7 @@ def latent_attention(
     parts: int | None = None,
     configuration: Mapping[str, int] | None = None,
 ) -> torch.Tensor:
-    """See `tessera_kernels.latent_attention.latent_attention`.
+    """Launch `tessera_kernels.latent_attention.latent_attention`.
 
     Args:
         query_TQR, rope_TQO, cache_PSC, ragged, scaling: as in the public function.

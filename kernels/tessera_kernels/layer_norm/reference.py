@@ -8,7 +8,7 @@ import torch
 def layer_norm(
     x_TC: torch.Tensor, weight_C: torch.Tensor | None, bias_C: torch.Tensor | None, epsilon: float
 ) -> torch.Tensor:
-    """See `tessera_kernels.layer_norm.layer_norm`."""
+    """Reference of `tessera_kernels.layer_norm.layer_norm`."""
     return _normalized(x_TC, weight_C, bias_C, epsilon, centered=True).to(x_TC.dtype)
 
 
@@ -23,7 +23,7 @@ def adaptive_norm(
     epsilon: float,
     centered: bool,
 ) -> torch.Tensor:
-    """See `tessera_kernels.layer_norm.adaptive_norm`."""
+    """Reference of `tessera_kernels.layer_norm.adaptive_norm`."""
     if added_BTC is not None:
         gated_residual(x_BTC, added_BTC, gate_BSC)
     normalized_BTC = _normalized(x_BTC, weight_C, bias_C, epsilon, centered=centered)
@@ -31,7 +31,7 @@ def adaptive_norm(
 
 
 def gated_residual(x_BTC: torch.Tensor, added_BTC: torch.Tensor, gate_BSC: torch.Tensor | None) -> None:
-    """See `tessera_kernels.layer_norm.gated_residual`."""
+    """Reference of `tessera_kernels.layer_norm.gated_residual`."""
     gated_BTC = added_BTC.float() if gate_BSC is None else added_BTC.float() * gate_BSC.float()
     x_BTC.copy_(x_BTC.float() + gated_BTC)
 

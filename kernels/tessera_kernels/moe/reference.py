@@ -6,7 +6,7 @@ import torch
 
 
 def combine(outer_AD: torch.Tensor, experts_TC: torch.Tensor, weights_TC: torch.Tensor, experts: int) -> torch.Tensor:
-    """See `tessera_kernels.moe.combine`."""
+    """Reference of `tessera_kernels.moe.combine`."""
     rows_TCD = outer_AD.float().reshape(*experts_TC.shape, outer_AD.shape[1])
     here_TC = (experts_TC >= 0) & (experts_TC < experts)
     total_TD = rows_TCD.new_zeros(rows_TCD.shape[0], rows_TCD.shape[2])

@@ -39,7 +39,7 @@ def combine(
     *,
     out: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """See `tessera_kernels.moe.combine`; all tensors are contiguous."""
+    """Launch `tessera_kernels.moe.combine`; all tensors are contiguous."""
     (tokens, chosen), features = experts_TC.shape, outer_AD.shape[1]
     out = outer_AD.new_empty(tokens, features) if out is None else out
     if out.numel():

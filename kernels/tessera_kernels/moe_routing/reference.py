@@ -8,7 +8,7 @@ from tessera_kernels.moe_routing.routing import RoutingRule
 
 
 def route(logits_TE: torch.Tensor, rule: RoutingRule, bias_E: torch.Tensor | None) -> tuple[torch.Tensor, torch.Tensor]:
-    """See `tessera_kernels.moe_routing.route`."""
+    """Reference of `tessera_kernels.moe_routing.route`."""
     logits = logits_TE.float()
     scores_TE = logits.softmax(-1) if rule.scoring == "softmax" else logits.sigmoid()
     choosing_TE = scores_TE if bias_E is None else scores_TE + bias_E.float()

@@ -147,7 +147,7 @@ def route(
     *,
     out: tuple[torch.Tensor, torch.Tensor] | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """See `tessera_kernels.moe_routing.route`; logits are contiguous, `out` are weights and experts to write to."""
+    """Launch `tessera_kernels.moe_routing.route`; logits are contiguous, `out` are weights and experts to write to."""
     tokens, experts = logits_TE.shape
     if out is None:
         shape = tokens, rule.chosen

@@ -1,6 +1,7 @@
 """Quantizes weights once, offline, and reports the error of each layer.
 
-Activations are quantized in each call by `scaled_linear.quantize_tokens`.
+Activations are quantized in each call by `scaled_linear.quantize_tokens`, with a scale for each token or for each 128
+inputs of a token.
 """
 
 from __future__ import annotations

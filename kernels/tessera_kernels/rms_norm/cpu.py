@@ -23,7 +23,7 @@ def suited(x_TK: torch.Tensor, weight_K: torch.Tensor) -> bool:
 
 
 def rms_norm(x_TK: torch.Tensor, weight_K: torch.Tensor, epsilon: float, offset: float) -> torch.Tensor:
-    """See `tessera_kernels.rms_norm.rms_norm`."""
+    """Compute `tessera_kernels.rms_norm.rms_norm`."""
     out = torch.empty_like(x_TK)
     width = x_TK.shape[-1]
     rows, filled = x_TK.view(-1, width).numpy(), out.view(-1, width).numpy()

@@ -8,14 +8,14 @@ from tessera_kernels.triton_parts.row_quantize_reference import quantized_rows
 
 
 def rms_norm(x_TK: torch.Tensor, weight_K: torch.Tensor, epsilon: float, offset: float) -> torch.Tensor:
-    """See `tessera_kernels.rms_norm.rms_norm`."""
+    """Reference of `tessera_kernels.rms_norm.rms_norm`."""
     return _normalized(x_TK, weight_K, epsilon, offset).to(x_TK.dtype)
 
 
 def rms_norm_quantized(
     x_TK: torch.Tensor, weight_K: torch.Tensor, epsilon: float, offset: float, dtype: torch.dtype
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """See `tessera_kernels.rms_norm.rms_norm_quantized`."""
+    """Reference of `tessera_kernels.rms_norm.rms_norm_quantized`."""
     return quantized_rows(_normalized(x_TK, weight_K, epsilon, offset), dtype)
 
 

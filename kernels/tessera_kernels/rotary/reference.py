@@ -8,7 +8,7 @@ import torch
 def tables(
     positions_TA: torch.Tensor, inverse_F: torch.Tensor, axis_F: torch.Tensor | None, scaling: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """See `tessera_kernels.rotary.tables`."""
+    """Reference of `tessera_kernels.rotary.tables`."""
     positions = positions_TA.float() if positions_TA.dim() == 2 else positions_TA.float()[:, None]
     position_TF = positions[:, :1] if axis_F is None else positions[:, axis_F.long()]
     angle_TF = position_TF * inverse_F
@@ -24,7 +24,7 @@ def rotary(
     interleaved: bool,
     scaling: float,
 ) -> None:
-    """See `tessera_kernels.rotary.rotary`."""
+    """Reference of `tessera_kernels.rotary.rotary`."""
     cos_TF, sin_TF = tables(positions_TA, inverse_F, axis_F, scaling)
     for heads in (query_THD, key_TGD):
         if heads is not None:
@@ -39,7 +39,7 @@ def rotary_by_table(
     positions_T: torch.Tensor | None,
     interleaved: bool,
 ) -> None:
-    """See `tessera_kernels.rotary.rotary_by_table`."""
+    """Reference of `tessera_kernels.rotary.rotary_by_table`."""
     tokens = query_THD.shape[0]
     if not tokens:
         return

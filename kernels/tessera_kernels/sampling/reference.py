@@ -32,7 +32,7 @@ def sample(
     presence_B: torch.Tensor | None,
     frequency_B: torch.Tensor | None,
 ) -> torch.Tensor:
-    """See `tessera_kernels.sampling.sample`."""
+    """Reference of `tessera_kernels.sampling.sample`."""
     x_BV = logits_BV.float()
     if counts_BV is not None:
         assert repetition_B is not None

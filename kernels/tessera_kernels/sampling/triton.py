@@ -214,7 +214,7 @@ def sample(
     out_B: torch.Tensor | None = None,
     configuration: Mapping[str, int] | None = None,
 ) -> torch.Tensor:
-    """See `tessera_kernels.sampling.sample`; tensors [B] are contiguous, and `out` is int64 [B] if given."""
+    """Launch `tessera_kernels.sampling.sample`; tensors [B] are contiguous, and `out` is int64 [B] if given."""
     rows, vocabulary = logits_BV.shape
     out = torch.empty(rows, dtype=torch.int64, device=logits_BV.device) if out_B is None else out_B
     if rows:

@@ -82,7 +82,7 @@ def quantize_tokens(
     given: torch.Tensor | None = None,
     out: tuple[torch.Tensor, torch.Tensor] | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """See `tessera_kernels.scaled_linear.quantize_tokens`.
+    """Launch `tessera_kernels.scaled_linear.quantize_tokens`.
 
     Args:
         x_TK: rows with contiguous inputs.

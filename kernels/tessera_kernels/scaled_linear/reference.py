@@ -9,7 +9,7 @@ from tessera_kernels.storage.scaled_weight import BLOCK, ScaledWeight, dequantiz
 
 
 def quantize_tokens(x_TK: torch.Tensor, dtype: torch.dtype, *, blocks: bool) -> tuple[torch.Tensor, torch.Tensor]:
-    """See `tessera_kernels.scaled_linear.quantize_tokens`."""
+    """Reference of `tessera_kernels.scaled_linear.quantize_tokens`."""
     if not blocks:
         return quantize(x_TK.float(), dtype) if x_TK.shape[1] else (x_TK.to(dtype), x_TK.new_zeros(len(x_TK)).float())
     inputs = x_TK.shape[1]
@@ -29,7 +29,7 @@ def quantize_by(x_TK: torch.Tensor, dtype: torch.dtype, scale: torch.Tensor) -> 
 
 
 def scaled_linear(x_TK: torch.Tensor, weight: ScaledWeight, bias_N: torch.Tensor | None) -> torch.Tensor:
-    """See `tessera_kernels.scaled_linear.scaled_linear`."""
+    """Reference of `tessera_kernels.scaled_linear.scaled_linear`."""
     if weight.input_scale is None:
         quantized, scale = quantize_tokens(x_TK, weight.elements_NK.dtype, blocks=weight.blocked)
     else:

@@ -222,7 +222,7 @@ def scaled_linear(
     out: torch.Tensor | None = None,
     configuration: Mapping[str, int] | None = None,
 ) -> torch.Tensor:
-    """See `tessera_kernels.scaled_linear.scaled_linear`; inputs of a row and `out` are contiguous."""
+    """Launch `tessera_kernels.scaled_linear.scaled_linear`; inputs of a row and `out` are contiguous."""
     elements, scales = quantize_tokens(x_TK, weight.elements_NK.dtype, blocks=weight.blocked, given=weight.input_scale)
     out = x_TK.new_empty(len(x_TK), weight.elements_NK.shape[0]) if out is None else out
     multiply(elements, scales, weight, bias_N, out, invariant=invariant, configuration=configuration)

@@ -8,6 +8,6 @@ from tessera_kernels.storage.quantized_weight import QuantizedWeight, dequantize
 
 
 def weight_only_linear(x_TK: torch.Tensor, weight: QuantizedWeight, bias_N: torch.Tensor | None) -> torch.Tensor:
-    """See `tessera_kernels.weight_only_linear.weight_only_linear`."""
+    """Reference of `tessera_kernels.weight_only_linear.weight_only_linear`."""
     bias = None if bias_N is None else bias_N.float()
     return torch.nn.functional.linear(x_TK.float(), dequantize(weight), bias).to(x_TK.dtype)

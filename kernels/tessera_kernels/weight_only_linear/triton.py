@@ -291,7 +291,7 @@ def weight_only_linear(
     out: torch.Tensor | None = None,
     configuration: Mapping[str, int] | None = None,
 ) -> torch.Tensor:
-    """See `tessera_kernels.weight_only_linear.weight_only_linear`; inputs of a row and `out` are contiguous."""
+    """Launch `tessera_kernels.weight_only_linear.weight_only_linear`; inputs of a row and `out` are contiguous."""
     tokens, outputs = x_TK.shape[0], weight.outputs
     out = x_TK.new_empty(tokens, outputs) if out is None else out
     if not out.numel():
