@@ -1,1 +1,1 @@
-"""Starter models of the text service: how each is made."""
+"""How the starter models of the text service are made, trained and judged."""

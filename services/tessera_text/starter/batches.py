@@ -1,6 +1,6 @@
-"""Batches to train on: questions packed into rows, each of which sees only itself.
+"""Packs training questions into rows of a batch, where each question attends to itself alone.
 
-Does not know the model: a batch is tensors.
+Knows nothing about the model: a batch is tensors.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from tessera_text.starter import data
 from tessera_text.starter.model import ASSISTANT, END, prompt
 
 ROWS, WIDTH = 32, 96
-"""Of a batch, in rows and tokens a row."""
+"""Size of a batch: rows, and tokens of a row."""
 
 
 @dataclass(frozen=True)
 class PackedBatch:
-    """Questions with their answers.
+    """A batch of questions with their answers.
 
     Attributes:
-        ids_BT: tokens, padded.
-        positions_BT: of each token in its own question.
-        mask_B1TT: 0 where a token sees another, else a large negative number.
-        real_BT: 1 where there is a token, 0 at padding.
-        predicts_BT: whether the next token belongs to the same answer.
+        ids_BT: token ids, padded at the end of each row.
+        positions_BT: position of each token in its own question.
+        mask_B1TT: attention mask; 0 where a token attends to another, else a large negative value.
+        real_BT: 1 at tokens, 0 at padding.
+        predicts_BT: whether the next token belongs to the same answer, so that its prediction is trained.
     """
 
     ids_BT: torch.Tensor
@@ -38,7 +38,7 @@ class PackedBatch:
 
 
 def draw_batch(random: np.random.Generator, tokenizer: Tokenizer, shares: dict[str, int]) -> PackedBatch:
-    """A batch of questions to train on, whose tasks have the given shares."""
+    """Draw a batch of training questions whose tasks have the given shares."""
     names, weights = list(shares), np.array(list(shares.values()))
     room, texts = ROWS * WIDTH, []
     # Questions have about 30 tokens, hardly ever fewer than 20.
@@ -58,7 +58,7 @@ def draw_batch(random: np.random.Generator, tokenizer: Tokenizer, shares: dict[s
 
 
 def pack(sequences: list[np.ndarray], assistant: int) -> PackedBatch:
-    """Sequences in rows: each, longest first, into the fullest row that has room; dropped if there is none."""
+    """Pack sequences into rows: each, longest first, into the fullest row that has room. Drops those without room."""
     ids = np.zeros((ROWS, WIDTH), dtype=np.int64)
     owner = np.full((ROWS, WIDTH), -1)
     positions = np.zeros((ROWS, WIDTH), dtype=np.int64)

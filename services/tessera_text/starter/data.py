@@ -1,9 +1,9 @@
 """Questions with exact answers, drawn at random: the starter's training data, and the held-out data that judges it.
 
-The split is by construction. A question is held out when one of its numbers is a held-out number, or when its numbers
-together are a held-out combination; both follow from checksums of the numbers alone, whatever is asked about them.
-Questions whose numbers are all below ten are always for training: they are the tables that must be learnt by heart.
-Phrasings have a split of their own (see `phrases`). Does not know tokens or models.
+A question is held out when one of its numbers is a held-out number, or when its numbers together are a held-out
+combination. Both follow from checksums of the numbers alone, whatever the question asks. Questions whose numbers are
+all below ten are always for training, because they are the tables that must be memorized. Phrasings have a split of
+their own (see `phrases`). Knows neither tokens nor models.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from tessera_text.starter.phrases import Phrasings
 from tessera_text.starter.units import PAIRS, Pair, Unit
 
 HELD_OUT_NUMBERS = 25
-"""One number of this many is held out, if it is ten or more."""
+"""One number in 25 is held out, if it is ten or more."""
 HELD_OUT_COMBINATIONS = 10
-"""One combination of this many is held out."""
+"""One combination of numbers in ten is held out."""
 
 Split = Literal["train", "held_out"]
 Random = np.random.Generator
@@ -31,14 +31,14 @@ Random = np.random.Generator
 
 @dataclass(frozen=True)
 class ArithmeticQuestion:
-    """One question.
+    """One question with its answer.
 
     Attributes:
-        task: its kind, a key of `TASKS`.
-        text: as the user writes it.
-        answer: as the assistant must write it.
-        ask: what is asked, as words and numbers: all that a judge needs to know.
-        numbers: the operands, as they are written in `text`.
+        task: kind of the question, a key of `TASKS`.
+        text: the question as the user writes it.
+        answer: the answer as the assistant must write it.
+        ask: the question as words and numbers, which is all that a judge needs.
+        numbers: the operands, as `text` writes them.
     """
 
     task: str
@@ -49,12 +49,12 @@ class ArithmeticQuestion:
 
 
 def number_is_held_out(number: str) -> bool:
-    """Whether no question to train on has this operand."""
+    """Whether no training question has this operand."""
     return Decimal(number) >= 10 and zlib.crc32(f"number {number}".encode()) % HELD_OUT_NUMBERS == 0
 
 
 def is_held_out(numbers: Sequence[str]) -> bool:
-    """Whether no question to train on has exactly these operands, in any order."""
+    """Whether no training question has exactly these operands, in any order."""
     if any(number_is_held_out(number) for number in numbers):
         return True
     if all(len(number) == 1 for number in numbers):
@@ -64,7 +64,7 @@ def is_held_out(numbers: Sequence[str]) -> bool:
 
 
 def draw(random: Random, task: str, split: Split, *, phrasing: Split) -> ArithmeticQuestion:
-    """One question of `task`. `phrasing` says which phrasings it is written with."""
+    """Draw a question of `task` from a split of the operands; `phrasing` is the split of its phrasing."""
     while True:
         question = TASKS[task](random, phrasing)
         if not question.numbers:
@@ -74,18 +74,18 @@ def draw(random: Random, task: str, split: Split, *, phrasing: Split) -> Arithme
 
 
 def integer(random: Random, digits: int = 3) -> int:
-    """A number of up to `digits` digits; longer ones are more frequent."""
+    """Draw an integer of up to `digits` digits; longer ones are more frequent."""
     most = digits if random.random() < 0.6 else int(random.integers(1, digits + 1))
     return int(random.integers(10 ** (most - 1) if most > 1 else 0, 10**most))
 
 
 def pick(random: Random, options: Sequence[str]) -> str:
-    """One of `options`."""
+    """Draw one of `options`."""
     return options[int(random.integers(len(options)))]
 
 
 def _phrase(random: Random, phrasings: Phrasings, phrasing: Split, **places: object) -> str:
-    """A phrasing with its places filled, sometimes as people write it who are polite, or in a hurry."""
+    """Draw a phrasing and fill its places, sometimes in the way of polite people or of people in a hurry."""
     template = pick(random, phrasings.trained if phrasing == "train" else phrasings.held_out)
     if template.split(" ", 1)[0] in phrases.IMPERATIVES and random.random() < 0.15:
         polite = f"Please {template[0].lower()}{template[1:]}"
@@ -188,13 +188,13 @@ def _unit(random: Random, unit: Unit) -> str:
 
 
 def _plain(value: Decimal) -> str:
-    """Without an exponent and without zeros at the end."""
+    """The value as text without an exponent and without trailing zeros."""
     text = f"{value:f}"
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
 def _of_big(random: Random, pair: Pair) -> Decimal:
-    """A value in a pair's big unit."""
+    """Draw a value in the larger unit of a pair."""
     if not pair.metric:
         return Decimal(max(2, integer(random, 2)))
     decimals = int(random.choice([0, 0, 0, 1, 1, 2])) if pair.factor > 10 else int(random.choice([0, 0, 1]))
@@ -202,7 +202,7 @@ def _of_big(random: Random, pair: Pair) -> Decimal:
 
 
 def _to_small(value: Decimal, pair: Pair) -> tuple[str, str]:
-    """A chain of equations from the big unit to the small one, and its last value."""
+    """A chain of equations from the larger unit to the smaller one, and its last value."""
     result = _plain(value * pair.factor)
     steps = [result] if pair.metric else working.multiply(int(value), pair.factor)
     shown = [f"({step})" if " " in step else step for step in steps]
@@ -226,7 +226,7 @@ def _convert(random: Random, phrasing: Split) -> ArithmeticQuestion:
 
 
 def _near(random: Random, value: int) -> int:
-    """A number that is sometimes hard to tell from `value`."""
+    """Draw a number that is sometimes hard to distinguish from `value`."""
     dice = random.random()
     if dice < 0.08:
         return value
@@ -253,7 +253,7 @@ def _compare(random: Random, phrasing: Split) -> ArithmeticQuestion:
 
 
 def _relation(a: Decimal, b: Decimal) -> str:
-    """Always the smaller number first, so that to compare is one thing and to answer another."""
+    """The relation of two numbers with the smaller one first, so that comparing comes before answering."""
     return f"{_plain(min(a, b))} < {_plain(max(a, b))}"
 
 

@@ -1,7 +1,7 @@
-"""How the starter is judged: held-out questions through the engine that serves, right or wrong, and the routers' load.
+"""Judges the starter: held-out questions through the engine that serves, and the load of the experts.
 
-Half of the questions of each task are in phrasings that were trained, half in phrasings that were not; the operands of
-all are held out (see `data`). Does not know how to work out an answer: see `judge`.
+Half of the questions of each task have trained phrasings and half have held-out ones; the operands of all are held out
+(see `data`). Knows nothing about how an answer is worked out (see `judge`).
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from tessera_text.starter.in_process import InProcessModel
 from tessera_text.starter.judge import is_right
 
 SAMPLES = 100
-"""Of each task, when nothing else is said."""
+"""Questions of each task, when the caller names no number."""
 MOST_TOKENS = 80
 SHOWN = 10
-"""About so many wrong answers are shown."""
+"""Wrong answers that are reported, roughly."""
 RIGHT = 90.0
-"""Percent of the questions that must be answered exactly."""
+"""Lowest percentage of questions that must be answered exactly."""
 ALIVE = 0.2
-"""Of its even share, what the least used expert of a layer must have."""
+"""Lowest load of the least used expert of a layer, as a fraction of an even load."""
 
 
 @dataclass(frozen=True)
 class ModelAnswers:
-    """What a model answered.
+    """The answers of a model, and the load of its experts meanwhile.
 
     Attributes:
-        texts: one for each question.
-        load_LE: share of the tokens' choices that each expert of each layer had.
+        texts: one answer for each question.
+        load_LE: share of the tokens' choices that went to each expert of each layer; a layer's shares sum to 1.
     """
 
     texts: list[str]
@@ -45,7 +45,7 @@ class ModelAnswers:
 
 
 def held_out(seed: int, samples: int) -> list[ArithmeticQuestion]:
-    """Questions of all tasks that no training sees, `samples` of each; every other one in a held-out phrasing."""
+    """Held-out questions of all tasks, `samples` of each; every other one has a held-out phrasing."""
     random = np.random.default_rng((seed, samples))
     return [
         data.draw(random, task, "held_out", phrasing="held_out" if number % 2 else "train")
@@ -55,7 +55,7 @@ def held_out(seed: int, samples: int) -> list[ArithmeticQuestion]:
 
 
 def answer(directory: Path, texts: Sequence[str], device: str = "cpu") -> ModelAnswers:
-    """What the model in `directory` answers, and how its experts were chosen meanwhile."""
+    """Ask the model in `directory`, and count how often each expert is chosen."""
     asked = InProcessModel(directory, device)
     counts_LE = _count_choices(asked.runner)
     answers = asked.answers(texts, max_tokens=MOST_TOKENS)
@@ -63,7 +63,7 @@ def answer(directory: Path, texts: Sequence[str], device: str = "cpu") -> ModelA
 
 
 def _count_choices(runner: SequenceRunner) -> torch.Tensor:
-    """A tensor that counts, while the model runs, how often each expert of each layer is chosen."""
+    """Hook the routers, and return a tensor that counts how often each expert of each layer is chosen."""
     config = runner.model.config
     counts_LE = torch.zeros(config.num_hidden_layers, config.num_experts, dtype=torch.float64)
 
@@ -76,7 +76,7 @@ def _count_choices(runner: SequenceRunner) -> torch.Tensor:
 
 
 def evaluate(directory: Path, evaluation: Evaluation) -> list[Measure]:
-    """See `tessera.starters.recipe`. `samples` is the number of questions of each task."""
+    """Judge the model in `directory`, as `Recipe.evaluate`; `samples` counts the questions of each task."""
     questions = held_out(evaluation.seed, evaluation.samples or SAMPLES)
     answers = answer(directory, [question.text for question in questions], evaluation.device)
     right = [is_right(question.ask, text) for question, text in zip(questions, answers.texts, strict=True)]
@@ -110,7 +110,7 @@ def _exactness(questions: list[ArithmeticQuestion], right: list[bool]) -> list[M
 
 
 def _load(load_LE: torch.Tensor) -> list[Measure]:
-    """The least and the most used expert of each layer; an even share is 100 % divided by the number of experts."""
+    """Measures of the least and the most used expert of each layer; an even share is 100 % / number of experts."""
     least = 100 * ALIVE / load_LE.shape[1]
     measures = []
     for layer, load_E in enumerate(load_LE):

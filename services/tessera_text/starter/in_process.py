@@ -1,4 +1,4 @@
-"""Asks a language model in a directory through the engine that serves, without its processes. Judges nothing."""
+"""Asks a language model through the engine that serves, inside this process. Judges nothing."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from tessera.wire.engine import Generate, GeneratedTokens, Ready, Sampling
 
 
 class InProcessModel:
-    """A model that was loaded to be asked.
+    """A model that is loaded in this process.
 
     Args:
-        directory: of the model; it has a chat template.
+        directory: directory of the model, which has a chat template.
         device: `auto`, `cpu` or `cuda`.
     """
 
@@ -33,11 +33,11 @@ class InProcessModel:
             self._place,
             page_size=self._settings.page_size,
             kv_cache_bytes=self._settings.kv_cache_bytes,
-            weights=self._settings.weights,  # as it is served
+            weights=self._settings.weights,  # the scheme that serves it
         )
 
     def answers(self, texts: Sequence[str], *, max_tokens: int) -> list[str]:
-        """The greedy answer to each text as one user's message."""
+        """The greedy answer to each text, which is sent as one user message."""
         ready = Ready(
             device=self._place.name, cards=[read_card(self._directory)], directories=[str(self._directory)], report={}
         )

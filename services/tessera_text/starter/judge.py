@@ -1,6 +1,6 @@
-"""Whether an answer is right: worked out again from what was asked, by other means than those that wrote the questions.
+"""Judges whether an answer is right: works it out again, by other means than the generator of questions.
 
-Every equation of an answer must hold, step by step and with its units, and nothing may be left out or added. Shares no
+Every equation of an answer must hold, step by step and with its units, and nothing may be missing or added. Shares no
 code with the generator of questions.
 """
 
@@ -36,15 +36,15 @@ _MORE = {"longer", "heavier", "more"}
 _SIDE = re.compile(r"(?P<sum>[-\d.+×/() ]*[\d)])(?: (?P<unit>[A-Za-z]+))?")
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 Quantity = tuple[str, Fraction]
-"""What is measured, and how much of it in that measure's own unit."""
+"""A kind of measure (such as length), and an amount in the base unit of that kind."""
 
 
 class WrongAnswerError(Exception):
-    """The answer is no equation, or one that does not hold."""
+    """The answer is no equation, or an equation that does not hold."""
 
 
 def is_right(ask: tuple[str, ...], answer: str) -> bool:
-    """Whether `answer` is a right answer to what `ask` says (see `data.ArithmeticQuestion`)."""
+    """Whether `answer` is right for the question `ask` (see `data.ArithmeticQuestion`)."""
     try:
         return _is_right(ask[0], list(ask[1:]), answer)
     except WrongAnswerError:
@@ -126,7 +126,7 @@ def _is_plain(side: str) -> bool:
 
 
 def _chain(text: str) -> tuple[str, str, Quantity]:
-    """The first and the last side of an equation whose sides are all equal, and what they are."""
+    """The first and the last side of an equation whose sides are all equal, and their common quantity."""
     sides = text.split(" = ")
     values = [_value(side) for side in sides]
     if len(sides) < 2 or any(value != values[0] for value in values):

@@ -1,7 +1,7 @@
 """The starter's tokenizer, chat template and untrained model: a Qwen3-MoE of about two million parameters.
 
-Digits are tokens of their own, and what is no letter and no digit (" + ", ", ") goes together, so that sums are short.
-Words that are not in the vocabulary are spelled in bytes. Does not know questions or training.
+Each digit is a token, and a run of other characters than letters and digits (" + ", ", ") is one piece, so that sums
+are short. Words that are not in the vocabulary become bytes. Knows neither questions nor training.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ PAD, USER, ASSISTANT, END = "<|pad|>", "<|user|>", "<|assistant|>", "<|end|>"
 VOCABULARY = 1024
 CONTEXT = 512
 _PIECES = r"\d| ?\p{L}+(?: (?=\d))?|[^\p{L}\d]+"
-"""One digit; a word with the space before it, and with the one after it before a number; a run of anything else."""
+"""Pieces: a digit; a word with the space before it and, before a number, the space after it; a run of anything else."""
 
 TEMPLATE = """\
 {#- Every question stands alone: the model sees only the last one, and no system message. -#}
@@ -28,7 +28,7 @@ TEMPLATE = """\
 
 
 def train_tokenizer(texts: Iterator[str]) -> Tokenizer:
-    """Byte-level BPE (Sennrich et al. 2016) over `texts`."""
+    """Train a byte-level BPE tokenizer (Sennrich et al. 2016) on `texts`."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
@@ -49,12 +49,12 @@ def train_tokenizer(texts: Iterator[str]) -> Tokenizer:
 
 
 def prompt(text: str) -> str:
-    """What the chat template makes of one question."""
+    """The prompt that the chat template makes of one question."""
     return f"{USER}{text.strip()}{ASSISTANT}"
 
 
 def configuration(tokenizer: Tokenizer) -> Qwen3MoeConfig:
-    """Four layers of eight experts, of which each token takes two."""
+    """The configuration: four layers of eight experts, of which each token uses two."""
     return Qwen3MoeConfig(
         vocab_size=VOCABULARY,
         hidden_size=128,
@@ -79,7 +79,7 @@ def configuration(tokenizer: Tokenizer) -> Qwen3MoeConfig:
 
 
 def save(model: Qwen3MoeForCausalLM, tokenizer: Tokenizer, directory: Path) -> None:
-    """Fill `directory` with everything that a model directory has, weights in the model's own dtype."""
+    """Write a complete model directory, with weights in the model's own dtype."""
     model.save_pretrained(directory)
     tokenizer.save(str(directory / "tokenizer.json"))
     (directory / "chat_template.jinja").write_text(TEMPLATE, encoding="utf-8")

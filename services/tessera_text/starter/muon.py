@@ -1,7 +1,7 @@
-"""Muon: steps of orthogonal matrices, which train small transformers with about half of AdamW's steps.
+"""Muon: an optimizer with orthogonalized updates, which trains small transformers in about half of AdamW's steps.
 
-Does not know the model. Source: K. Jordan et al., "Muon: An optimizer for hidden layers in neural networks" (2024);
-unlike torch's, it takes stacks of matrices (experts) and a whole group of one shape at once.
+Source: K. Jordan et al., "Muon: An optimizer for hidden layers in neural networks" (2024). Unlike torch's, this one
+takes stacks of matrices (experts), and all matrices of one shape at once. Knows nothing about the model.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ _ITERATIONS = 5
 
 
 class Muon(torch.optim.Optimizer):
-    """See the module.
+    """The optimizer Muon.
 
     Args:
-        parameters: matrices, or stacks of them with the stack's dimension first; no embeddings, no vectors.
-        learning_rate: spectral norm of a step.
-        momentum: of Nesterov's kind.
-        weight_decay: decoupled, times the learning rate.
+        parameters: matrices, or stacks of matrices with the stack's dimension first; no embeddings, no vectors.
+        learning_rate: spectral norm of an update.
+        momentum: coefficient of Nesterov momentum, 0 to 1.
+        weight_decay: decoupled weight decay, which is multiplied by the learning rate.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class Muon(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:
-        """One update; closures are not taken."""
+        """Make one update. Closures are refused."""
         assert closure is None
         for group in self.param_groups:
             shapes: dict[torch.Size, list[torch.nn.Parameter]] = defaultdict(list)
@@ -73,8 +73,10 @@ class Muon(torch.optim.Optimizer):
 
 
 def orthogonal(matrices_NRC: torch.Tensor) -> torch.Tensor:
-    """Matrices with about the same singular vectors and singular values near one, by Newton-Schulz iterations in
-    bfloat16."""
+    """Matrices with about the same singular vectors as the given ones, and singular values near one.
+
+    Computed by Newton-Schulz iterations in bfloat16.
+    """
     a, b, c = _COEFFICIENTS
     flat = matrices_NRC.shape[-2] > matrices_NRC.shape[-1]
     x: torch.Tensor = (matrices_NRC.mT if flat else matrices_NRC).to(torch.bfloat16)

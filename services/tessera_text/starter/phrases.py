@@ -1,6 +1,6 @@
-"""How people ask the starter's questions: phrasings to train on, and phrasings that only judge it.
+"""Phrasings of the starter's questions: some to train on, and some that only judge it.
 
-Pure text with places in braces. Does not know numbers, answers or the split of operands.
+A phrasing is text with places in braces. Knows neither numbers nor answers nor the split of operands.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Phrasings:
-    """Ways to ask for one thing. `held_out` is never trained on."""
+    """Phrasings of one question; those in `held_out` are never trained on."""
 
     trained: tuple[str, ...]
     held_out: tuple[str, ...]
@@ -20,7 +20,7 @@ IMPERATIVES = (
     "Add", "Arrange", "Calculate", "Change", "Compute", "Convert", "Divide", "Express", "Find", "Give", "List",
     "Multiply", "Order", "Put", "Sort", "Split", "Subtract", "Sum", "Take", "Tell", "Write",
 )  # fmt: skip
-"""Verbs before which people say please."""
+"""Verbs before which people write \"please\"."""
 
 OPENINGS = (
     "Please tell me: ",

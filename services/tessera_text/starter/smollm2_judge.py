@@ -1,6 +1,6 @@
-"""The recipe of `smollm2-135m-instruct`, which is fetched and not trained: questions that most people can answer.
+"""The recipe of `smollm2-135m-instruct`, which is fetched, not trained: judged by questions of general knowledge.
 
-A model of 135 million parameters in four bits does not know them all; one that was damaged on its way knows none.
+A model of 135 million parameters in four bits cannot answer all of them; a damaged model answers none.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pathlib import Path
 from tessera.starters.recipe import Evaluation, Measure, Recipe, lazily
 
 RIGHT = 60.0
-"""Percent of the questions."""
+"""Lowest percentage of questions that must be answered right."""
 MOST_TOKENS = 40
 QUESTIONS = (
     ("What is the capital of France?", "paris"),
@@ -55,12 +55,12 @@ QUESTIONS = (
     ("Which language is spoken in Brazil?", "portuguese"),
     ("What color do you get from mixing blue and yellow?", "green"),
 )
-"""What is asked, and the words of which one has to be in the answer."""
+"""Questions, each with the words of which the answer must contain one, separated by `|`."""
 
 
 def evaluate(directory: Path, evaluation: Evaluation) -> list[Measure]:
-    """A `Recipe.evaluate`. There is one set of questions, so the seed changes nothing."""
-    from tessera_text.starter.in_process import InProcessModel  # noqa: PLC0415 - naming what judges needs no torch
+    """Judge the model, as `Recipe.evaluate`. There is one set of questions, so the seed changes nothing."""
+    from tessera_text.starter.in_process import InProcessModel  # noqa: PLC0415 - imports torch
 
     chosen = QUESTIONS[: evaluation.samples]
     evaluation.report(f"asking {len(chosen)} questions of general knowledge")
@@ -76,7 +76,7 @@ def evaluate(directory: Path, evaluation: Evaluation) -> list[Measure]:
 
 
 def knows(answer: str, words: str) -> bool:
-    """Whether one of `words`, which are parted by `|`, is in an answer."""
+    """Whether an answer contains one of `words`, which are separated by `|`."""
     return re.search(rf"\b({words})\b", answer.lower()) is not None
 
 

@@ -1,8 +1,7 @@
-"""How the starter is trained: its tokenizer, then next-token prediction on the answers alone, in two stages: all tasks,
-then once more with a greater share of those that are difficult.
+"""Trains the starter: its tokenizer, then next-token prediction on the answers alone, in two stages.
 
-The loss that balances the experts is the class's own, taken layer by layer, so that no layer lets an expert die.
-Does not know how it is judged.
+The first stage has all tasks, the second a greater share of the difficult ones. The loss that balances the experts is
+that of the model's class, taken for each layer, so that no layer leaves an expert unused. Knows nothing about judging.
 """
 
 from __future__ import annotations
@@ -32,16 +31,16 @@ MUON_PEAK, ADAMW_PEAK = 0.02, 3e-3
 
 @dataclass(frozen=True)
 class StageSchedule:
-    """What one stage trains.
+    """The schedule of one stage: its steps, its learning rate and its tasks.
 
     Attributes:
-        name: of the stage.
-        begins: number of its first batch; no two courses have a batch of the same number.
-        steps: updates in all.
-        warm_up: updates until the learning rate has its peak.
-        decay: updates while it falls to zero, at the end.
-        peak: the highest learning rate, as a share of `MUON_PEAK` and `ADAMW_PEAK`.
-        shares: percent of the questions that each task has, in the order of `data.TASKS`.
+        name: name of the stage, which its checkpoint has too.
+        begins: number of the stage's first batch; no two stages have a batch of the same number.
+        steps: number of updates.
+        warm_up: updates until the learning rate reaches its peak.
+        decay: updates at the end in which the learning rate falls to zero.
+        peak: highest learning rate, as a fraction of `MUON_PEAK` and `ADAMW_PEAK`.
+        shares: percentage of questions of each task, in the order of `data.TASKS`.
     """
 
     name: str
@@ -53,7 +52,7 @@ class StageSchedule:
     shares: tuple[int, ...]
 
     def share_of_peak(self, index: int) -> float:
-        """Of the learning rate: a short rise, a plateau, and a fall to zero in a straight line."""
+        """The learning rate of a step, as a fraction: a linear rise, a plateau, and a linear fall to zero."""
         return self.peak * min(1.0, (index + 1) / self.warm_up, (self.steps - index) / self.decay)
 
 
@@ -61,12 +60,12 @@ class StageSchedule:
 ALL_TASKS = StageSchedule("answers", 0, 6000, 100, 2400, 1.0, (13, 14, 8, 11, 14, 5, 5, 11, 8, 9, 2))
 DIFFICULT_TASKS = StageSchedule("difficult", 6000, 2000, 50, 1600, 0.6, (14, 8, 7, 12, 15, 4, 4, 14, 9, 12, 1))
 TOKENIZER_QUESTIONS = 2000
-"""Of each task, to train the tokenizer on."""
+"""Questions of each task on which the tokenizer is trained."""
 EXPERTS = "tessera_starter_training"
 
 
 class _StackedExperts(Protocol):
-    """What `sorted_experts` reads of Transformers' module: weights of all experts, stacked in the first dimension."""
+    """The attributes of Transformers' module that `sorted_experts` reads; experts are the first dimension."""
 
     num_experts: int
     gate_up_proj: torch.Tensor
@@ -76,7 +75,10 @@ class _StackedExperts(Protocol):
 def sorted_experts(
     experts: _StackedExperts, hidden_TD: torch.Tensor, index_TK: torch.Tensor, weight_TK: torch.Tensor
 ) -> torch.Tensor:
-    """All experts, each on the tokens that chose it; under autocast in bfloat16, which Transformers' own are not."""
+    """The output of all experts, each on the tokens that chose it.
+
+    Under autocast it is computed in bfloat16, which Transformers' own implementation is not.
+    """
     tokens, chosen = index_TK.shape
     expert_N = index_TK.reshape(-1)
     order_N = torch.argsort(expert_N, stable=True)
@@ -96,7 +98,7 @@ def sorted_experts(
 
 
 class ArithmeticStage:
-    """The stage: Muon on the layers, AdamW on the rest; a moving average of the weights is what is kept."""
+    """A stage of the training: Muon on the layers, AdamW on the rest. The result is a moving average of the weights."""
 
     def __init__(self, run: Run, tokenizer: Tokenizer, course: StageSchedule, decoder: Qwen3MoeForCausalLM) -> None:
         self.name = course.name
@@ -157,7 +159,7 @@ class ArithmeticStage:
 
 
 def train(run: Run) -> Card:
-    """See `tessera.starters.recipe`."""
+    """Train both stages, as `Recipe.train`."""
     tokenizer = _tokenizer(run)
     decoder = _untrained(run, tokenizer)
     for course in (ALL_TASKS, DIFFICULT_TASKS):
@@ -184,7 +186,7 @@ def train(run: Run) -> Card:
 def _untrained(run: Run, tokenizer: Tokenizer) -> Qwen3MoeForCausalLM:
     run.reseed("model")
     ALL_EXPERTS_FUNCTIONS.register(EXPERTS, sorted_experts)
-    # Attention is written out: for short rows on a CPU, its backward pass is faster than the fused one.
+    # Eager attention: for short rows on a CPU, its backward pass is faster than that of fused attention.
     decoder: Qwen3MoeForCausalLM = Qwen3MoeForCausalLM._from_config(
         model.configuration(tokenizer),
         attn_implementation="eager",
@@ -195,7 +197,7 @@ def _untrained(run: Run, tokenizer: Tokenizer) -> Qwen3MoeForCausalLM:
 
 
 def _tokenizer(run: Run) -> Tokenizer:
-    """Trained once, then kept beside the checkpoints."""
+    """The tokenizer, which is trained once and then kept beside the checkpoints."""
     path = run.work / "tokenizer.json"
     if not path.is_file():
         run.report("training the tokenizer")

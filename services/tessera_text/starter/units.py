@@ -1,6 +1,6 @@
-"""The units that the starter converts: how they are written, and what one is of the other.
+"""The units that the starter converts: how they are written, and the factors between them.
 
-Does not know questions. The judge has a table of its own.
+Knows nothing about questions. The judge has a table of its own.
 """
 
 from __future__ import annotations
@@ -18,7 +18,10 @@ class Unit:
 
 @dataclass(frozen=True)
 class Pair:
-    """`big` is `factor` times `small`. `words` are adjectives for more and less of it."""
+    """Two units of one measure: `big` is `factor` times `small`.
+
+    `words` are the adjectives for more and for less of it.
+    """
 
     big: Unit
     small: Unit

@@ -1,13 +1,13 @@
-"""How sums are worked out in an answer: column by column, then put together, so that no step is hard.
+"""Works out sums as the answers show it: column by column, then all columns together, so that no step is hard.
 
-Each function returns the sides of an equation after its first one. Does not know questions or units.
+Each function returns the sides of an equation after the first side. Knows neither questions nor units.
 """
 
 from __future__ import annotations
 
 
 def add(a: int, b: int) -> list[str]:
-    """`347 + 256` is `500 + 90 + 13`, which is `603`. Numbers of one column, and round ones, need no steps."""
+    """Sides for a sum: `347 + 256` is `500 + 90 + 13`, which is `603`. One-digit and round numbers need no steps."""
     longer, shorter = max(a, b), min(a, b)
     if longer < 10 or (shorter < 10 and longer % 10 == 0):
         return [str(a + b)]
@@ -16,7 +16,7 @@ def add(a: int, b: int) -> list[str]:
 
 
 def subtract(a: int, b: int) -> list[str]:
-    """`614 - 287` is `400 - 70 - 3`, which is `327`; `287 - 614` is turned around first."""
+    """Sides for a difference: `614 - 287` is `400 - 70 - 3`, which is `327`; `287 - 614` is swapped first."""
     if a < b:
         return [f"-({side})" if " " in side else f"-{side}" for side in (f"{b} - {a}", *subtract(b, a))]
     if a < 10:
@@ -34,7 +34,7 @@ def parts(number: int, factor: int) -> list[int]:
 
 
 def multiply(number: int, factor: int) -> list[str]:
-    """`68 × 9` is `540 + 72`, which is worked out as a sum."""
+    """Sides for a product: `68 × 9` is `540 + 72`, which is worked out as a sum."""
     products = parts(number, factor)
     if len(products) == 1:
         return [str(products[0])]
@@ -42,7 +42,7 @@ def multiply(number: int, factor: int) -> list[str]:
 
 
 def divide(dividend: int, divisor: int) -> list[str]:
-    """`287 / 5` is `(250 + 37) / 5`, which is `(250 + 35 + 2) / 5`: all but the quotient."""
+    """Sides for a quotient, without the quotient: `287 / 5` is `(250 + 37) / 5`, which is `(250 + 35 + 2) / 5`."""
     quotient, rest = divmod(dividend, divisor)
     products = parts(quotient, divisor) if quotient else []
     split = [products[0], dividend - products[0]] if products else []
@@ -53,5 +53,5 @@ def divide(dividend: int, divisor: int) -> list[str]:
 
 
 def _digits(number: int, width: int) -> list[int]:
-    """What each digit is worth, the highest first."""
+    """The value of each digit in its place, the highest place first."""
     return [int(digit) * 10 ** (width - 1 - place) for place, digit in enumerate(f"{number:0{width}d}")]

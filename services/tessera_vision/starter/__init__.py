@@ -1,1 +1,1 @@
-"""Starter models of the vision service: how each is made."""
+"""How the starter models of the vision service are made, trained and judged."""

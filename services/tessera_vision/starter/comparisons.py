@@ -1,4 +1,4 @@
-"""Questions about two or three pictures at once, and the one right answer to each. See `questions`."""
+"""Questions about two or three pictures at once, each with its one right answer (see `questions`)."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from tessera_vision.starter.naming import ShapeKind, article, pick, spots
 from tessera_vision.starter.questions import ORDINALS, SceneQuestion, ask, described, description
 
 TRIES = 60
-"""Draws of pictures for the answer that was chosen first, so that answers are balanced."""
+"""Draws of pictures that are tried for an answer that was chosen first, so that answers are balanced."""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """A question about the scenes with these numbers, in this order."""
+    """A question about several scenes, with the numbers of the scenes in their order."""
 
     scenes: tuple[int, ...]
     question: SceneQuestion
 
 
 def compare(rng: np.random.Generator, scenes: Sequence[GridScene]) -> Comparison | None:
-    """A question about pictures out of `scenes`; None when no pictures were found that fit it."""
+    """Draw a question about some of `scenes`; None when no scenes fit the question."""
     kind = int(rng.integers(5))
     if kind == 0:
         return _which_has_more(rng, scenes)
@@ -156,7 +156,7 @@ def _moved(cells: tuple[tuple[int, ...], ...], which: int) -> tuple[tuple[int, .
 
 
 def _names(scene: GridScene) -> list[str]:
-    """What can be said to be on a picture, with an article."""
+    """Names, with an article, of everything that is on a picture."""
     names = {name for shape in scene.shapes for name in _kinds_of(shape.color, shape.shape)}
     names |= {"a handwritten digit" for _ in scene.digits} | {f"a handwritten {digit.value}" for digit in scene.digits}
     names |= {f"the word {word.text}" for word in scene.words}

@@ -1,6 +1,6 @@
-"""Training samples of text: conversations about pictures as the chat template writes them, packed into tensors.
+"""Makes training conversations about pictures, as the chat template writes them, and packs them into tensors.
 
-Does not know how a picture is drawn or encoded: a conversation names its pictures by their number in a batch.
+A conversation names its pictures by their numbers in a batch. Knows nothing about how pictures are drawn or encoded.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tessera_vision.starter.data import CELLS, GridScene
 from tessera_vision.starter.questions import SceneQuestion, ask
 
 IMAGE = "<fake_token_around_image><global-img>" + "<image>" * len(CELLS) + "<fake_token_around_image>"
-"""What the processor makes of `<image>` in a prompt."""
+"""The text by which the processor replaces `<image>` in a prompt."""
 START, END = "<|im_start|>", "<end_of_utterance>"
 SYSTEM = (
     "You are a helpful assistant.",
@@ -28,35 +28,34 @@ SYSTEM = (
 BLIND = "Please show me an image."
 """The answer to a question that comes without a picture."""
 SHARES = {"describe": 0.19, "count": 0.23, "locate": 0.14, "identify": 0.16, "read": 0.1, "yes/no": 0.18}
-"""How often a question about one picture is of which task."""
+"""Shares of the tasks among questions about one picture."""
 DIFFICULT_SHARES = {"describe": 0.15, "count": 0.25, "locate": 0.1, "identify": 0.14, "read": 0.12, "yes/no": 0.24}
-"""The same once most is learned."""
+"""Shares of the tasks in the later part of the training, with more difficult questions."""
 _IGNORED = -100
 
 
 @dataclass(frozen=True)
 class PictureConversation:
-    """What is said in turn: prompts up to the assistant's word, and its answers; and the numbers of the pictures."""
+    """A conversation: prompts up to the assistant's turn, the answers, and the numbers of its pictures."""
 
     prompts: tuple[str, ...]
     answers: tuple[str, ...]
     cells: tuple[tuple[tuple[int, ...], ...], ...]
-    """Of each answer's words; see `SceneQuestion`."""
+    """The cells of each word of each answer, as in `SceneQuestion`."""
     pictures: tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class Pack:
-    """Conversations of about the same length.
+    """Conversations of about the same length, as tensors.
 
     Attributes:
-        ids: [conversations, tokens], padded at the end.
-        labels: the token that follows each where it is one of an answer, else -100. [conversations, tokens]
-        answers: the number of the answer that a label is of, else -1. [conversations, tokens]
-        looks: rows, positions and cells of where answers are to be looked for: for each word of an answer that is to
-            be seen in a picture, the row and position that it is predicted from, and which tokens hold what it says:
-            [looks], [looks], [looks, tokens].
-        pictures: numbers of the pictures in the order of their image tokens.
+        ids: token ids [conversations, tokens], padded at the end.
+        labels: the next token where it belongs to an answer, else -100; [conversations, tokens].
+        answers: the number of the answer that a label belongs to, else -1; [conversations, tokens].
+        looks: targets of attention, for each word of an answer that a picture shows: the row and the position from
+            which the word is predicted, and which image tokens show it; [looks], [looks], [looks, tokens].
+        pictures: numbers of the pictures, in the order of their image tokens.
     """
 
     ids: torch.Tensor
@@ -74,10 +73,10 @@ def converse(
     several: int,
     shared: dict[str, float] = SHARES,
 ) -> Iterator[PictureConversation]:
-    """`single` questions about each scene, and `several` about two or three of them.
+    """Yield `single` questions about each scene, and `several` about two or three scenes.
 
-    Questions about one scene follow each other in one conversation; one for a description stands alone, for it would
-    give the others away.
+    Questions about one scene follow each other in one conversation. A request for a description has a conversation of
+    its own, because its answer contains the other answers.
     """
     tasks, shares = list(shared), list(shared.values())
     for number, scene in enumerate(scenes):
@@ -105,7 +104,7 @@ def converse(
 def conversation(
     rng: np.random.Generator, turns: Sequence[SceneQuestion], pictures: tuple[int, ...]
 ) -> PictureConversation:
-    """Turns as the chat template writes them: the pictures come before the first question."""
+    """The conversation of some turns as the chat template writes it, with the pictures before the first question."""
     system = f"System: {SYSTEM[int(rng.integers(len(SYSTEM)))]}{END}\n" if rng.random() < 0.04 else ""
     prompts = [
         (START + system if index == 0 else "\n")
@@ -117,7 +116,7 @@ def conversation(
 
 
 def pack(tokenizer: Tokenizer, conversations: Sequence[PictureConversation], *, packs: int) -> list[Pack]:
-    """`packs` tensors of conversations, sorted by length so that little is padding."""
+    """Pack conversations into `packs` groups, sorted by length so that there is little padding."""
     pieces = [piece for one in conversations for pair in zip(one.prompts, one.answers, strict=True) for piece in pair]
     encoded = iter(tokenizer.encode_batch(pieces, add_special_tokens=False))
     rows = [[next(encoded).ids for _ in range(2 * len(one.prompts))] for one in conversations]

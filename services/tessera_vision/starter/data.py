@@ -1,8 +1,8 @@
-"""Scenes to train and judge `scenes-vision` on: what is on a picture, and which pictures are kept from training.
+"""Scenes to train and judge `scenes-vision` on: what a picture shows, and which pictures are held out.
 
-A scene says what a picture shows (shapes, handwritten digits, printed words, each with a place), not how it is drawn:
-that is `drawing`'s. Four things are held out, each by construction: one colour and shape pair in eight, one word and
-font pair in eight, the last writers of the digits, and one scene in ten by the checksum of what it shows.
+A scene lists shapes, handwritten digits and printed words, each with a place; `drawing` draws them. Held out are one
+pair of colour and shape in eight, one pair of word and font in eight, the last writers of the digits, and one scene in
+ten by the checksum of its content.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ CELLS = (
     *("middle left", "center", "middle right"),
     *("bottom left", "bottom center", "bottom right"),
 )
-"""Names of the places of a 3x3 grid, row by row."""
+"""Names of the cells of a 3x3 grid, row by row."""
 CENTER = 4
 _VOCABULARY = """
 apple baker bird boat book bread bridge cake cat chair clock cloud coffee corn dance door dream eagle earth fire fish
@@ -37,16 +37,16 @@ FONTS = (
     *("DejaVuSansMono", "DejaVuSansMono-Bold", "DejaVuSerif", "DejaVuSerif-Bold", "DejaVuSerif-Italic"),
     *("STIXGeneral", "STIXGeneralBol", "STIXGeneralItalic", "cmr10", "cmb10", "cmss10", "cmtt10"),
 )
-"""File names of matplotlib's fonts."""
+"""File names of the fonts, which come with matplotlib."""
 DIGIT_SAMPLES = 1797
 TRAINED_DIGITS = 1400
-"""The samples come writer by writer; those from here on were written by others than those before."""
+"""Handwritten samples to train on. The samples are sorted by writer, and other writers wrote those from here on."""
 MOST_ITEMS = 6
 
 _Value = TypeVar("_Value")
 
 Split = Literal["train", "held-out", "unseen"]
-"""`unseen` scenes hold at least one colour and shape pair that no `train` or `held-out` scene has."""
+"""Splits of scenes. An `unseen` scene has a pair of colour and shape that no `train` or `held-out` scene has."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class Digit:
-    """A handwritten digit in a cell. `sample` is its number in scikit-learn's `load_digits`."""
+    """A handwritten digit in a cell; `sample` is its index in scikit-learn's `load_digits`."""
 
     cell: int
     value: int
@@ -71,7 +71,7 @@ class Digit:
 
 @dataclass(frozen=True)
 class PrintedWord:
-    """A printed word that has a row of the grid for itself."""
+    """A printed word, which fills a row of the grid."""
 
     row: int
     text: str
@@ -85,7 +85,7 @@ Item = Shape | Digit | PrintedWord
 
 @dataclass(frozen=True)
 class GridScene:
-    """What is on a picture, in reading order."""
+    """The items of a picture, in reading order."""
 
     items: tuple[Item, ...]
     dark: bool
@@ -118,7 +118,7 @@ def font_is_held_out(word: str, font: str) -> bool:
 
 
 def layout_is_held_out(items: Sequence[Item]) -> bool:
-    """Whether what is shown, and where, is kept from training: one scene in ten."""
+    """Whether these items at these places are held out, as one scene in ten is."""
     shown = [
         (item.cell, item.color, item.shape, item.size)
         if isinstance(item, Shape)
@@ -131,15 +131,15 @@ def layout_is_held_out(items: Sequence[Item]) -> bool:
 
 
 USUAL_WORDS, MANY_WORDS = (0.64, 0.28, 0.08), (0.25, 0.5, 0.25)
-"""Probabilities of none, one and two words on a scene. Reading is what an encoder needs most examples for."""
+"""Probabilities of none, one and two words in a scene. Of all tasks, reading needs the most examples."""
 
 
 class Sampler:
     """Draws scenes of one split.
 
     Args:
-        split: which scenes.
-        digits: the value of each handwritten sample, [`DIGIT_SAMPLES`].
+        split: split of the scenes.
+        digits: value of each handwritten sample, [`DIGIT_SAMPLES`].
         words: probabilities of none, one and two words.
     """
 
@@ -154,7 +154,7 @@ class Sampler:
         self._new_pairs = [(color, shape) for color in COLORS for shape in SHAPES if pair_is_held_out(color, shape)]
 
     def scene(self, rng: np.random.Generator) -> GridScene:
-        """A scene of the split; everything follows from `rng`."""
+        """Draw a scene of the split, which follows from `rng` alone."""
         while True:
             scene = self._draw(rng)
             if layout_is_held_out(scene.items) is (self.split != "train"):

@@ -1,6 +1,6 @@
 """Draws scenes: shapes, scikit-learn's handwritten digits and words in matplotlib's fonts, on a canvas of any size.
 
-Needs scikit-learn and matplotlib, so only training, judging and demonstrations import it. Does not know models.
+Needs scikit-learn and matplotlib, so only training, judging and demonstrations import it. Knows nothing about models.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from sklearn.datasets import load_digits  # type: ignore[import-untyped]
 from tessera_vision.starter.data import CENTER, FONTS, Digit, GridScene, PrintedWord, Shape
 
 SIDE = 72
-"""Pixels of the picture that the model sees; other canvases are scaled to it."""
+"""Width and height, in pixels, of the picture that the model gets; other canvases are scaled to it."""
 HUES: dict[str, tuple[tuple[float, float], tuple[float, float], tuple[float, float]]] = {
     "red": ((-8, 8), (0.75, 1.0), (0.75, 1.0)),
     "orange": ((23, 38), (0.8, 1.0), (0.88, 1.0)),
@@ -30,40 +30,40 @@ HUES: dict[str, tuple[tuple[float, float], tuple[float, float], tuple[float, flo
     "pink": ((322, 351), (0.25, 0.58), (0.95, 1.0)),
     "black": ((0, 360), (0.0, 0.5), (0.0, 0.14)),
 }
-"""Ranges of hue in degrees, saturation and value of each colour."""
+"""Ranges of each colour: hue in degrees, saturation and value from 0 to 1."""
 DIAMETERS = {"small": (10.0, 13.5), "large": (18.0, 23.0)}
-"""Of a shape, in 72ths of the picture's shorter side."""
+"""Range of the diameter of a shape, in 72nds of the picture's shorter side."""
 ALONE = (24.0, 60.0)
-"""Diameters of a large shape, or a digit, that is alone at the center."""
+"""Range of the diameter of a large shape or a digit that is alone at the centre, in the same unit."""
 _FINE, _COARSE, _VARIANTS = 320, 96, 8
 
 
 @dataclass(frozen=True)
 class PartBox:
-    """Where a part of an item is, for dense supervision: box in shares of the picture, and what it is."""
+    """The box of a part of an item, for dense supervision, in fractions of the picture's width and height."""
 
     box: tuple[float, float, float, float]
     """Left, top, right, bottom."""
     color: str
     what: str
-    """A shape's name, a digit, or a letter."""
+    """The part: the name of a shape, a digit, or a letter."""
 
 
 @dataclass(frozen=True)
 class Drawing:
-    """A picture, [height, width, 3] of uint8, and where its parts are."""
+    """A picture, uint8 [height, width, 3], with the boxes of its parts."""
 
     pixels: NDArray[np.uint8]
     marks: list[PartBox]
 
 
 class Painter:
-    """Draws scenes; keeps outlines and fonts between pictures."""
+    """Draws scenes. Caches outlines and fonts between pictures."""
 
     def __init__(self) -> None:
         data = load_digits()
         self.values: list[int] = [int(value) for value in data.target]
-        """Of each handwritten sample."""
+        """The value of each handwritten sample."""
         self._digits = [_mask(Image.fromarray(_bytes(image * 16)), (64, 64)) for image in data.images]
         self._outlines = {
             shape: [_outline(shape, variant) for variant in range(_VARIANTS)]
@@ -73,7 +73,7 @@ class Painter:
         self._fonts: dict[tuple[str, int], ImageFont.FreeTypeFont] = {}
 
     def draw(self, scene: GridScene, rng: np.random.Generator, *, native: float = 0.5) -> Drawing:
-        """A picture of `scene`; `native` is the share of canvases of 72x72, others have up to 228 pixels a side."""
+        """Draw `scene`. A fraction `native` of canvases has 72x72 pixels; others have up to 228 pixels a side."""
         width = height = SIDE
         if rng.random() >= native:
             width, height = (
@@ -191,7 +191,7 @@ def _background(rng: np.random.Generator, *, dark: bool) -> NDArray[np.float32]:
 
 
 def _outline(shape: str, variant: int) -> tuple[Image.Image, Image.Image]:
-    """A shape that fills its square, as a coarse and a fine mask; variants differ in turn and proportion."""
+    """A shape that fills its square, as a coarse and a fine mask; variants differ in rotation and proportion."""
     share = variant / (_VARIANTS - 1)
     size = 2 * _FINE
     image = Image.new("L", (size, size))
@@ -203,14 +203,14 @@ def _outline(shape: str, variant: int) -> tuple[Image.Image, Image.Image]:
         draw.ellipse((0, 0, size, size), 255)
         draw.ellipse((wall, wall, size - wall, size - wall), 0)
     else:
-        points = _turned(_corners(shape, share), 0 if variant < _VARIANTS // 2 else math.radians(16 * share - 12))
+        points = _rotated(_corners(shape, share), 0 if variant < _VARIANTS // 2 else math.radians(16 * share - 12))
         draw.polygon([(float(x), float(y)) for x, y in points * size], 255)
     fine = image.resize((_FINE, _FINE), Image.Resampling.BOX)
     return fine.resize((_COARSE, _COARSE), Image.Resampling.BOX), fine
 
 
 def _corners(shape: str, share: float) -> NDArray[np.float64]:
-    """The corners of a shape about the origin; `share` is between its thinnest and its thickest form."""
+    """The corners of a shape around the origin; `share`, 0 to 1, lies between its thinnest and its thickest form."""
     if shape == "square":
         return np.array([(-1, -1), (1, -1), (1, 1), (-1, 1)], float)
     if shape == "diamond":
@@ -235,8 +235,8 @@ def _corners(shape: str, share: float) -> NDArray[np.float64]:
     )
 
 
-def _turned(points: NDArray[np.float64], angle: float) -> NDArray[np.float64]:
-    """Turned, and scaled to fill the unit square."""
+def _rotated(points: NDArray[np.float64], angle: float) -> NDArray[np.float64]:
+    """The points, rotated by `angle` in radians and scaled to fill the unit square."""
     sine, cosine = math.sin(angle), math.cos(angle)
     turned = points @ np.array([(cosine, sine), (-sine, cosine)])
     low, high = turned.min(axis=0), turned.max(axis=0)
@@ -245,7 +245,7 @@ def _turned(points: NDArray[np.float64], angle: float) -> NDArray[np.float64]:
 
 
 def seen(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """A picture as the model's processor scales it: first the longer side to 72, then both. [72, 72, 3]."""
+    """The picture as the model's processor scales it, first the longer side to 72, then both; uint8 [72, 72, 3]."""
     height, width = pixels.shape[:2]
     if (height, width) == (SIDE, SIDE):
         return pixels

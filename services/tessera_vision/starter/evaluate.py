@@ -1,8 +1,8 @@
 """Judges a directory of `scenes-vision`: questions about held-out scenes through our own preprocessing and engine.
 
-An answer counts when it is the right one in every character. Pictures go in as PNG files in data URLs, as a client
-sends them. Three kinds of pictures: held-out scenes; scenes with a colour and shape pair that training never had, asked
-about that pair; and large pictures drawn with Pillow alone, which shares no code with the drawing that it learned from.
+An answer is right when every character is. Pictures are sent as PNG files in data URLs, as a client sends them. There
+are three kinds of pictures: held-out scenes; scenes with a pair of colour and shape that training never had, with
+questions about that pair; and large pictures drawn with Pillow alone, which shares no code with the training pictures.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from tessera_vision.starter.questions import TASKS, SceneQuestion, ask
 SAMPLES = 150
 """Questions of each task."""
 POOL = 64
-"""Scenes that pictures to be compared are taken from."""
+"""Scenes from which the pictures of comparisons are drawn."""
 MOST_TOKENS = 128
 NEW_PAIRS = tuple(f"{color} {shape}" for color in COLORS for shape in SHAPES if pair_is_held_out(color, shape))
 
@@ -53,7 +53,7 @@ class Sample:
 
 
 class InProcessVisionModel:
-    """A model directory behind our preprocessing and our engine, in this process."""
+    """A vision-language model in this process, behind our preprocessing and our engine."""
 
     def __init__(self, directory: Path, device: str) -> None:
         settings = VisionSettings()
@@ -65,7 +65,7 @@ class InProcessVisionModel:
         self._most = engine.max_waiting
 
     def answers(self, samples: Sequence[Sample]) -> list[str]:
-        """What the model says, greedily."""
+        """The greedy answer to each sample."""
         tokens: dict[str, list[int]] = {str(index): [] for index in range(len(samples))}
         for start in range(0, len(samples), self._most):
             for index, sample in enumerate(samples[start : start + self._most], start):
@@ -84,7 +84,7 @@ class InProcessVisionModel:
 
 
 def evaluate(directory: Path, evaluation: Evaluation) -> list[Measure]:
-    """See the module."""
+    """Judge the model in `directory`, as `Recipe.evaluate`."""
     reader = InProcessVisionModel(directory, evaluation.device)
     painter = Painter()
     count = evaluation.samples or SAMPLES
@@ -108,7 +108,7 @@ def evaluate(directory: Path, evaluation: Evaluation) -> list[Measure]:
 
 
 def held_out(painter: Painter, rng: np.random.Generator, count: int) -> list[Sample]:
-    """`count` samples of each task about scenes of the split `held-out`: other layouts, word fonts and writers."""
+    """`count` samples of each task about scenes of the split `held-out`: new layouts, word fonts and writers."""
     sampler = Sampler("held-out", painter.values)
     samples: list[Sample] = []
     for task in TASKS:
@@ -142,7 +142,7 @@ def unseen(painter: Painter, seed: int, count: int) -> list[Sample]:
 
 
 def plain(seed: int, count: int) -> list[Sample]:
-    """Questions about pictures that Pillow alone has drawn."""
+    """`count` questions about pictures that Pillow alone has drawn."""
     rng = np.random.default_rng([seed, 3])
     made = (plain_question(rng) for _ in range(count))
     return [Sample((np.asarray(picture),), question) for picture, question in made]

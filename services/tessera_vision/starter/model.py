@@ -1,7 +1,7 @@
-"""The untrained `scenes-vision`: an Idefics3 (the class of SmolVLM) of 2 million parameters, its processor and words.
+"""Makes the untrained `scenes-vision`: an Idefics3 (the class of SmolVLM) of 2 million parameters, and its processor.
 
 A picture is scaled to 72x72, cut into 9x9 patches, and given to the decoder as 3x3 features, one for each cell of the
-grid that scenes are laid out on. Does not know how it is trained.
+grid on which scenes are laid out. Knows nothing about training.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ TEMPLATE = (
     "{% for part in message['content'] if part['type'] != 'image' %} {{ part['text'] }}{% endfor %}{% endif %}"
     "<end_of_utterance>\n{% endfor %}{% if add_generation_prompt %}{{ 'Assistant:' }}{% endif %}"
 )
-"""Pictures come before the text of their message, wherever the client has put them: so was it trained."""
+"""The chat template. Pictures come before the text of their message wherever the client puts them, as in training."""
 __all__ = ["CONTEXT", "HIDDEN", "IMAGE_TOKENS", "TEMPLATE", "build_model", "build_processor"]
 
 
 def build_processor(texts: Iterable[str]) -> Idefics3Processor:
-    """The processor; its tokenizer (byte-level BPE, so that any text can be written) learns its words from `texts`."""
+    """Make the processor; its tokenizer, a byte-level BPE that can write any text, is trained on `texts`."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -76,7 +76,7 @@ def build_processor(texts: Iterable[str]) -> Idefics3Processor:
 
 
 def build_model(tokenizer: PreTrainedTokenizerFast) -> Idefics3ForConditionalGeneration:
-    """The model with first weights from torch's generator, on the CPU in float32."""
+    """Make the model with initial weights from torch's generator, on the CPU in float32."""
     config = Idefics3Config(
         image_token_id=tokenizer.convert_tokens_to_ids("<image>"),
         pad_token_id=tokenizer.pad_token_id,
@@ -106,7 +106,7 @@ def build_model(tokenizer: PreTrainedTokenizerFast) -> Idefics3ForConditionalGen
             "tie_word_embeddings": False,
         },
     )
-    config._attn_implementation = "eager"  # of training: fused attention takes twice as long in bfloat16 on a CPU
+    config._attn_implementation = "eager"  # for training: fused attention takes twice as long in bfloat16 on a CPU
     model = Idefics3ForConditionalGeneration(config)
     _initialise(model)
     model.generation_config.eos_token_id = tokenizer.eos_token_id
@@ -115,9 +115,10 @@ def build_model(tokenizer: PreTrainedTokenizerFast) -> Idefics3ForConditionalGen
 
 
 def _initialise(model: Idefics3ForConditionalGeneration) -> None:
-    """Weights by fan-in, and a decoder whose residual branches begin with nothing.
+    """Initialize weights by fan-in, and the decoder's residual branches with zeros.
 
-    Transformers' 0.02 is made for wide models: here what a token is would be lost beside what the first layers add.
+    Transformers' standard deviation of 0.02 suits wide models: here the embedding of a token would be small beside what
+    the first layers add.
     """
     for name, module in model.named_modules():
         if isinstance(module, nn.Linear | nn.Conv2d):
@@ -130,4 +131,6 @@ def _initialise(model: Idefics3ForConditionalGeneration) -> None:
                 nn.init.zeros_(module.bias)
     nn.init.normal_(model.model.vision_model.embeddings.position_embedding.weight, std=0.1)
     nn.init.normal_(model.model.text_model.embed_tokens.weight, std=0.7)
-    model.lm_head.weight.data.copy_(0.04 * model.model.text_model.embed_tokens.weight.data)  # to see is to say
+    model.lm_head.weight.data.copy_(
+        0.04 * model.model.text_model.embed_tokens.weight.data
+    )  # a feature predicts its own word

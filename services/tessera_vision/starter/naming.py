@@ -1,6 +1,6 @@
-"""What things on a scene are called: kinds of shapes, names that fit one thing alone, places.
+"""Names of items in a scene: kinds of shapes, names that fit one item alone, and places.
 
-Does not know questions.
+Knows nothing about questions.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tessera_vision.starter.data import (
 
 @dataclass(frozen=True)
 class ShapeKind:
-    """Shapes of a kind, such as red ones, or small red circles; an attribute that is None may be any."""
+    """A kind of shapes, such as red ones, or small red circles; an attribute that is None matches any value."""
 
     color: str | None = None
     shape: str | None = None
@@ -39,7 +39,7 @@ class ShapeKind:
         )
 
     def named(self, *, plural: bool = False) -> str:
-        """Such as `small red circle`."""
+        """The name of the kind, such as `small red circle`."""
         noun = self.shape or "shape"
         if plural:
             noun += "es" if noun.endswith("s") else "s"
@@ -47,7 +47,7 @@ class ShapeKind:
 
 
 def phrase(item: Item) -> str:
-    """Such as `a small red circle`."""
+    """The name of an item with its article, such as `a small red circle`."""
     if isinstance(item, Shape):
         return article(f"{item.size} {item.color} {item.shape}")
     return f"a handwritten {item.value}" if isinstance(item, Digit) else f"the word {item.text}"
@@ -59,14 +59,14 @@ def article(name: str) -> str:
 
 
 def place(item: Item) -> str:
-    """Such as `at the top left`."""
+    """The place of an item, such as `at the top left`."""
     if isinstance(item, PrintedWord):
         return "in the middle" if item.row == 1 else f"at the {ROWS[item.row]}"
     return at(item.cell)
 
 
 def spots(*items: Item) -> tuple[int, ...]:
-    """The cells that these things are in."""
+    """The cells that these items occupy."""
     return tuple(
         cell
         for item in items
@@ -75,7 +75,7 @@ def spots(*items: Item) -> tuple[int, ...]:
 
 
 def unique_name(rng: np.random.Generator, scene: GridScene, item: Item) -> str | None:
-    """A name with `the` that fits only `item`."""
+    """A name with `the` that fits only `item`; None when no such name is drawn."""
     if isinstance(item, PrintedWord):
         if len(scene.words) > 1 or rng.random() < 0.5:
             return None if sum(word.text == item.text for word in scene.words) > 1 else f"the word {item.text}"
@@ -97,7 +97,7 @@ def unique_name(rng: np.random.Generator, scene: GridScene, item: Item) -> str |
 
 
 def a_kind(rng: np.random.Generator, scene: GridScene, *, plain: bool = True) -> ShapeKind:
-    """A kind to ask about, more than half of the time one that is there."""
+    """Draw a kind to ask about, which the scene contains more than half of the time."""
     if scene.shapes and rng.random() < 0.65:
         model = scene.shapes[int(rng.integers(len(scene.shapes)))]
         color, shape, size = model.color, model.shape, model.size
@@ -119,9 +119,9 @@ def a_kind(rng: np.random.Generator, scene: GridScene, *, plain: bool = True) ->
 
 
 def color_with(rng: np.random.Generator, scene: GridScene, shape: str) -> str:
-    """A colour to ask about with a shape: a pair that is held out only where a scene has such a pair.
+    """Draw a colour to ask about with a shape; the pair is held out only if the scene has a held-out pair.
 
-    Else training would ask for these pairs, and teach that they are never there.
+    Otherwise training would ask for held-out pairs and teach that they never exist.
     """
     new = any(pair_is_held_out(item.color, item.shape) for item in scene.shapes)
     return pick(rng, *(color for color in COLORS if new or not pair_is_held_out(color, shape)))

@@ -1,6 +1,6 @@
-"""Pictures as somebody else would draw them: Pillow's own ellipses and polygons in named colours, 160 to 400 pixels.
+"""Draws pictures with Pillow's own ellipses and polygons in named colours, 160 to 400 pixels a side.
 
-A judge of `scenes-vision` that shares no drawing code with its training. Does not know the model.
+They judge `scenes-vision` without any drawing code of its training. Knows nothing about the model.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ PLACES = {
 
 
 def plain_question(rng: np.random.Generator) -> tuple[Image.Image, SceneQuestion]:
-    """A picture of one to three shapes, each another and of another colour, and a question about one of them."""
+    """A picture of one to three shapes, all of different form and colour, and a question about one of them."""
     side = int(rng.integers(160, 401))
     picture = Image.new("RGB", (side, side), str(rng.choice(["white", "whitesmoke", "ivory", "aliceblue"])))
     draw = ImageDraw.Draw(picture)

@@ -1,7 +1,7 @@
 """Questions about scenes in varied English, and the one right answer to each.
 
 Tasks: describe, count, locate, read, compare, yes/no, and identify (what is there, of which colour, shape and size).
-Does not know pictures: an answer follows from what a scene says.
+An answer follows from the scene's description. Knows nothing about pictures.
 """
 
 from __future__ import annotations
@@ -36,24 +36,27 @@ TASKS = ("describe", "count", "locate", "identify", "read", "yes/no", "compare")
 
 @dataclass(frozen=True)
 class SceneQuestion:
-    """What is asked about one or more pictures, and its answer."""
+    """A question about one or more pictures, with its answer."""
 
     task: str
     text: str
     answer: str
     cells: tuple[tuple[int, ...], ...] = ((),)
-    """Where each word of the answer is to be seen; one entry is for all words. Cells go on from picture to picture."""
+    """The cells that show each word of the answer; a single entry holds for all words.
+
+    Cells are numbered across pictures.
+    """
 
 
 def description(scene: GridScene) -> str:
-    """All items in reading order, as a sentence."""
+    """A sentence that lists all items in reading order."""
     parts = [f"{phrase(item)} {place(item)}" for item in scene.items]
     text = ", ".join(parts[:-1]) + (" and " if len(parts) > 1 else "") + parts[-1]
     return text[0].upper() + text[1:] + "."
 
 
 def described(scene: GridScene) -> tuple[tuple[int, ...], ...]:
-    """Where each word and comma of the description is to be seen: of what stands between things, where the next is."""
+    """The cells that show each word and comma of the description; words between items have those of the next item."""
     cells: list[tuple[int, ...]] = []
     for index, item in enumerate(scene.items):
         cells += [spots(item)] * (len(f"{phrase(item)} {place(item)}".split()) + (index > 0))
@@ -61,7 +64,7 @@ def described(scene: GridScene) -> tuple[tuple[int, ...], ...]:
 
 
 def ask(rng: np.random.Generator, scene: GridScene, task: str) -> SceneQuestion | None:
-    """A question of `task` about one picture; None when the scene has nothing for it."""
+    """Draw a question of `task` about one picture; None when the scene does not allow one."""
     makers: dict[str, Sequence[Callable[[np.random.Generator, GridScene], Made | None]]] = {
         "describe": [_describe],
         "count": [_count],
@@ -331,5 +334,5 @@ def _more(rng: np.random.Generator, scene: GridScene) -> Made | None:
 
 
 def _read_from(scene: GridScene) -> Sequence[Item]:
-    """The two things that a question for both of them reads."""
+    """The two items that a question about both of them reads."""
     return scene.words if len(scene.words) == 2 else scene.digits

@@ -1,4 +1,4 @@
-"""The entry points of `scenes-vision`: how it is trained and judged, and how the shipped one is put in place."""
+"""The entry points of `scenes-vision`: its recipe, and the function that installs the shipped model."""
 
 from __future__ import annotations
 

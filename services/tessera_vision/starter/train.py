@@ -23,9 +23,9 @@ from tessera.starters.run import Run
 from tessera.wire.models import Card
 from tessera_vision.starter.conversations import DIFFICULT_SHARES, SHARES, Pack, converse, pack
 from tessera_vision.starter.data import MANY_WORDS, GridScene, Sampler
+from tessera_vision.starter.dense_targets import SPOKEN, Heads, cells_of, targets
 from tessera_vision.starter.drawing import Painter, seen
 from tessera_vision.starter.model import CONTEXT, HIDDEN, TEMPLATE, build_model, build_processor
-from tessera_vision.starter.sight import SPOKEN, Heads, cells_of, targets
 from tessera_vision.starter.word_features import WordFeatures
 
 NAME = "scenes-vision"
@@ -40,31 +40,32 @@ DATA = (
 )
 WARMUP = 30
 MATRICES = 2.5
-"""Learning rate of Muon over that of AdamW."""
+"""Learning rate of Muon, as a multiple of that of AdamW."""
 COMPARING = 400
-"""Step from which on there are twice as many comparisons: they need what the other tasks teach first."""
+"""Step from which on comparisons are twice as frequent, because they need what the other tasks teach first."""
 LOOKING = 0.3
-"""Weight of looking where the answer is: two heads of the third layer are taught it, which saves thousands of steps."""
+"""Weight of the loss that teaches two heads of the third layer to attend to the answer's cells. It saves thousands of
+steps."""
 SEEING = 0.5
-"""Weight of what the encoder is taught beside answers, while it learns those."""
+"""Weight of the encoder's dense targets while it learns answers."""
 LOOKING_LAYER, LOOKING_HEADS = 2, 2
 
 
 @dataclass(frozen=True)
 class TrainingPlan:
-    """How much of everything."""
+    """Steps of each stage, and scenes of each step."""
 
     word_steps: int = 900
     sight_steps: int = 900
     answer_steps: int = 5000
     words: int = 32
-    """Scenes of a step of the first stage."""
+    """Scenes of one step of the first stage."""
     pictures: int = 64
-    """Of a step of the others."""
+    """Pictures of one step of the other stages."""
 
 
 class _VisionStage:
-    """What the three stages share: the model, where it is, and its two optimizers."""
+    """The base of the three stages: the model, its device, and its two optimizers."""
 
     name: str
     steps: int
@@ -112,7 +113,7 @@ class _VisionStage:
 
 
 class WordStage(_VisionStage):
-    """The decoder learns from what scenes say."""
+    """The stage in which the decoder learns from descriptions of scenes."""
 
     name, number, peak = "words", 1, 4e-3
 
@@ -141,7 +142,7 @@ class WordStage(_VisionStage):
 
 
 class SightStage(_VisionStage):
-    """The encoder learns what is where, and to say it as the first stage did."""
+    """The stage in which the encoder learns what is where, and to express it in the decoder's embeddings."""
 
     name, number, peak = "sight", 2, 3e-3
 
@@ -172,7 +173,7 @@ class SightStage(_VisionStage):
 
 
 class AnswerStage(_VisionStage):
-    """Encoder and decoder learn together."""
+    """The stage in which encoder and decoder learn together."""
 
     name, number, peak = "answers", 3, 2e-3
 
@@ -220,14 +221,14 @@ class BatchSource:
         several: int,
         shared: dict[str, float] = SHARES,
     ) -> list[Pack]:
-        """Conversations: `single` about each scene, `several` about two or three of them."""
+        """Packed conversations: `single` questions about each scene, `several` about two or three scenes."""
         made = list(converse(rng, scenes, single=single, several=several, shared=shared))
         return pack(self._tokenizer, made, packs=3)
 
     def pictures(
         self, rng: np.random.Generator, count: int, device: torch.device
     ) -> tuple[torch.Tensor, dict[str, torch.Tensor], list[GridScene]]:
-        """Pixels [count, 3, 72, 72] in -1..1, the classes of everything on them, and their scenes."""
+        """Pixels [count, 3, 72, 72] from -1 to 1, the classes of their dense targets, and their scenes."""
         scenes = [self._wordy.scene(rng) for _ in range(count)]
         drawn = [self.painter.draw(scene, rng) for scene in scenes]
         pixels = torch.from_numpy(np.stack([seen(drawing.pixels) for drawing in drawn])).to(device)
@@ -236,7 +237,7 @@ class BatchSource:
 
 
 def look(model: Idefics3ForConditionalGeneration, pixels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Patches [images, 81, hidden] and cells [images, 9, hidden], the decoder's features."""
+    """Features of patches [images, 81, hidden] and of cells [images, 9, hidden], which the decoder reads."""
     mask = torch.ones(len(pixels), 9, 9, dtype=torch.bool, device=pixels.device)
     patches = model.model.vision_model(pixels, patch_attention_mask=mask).last_hidden_state
     return patches, model.model.connector(patches)
@@ -245,15 +246,15 @@ def look(model: Idefics3ForConditionalGeneration, pixels: torch.Tensor) -> tuple
 def answer_loss(
     model: Idefics3ForConditionalGeneration, cells: torch.Tensor, packs: list[Pack]
 ) -> tuple[torch.Tensor, dict[str, float]]:
-    """Cross entropy of the answers' tokens, each answer weighed by the root of its length.
+    """Cross entropy of the answers' tokens, each answer weighted by the root of its length.
 
     Args:
-        model: whose decoder answers.
+        model: the model whose decoder answers.
         cells: features of all pictures, [pictures, 9, hidden].
         packs: the conversations.
 
     Returns:
-        The loss, with that of looking elsewhere than where the answer is to be seen; and what is worth showing: both
+        The loss, including the loss of attending to other cells than those of the answer; and values to show: both
         losses and the share of answers that are right in every token.
     """
     total, missed = torch.zeros(()), torch.zeros(())
@@ -309,7 +310,7 @@ def train(run: Run, plan: TrainingPlan | None = None) -> Card:
 
 
 def prepare(run: Run) -> tuple[BatchSource, Idefics3Processor]:
-    """What draws batches, and the processor, whose tokenizer has learned the words of 1500 scenes' conversations."""
+    """The source of batches, and the processor, whose tokenizer is trained on the conversations of 1500 scenes."""
     painter = Painter()
     sampler, rng = Sampler("train", painter.values), generator(run.seed, 0)
     scenes = [sampler.scene(rng) for _ in range(1500)]
@@ -320,7 +321,7 @@ def prepare(run: Run) -> tuple[BatchSource, Idefics3Processor]:
 
 
 def save(model: Idefics3ForConditionalGeneration, processor: Idefics3Processor, directory: Path) -> Card:
-    """Write the model directory in bfloat16, and say what is in it."""
+    """Write the model directory in bfloat16. Returns its card."""
     processor.save_pretrained(directory)
     (directory / "chat_template.jinja").write_text(TEMPLATE)
     model.to(torch.bfloat16).save_pretrained(directory)

@@ -1,6 +1,6 @@
-"""What stands in for a picture while the decoder learns to answer: features made of words.
+"""Features made of word embeddings, in place of a picture's, while the decoder learns to answer.
 
-Does not know questions; only training uses it.
+Only training uses them. Knows nothing about questions.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from tokenizers import Tokenizer
 from torch import nn
 
 from tessera_vision.starter.data import CELLS as CELL_NAMES
+from tessera_vision.starter.dense_targets import CELLS, SPOKEN
 from tessera_vision.starter.model import HIDDEN
-from tessera_vision.starter.sight import CELLS, SPOKEN
 
 
 class WordFeatures(nn.Module):
-    """Cell features of a scene without a picture: sums of the decoder's own vectors of the words for what is there.
+    """Cell features of a scene without a picture: sums of the decoder's own embeddings of the words for its items.
 
-    So that to read a feature is to copy a word, and to find what a question means is to find the same word.
+    The decoder can then answer by copying a word from a feature, and find what a question means by matching words.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
@@ -29,7 +29,7 @@ class WordFeatures(nn.Module):
         }
 
     def forward(self, classes: dict[str, torch.Tensor], embedding: nn.Embedding) -> torch.Tensor:
-        """[scenes, 9, hidden]."""
+        """Cell features of scenes with these classes, [scenes, 9, hidden]."""
         place = torch.arange(CELLS, device=self.places.device).expand_as(classes["kind"])
         word = classes["word"].repeat_interleave(3, dim=1)
         known = {
@@ -46,7 +46,7 @@ class WordFeatures(nn.Module):
 
 
 def _word_ids(tokenizer: Tokenizer, words: list[str]) -> list[int]:
-    """Token ids of at most two words as they stand after a space; -1 where there is none."""
+    """Token ids of at most two words, each after a space; -1 where there is no word."""
     ids: list[int] = []
     for word in words:
         token = tokenizer.token_to_id(f"Ġ{word}")

@@ -1,6 +1,6 @@
-"""What the vision encoder is taught besides answers: what is in each patch, in each cell and in each row of a picture.
+"""Dense targets of the vision encoder: the content of each patch, each cell and each row of a picture.
 
-The heads live only while it is trained. Does not know questions.
+The heads that predict them exist only during training. Knows nothing about questions.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from tessera_vision.starter.drawing import Drawing
 PATCHES = 9
 CELLS = 9
 BACKGROUND = 0.1
-"""Weight of a patch with nothing in it: most are, and what they lack is soon learned."""
+"""Weight of an empty patch in the loss: most patches are empty, and this is learned soon."""
 _PARTS = {name: index + 1 for index, name in enumerate((*SHAPES, *"0123456789", *"abcdefghijklmnopqrstuvwxyz"))}
 _INKS = {name: index + 1 for index, name in enumerate(COLORS)}
 _WORD = len(SHAPES) + 11
-"""Class of a cell in a word's row."""
+"""Class of a cell in the row of a word."""
 CLASSES = {
     "part": len(_PARTS) + 1,
     "ink": len(_INKS) + 1,
@@ -46,7 +46,7 @@ SPOKEN: dict[str, tuple[list[str], ...]] = {
 
 
 def targets(scene: GridScene, drawing: Drawing) -> dict[str, NDArray[np.int64]]:
-    """What there is to see on a picture of `scene`: classes `part` and `ink` of [81] patches, and `cells_of` it."""
+    """Classes of a picture of `scene`: `part` and `ink` of [81] patches, and those of `cells_of`."""
     part, ink = np.zeros((PATCHES, PATCHES), np.int64), np.zeros((PATCHES, PATCHES), np.int64)
     centers = (np.arange(PATCHES) + 0.5) / PATCHES
     for mark in drawing.marks:
@@ -78,7 +78,7 @@ def cells_of(scene: GridScene) -> dict[str, NDArray[np.int64]]:
 
 
 class Heads(nn.Module):
-    """Linear readers of patches [images, 81, vision] and of cell features [images, 9, hidden]."""
+    """Linear heads on patches [images, 81, vision] and on cell features [images, 9, hidden]."""
 
     def __init__(self, vision: int, hidden: int) -> None:
         super().__init__()
@@ -88,7 +88,7 @@ class Heads(nn.Module):
     def forward(
         self, patches: torch.Tensor, cells: torch.Tensor, classes: dict[str, torch.Tensor]
     ) -> tuple[torch.Tensor, dict[str, float]]:
-        """The sum of the targets' cross entropies, and of each the share that is right where there is something."""
+        """The sum of the targets' cross entropies, and the percentage of each target's non-empty places that is right."""
         losses: list[torch.Tensor] = []
         right: dict[str, float] = {}
         for name, reader in self.readers.items():
