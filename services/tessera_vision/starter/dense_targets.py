@@ -88,7 +88,7 @@ class Heads(nn.Module):
     def forward(
         self, patches: torch.Tensor, cells: torch.Tensor, classes: dict[str, torch.Tensor]
     ) -> tuple[torch.Tensor, dict[str, float]]:
-        """The sum of the targets' cross entropies, and the percentage of each target's non-empty places that is right."""
+        """The sum of the targets' cross entropies, and how many percent of their non-empty places are right."""
         losses: list[torch.Tensor] = []
         right: dict[str, float] = {}
         for name, reader in self.readers.items():

@@ -131,6 +131,5 @@ def _initialise(model: Idefics3ForConditionalGeneration) -> None:
                 nn.init.zeros_(module.bias)
     nn.init.normal_(model.model.vision_model.embeddings.position_embedding.weight, std=0.1)
     nn.init.normal_(model.model.text_model.embed_tokens.weight, std=0.7)
-    model.lm_head.weight.data.copy_(
-        0.04 * model.model.text_model.embed_tokens.weight.data
-    )  # a feature predicts its own word
+    # The head begins as the embedding, so that a feature predicts its own word.
+    model.lm_head.weight.data.copy_(0.04 * model.model.text_model.embed_tokens.weight.data)
