@@ -1,8 +1,9 @@
 """`python -m tessera_speech.job_worker`: a process that transcribes long recordings, the jobs of `background=true`.
 
-It decodes, finds speech and keeps checkpoints; the speech service's engine hears, a piece at a time, beside what live
-clients ask of it. So it has no model and no torch, and as many of them as wanted may run. SIGTERM ends it at once: the
-job it works on goes back and another worker goes on from the last piece.
+It decodes, finds speech and stores checkpoints; the engine of the speech service transcribes, a piece at a time, beside
+the requests of its clients. So a job worker has no model and no torch, and any number of them may run. SIGTERM ends it
+at
+once: its job goes back to the queue, and another worker goes on from the last piece.
 """
 
 from __future__ import annotations
@@ -39,10 +40,12 @@ from tessera_speech.routes.pieces import MAX_BYTES
 
 logger = logging.getLogger(__name__)
 
-LOOK_EVERY_S = 0.5
-ANSWER_S = 5.0
+POLL_EVERY_S = 0.5
+"""Seconds between two requests for the models of a service that still starts."""
+ANSWER_TIMEOUT_S = 5.0
+"""Seconds that the service may take to list its models."""
 FRAME_BYTES = 1 << 20
-"""What a message may have beside its samples."""
+"""Bytes of a message beside its samples."""
 
 
 def main() -> int:
@@ -57,10 +60,10 @@ def main() -> int:
 
 
 def work(settings: Settings) -> int:
-    """Be a worker. Returns Celery's exit status.
+    """Work on jobs until a signal. Returns Celery's exit status.
 
     Raises:
-        TesseraError: the model's directory cannot be had, or pieces would be too large.
+        TesseraError: the model's directory cannot be fetched, or pieces would be too large.
     """
     url = settings.service_url("speech")
     model = _wait_for_model(url)
@@ -103,16 +106,16 @@ def work(settings: Settings) -> int:
 
 
 def _wait_for_model(url: str) -> Model:
-    """What the service transcribes with, once it has loaded it. SIGTERM ends the wait with the process."""
+    """The transcription model of the service, once it is loaded. SIGTERM ends the wait with the process."""
     logger.info("waiting for the speech service at %s", url)
     while True:
         with contextlib.suppress(urllib.error.URLError, TimeoutError, OSError, msgspec.MsgspecError):
-            with urllib.request.urlopen(f"{url}/v1/models", timeout=ANSWER_S) as answer:  # noqa: S310 - our own service
+            with urllib.request.urlopen(f"{url}/v1/models", timeout=ANSWER_TIMEOUT_S) as answer:  # noqa: S310 - our own service
                 models = msgspec.json.decode(answer.read(), type=ModelList)
             for model in models.data:
                 if model.card is not None and "transcription" in model.card.tasks:
                     return model
-        time.sleep(LOOK_EVERY_S)
+        time.sleep(POLL_EVERY_S)
 
 
 if __name__ == "__main__":

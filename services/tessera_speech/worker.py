@@ -1,6 +1,6 @@
-"""The speech engine's process: loads both models and serves the socket that its HTTP process hands it.
+"""The process of the speech engine: loads both models and serves the socket that its HTTP process passes to it.
 
-Does not know HTTP or text.
+Knows nothing about HTTP or text.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ logger = logging.getLogger(__name__)
 
 BYTES_PER_SAMPLE = 4
 FRAME_BYTES = 1 << 20
-"""What a message may have beside its samples."""
+"""Bytes of a message beside its samples."""
 
 
 def build(settings: Settings) -> Engine:
-    """Load the models that `[speech]` names; a starter that is missing is made first.
+    """Load the models that `[speech]` names; a starter that is missing is built first.
 
     Raises:
         StartError: a model cannot be loaded, or there is no such device.
-        SettingsError: recordings may be longer than a message can be.
+        SettingsError: recordings may be longer than fits one message, or speech cannot be found at the model's rate.
     """
     marks = [time.perf_counter()]
-    # Imported here, not above, so that the report of the start can say how long the imports took.
+    # Imported here, so that the report of the start says how long imports take.
     import transformers  # noqa: PLC0415
 
     from tessera.device import hardware as devices  # noqa: PLC0415
@@ -55,26 +55,28 @@ def build(settings: Settings) -> Engine:
     transcription = store.ensure(speech.transcription_model, settings.models_dir, logger.info)
     for found in (synthesis, transcription):
         store.check(found)
-    # The HTTP process reads these; what is wrong with them is found here, at the start.
+    # The HTTP process reads these files; a damaged one is found here, at the start.
     load_planner(synthesis.path)
     TranscriptTokenizer(transcription.path)
     marks.append(time.perf_counter())
     synthesizer: Synthesizer | CodecSpeechQueue
     kind = model_type_of(synthesis.path)
     if kind == speech_csm.KIND:
-        speaking = speech_csm.load_codec_language_model(
+        codec_model = speech_csm.load_codec_language_model(
             synthesis.path,
             synthesis.card,
             device=device.place,
             kv_cache_bytes=speech.kv_cache_bytes,
             max_streams=speech.max_streams,
         )
-        spoken = speaking.card
-        synthesizer = CodecSpeechQueue(speaking, max_waiting=speech.max_waiting, max_seconds=speech.max_speech_seconds)
+        synthesis_card = codec_model.card
+        synthesizer = CodecSpeechQueue(
+            codec_model, max_waiting=speech.max_waiting, max_seconds=speech.max_speech_seconds
+        )
     else:
         load = speech_fastspeech.load_fastspeech if kind == speech_fastspeech.KIND else load_synthesizer
         synthesizer = load(synthesis.path, synthesis.card, device=device.place)
-        spoken = synthesizer.card
+        synthesis_card = synthesizer.card
     transcriber = load_transcriber(transcription.path, transcription.card, device=device.place)
     marks.append(time.perf_counter())
     longest = BYTES_PER_SAMPLE * transcriber.sample_rate * speech.max_audio_seconds
@@ -85,13 +87,13 @@ def build(settings: Settings) -> Engine:
         model_file()
         if transcriber.sample_rate != RATE:
             raise SettingsError(
-                f"`speech.voice_detection` works at {RATE} samples a second; {transcription.card.id} listens to "
+                f"`speech.voice_detection` works at {RATE} samples a second; {transcription.card.id} takes "
                 f"{transcriber.sample_rate}: set it to false"
             )
     parts = ("imports", "check", "weights")
     ready = Ready(
         device=device.name,
-        cards=[spoken, transcriber.card],
+        cards=[synthesis_card, transcriber.card],
         directories=[str(synthesis.path), str(transcription.path)],
         report={part: after - before for part, (before, after) in zip(parts, pairwise(marks), strict=True)},
     )
@@ -101,7 +103,7 @@ def build(settings: Settings) -> Engine:
 
 
 def main() -> None:
-    """Run until the HTTP process closes the line."""
+    """Run until the HTTP process closes the connection."""
     settings = configuration.load()
     configure_logging("speech-engine", level=settings.suite.log_level, form=settings.suite.log_format)
     run(lambda: build(settings))

@@ -1,4 +1,5 @@
-"""Has pieces of a recording heard by the speech service's engine. Does not know jobs, or what a piece is part of."""
+"""The client by which a job worker has pieces of a recording transcribed by the speech service. Knows nothing about
+jobs."""
 
 from __future__ import annotations
 
@@ -15,22 +16,23 @@ from tessera_speech.routes.pieces import CONTENT_TYPE, PATH
 
 logger = logging.getLogger(__name__)
 
-AGAIN_S = 1.0
-AWAY_S = 300.0
-"""So long a service may be away (it is started again, or loads another model) before a piece is given up."""
-PIECE_S = 1800.0
-"""So long one piece may take."""
-MOST_CUTS = 2
-"""Times that the service may end with a piece in work before the piece is taken for what ends it."""
+RETRY_EVERY_S = 1.0
+"""Seconds between two attempts."""
+MAX_AWAY_S = 300.0
+"""Seconds that a service may be away (it restarts, or loads another model) before a piece fails."""
+MAX_PIECE_S = 1800.0
+"""Most seconds that one piece may take."""
+MAX_LOST_CONNECTIONS = 2
+"""Times that the service may end with a piece in flight before the piece is taken for the cause."""
 
 
 class PieceClient:
     """One speech service.
 
     Args:
-        session: connections.
-        url: of the service.
-        model: that it is to have loaded.
+        session: its connections.
+        url: address of the service.
+        model: id of the model that the service must have loaded.
     """
 
     def __init__(self, session: aiohttp.ClientSession, url: str, model: str) -> None:
@@ -39,31 +41,33 @@ class PieceClient:
         self.model = model
 
     async def transcribe(self, message: Transcribe) -> list[Transcript]:
-        """The answers to a piece. Waits for a service that is away or has much to do; cancelling it cancels there.
+        """The answers to a piece. Waits for a service that is away or busy; cancelling this cancels the work there.
 
         Raises:
-            EngineDiedError: the engine, or the service itself, ended with this piece in work, more than once.
+            EngineDiedError: the engine, or the service itself, ended with this piece in flight, more than once.
             UnavailableError: the service stays away.
-            TesseraError: what it answered.
+            TesseraError: the error that the service answered.
         """
         loop = asyncio.get_running_loop()
-        until, cuts = loop.time() + AWAY_S, 0
+        until, lost = loop.time() + MAX_AWAY_S, 0
         while True:
             try:
-                return await self._ask(message)
+                return await self._send(message)
             except EngineDiedError:
                 raise
             except _ConnectionLostError as error:
-                cuts += 1
-                if cuts > MOST_CUTS:
-                    raise EngineDiedError("the speech service ended again and again while it heard a piece") from error
+                lost += 1
+                if lost > MAX_LOST_CONNECTIONS:
+                    raise EngineDiedError(
+                        "the speech service ended again and again while it transcribed a piece"
+                    ) from error
             except (UnavailableError, OverloadedError) as error:
                 if loop.time() > until:
                     raise UnavailableError(f"the speech service was away too long: {error.message}") from error
-            await asyncio.sleep(AGAIN_S)
+            await asyncio.sleep(RETRY_EVERY_S)
 
-    async def _ask(self, message: Transcribe) -> list[Transcript]:
-        limit = aiohttp.ClientTimeout(total=PIECE_S, sock_connect=AGAIN_S * 5)
+    async def _send(self, message: Transcribe) -> list[Transcript]:
+        limit = aiohttp.ClientTimeout(total=MAX_PIECE_S, sock_connect=RETRY_EVERY_S * 5)
         try:
             async with self.session.post(
                 self.url + PATH,
@@ -77,9 +81,9 @@ class PieceClient:
         except aiohttp.ClientConnectorError as error:
             raise UnavailableError("the speech service cannot be reached") from error
         except TimeoutError as error:
-            raise UnavailableError(f"the speech service did not hear a piece in {PIECE_S:g} s") from error
+            raise UnavailableError(f"the speech service did not transcribe a piece in {MAX_PIECE_S:g} s") from error
         except (aiohttp.ClientError, OSError) as error:
-            logger.warning("the speech service ended with a piece in work: %s", error)
+            logger.warning("the speech service ended with a piece in flight: %s", error)
             raise _ConnectionLostError from error
         if answer.status != 200:
             raise _error_of(data, answer.status)
@@ -87,7 +91,7 @@ class PieceClient:
 
 
 class _ConnectionLostError(Exception):
-    """The connection ended before the answer."""
+    """The connection was lost before the answer."""
 
 
 def _error_of(data: bytes, status: int) -> TesseraError:

@@ -1,6 +1,6 @@
-"""The language model that a conversation talks to: any server of OpenAI's chat completions, asked over HTTP.
+"""The client of the language model of a conversation: any server with OpenAI's chat completions, over HTTP.
 
-Does not know sound or sessions.
+Knows nothing about audio or sessions.
 """
 
 from __future__ import annotations
@@ -17,10 +17,14 @@ from tessera.web.tenant import TENANT_HEADER
 from tessera.wire.decoding import DAMAGED
 from tessera.wire.models import ModelList
 
-CONNECT_S = 5.0
-SILENT_S = 120.0
-MOST_LINE_BYTES = 1 << 20
+CONNECT_TIMEOUT_S = 5.0
+"""Seconds to connect, and to list models."""
+READ_TIMEOUT_S = 120.0
+"""Seconds between two parts of a response."""
+MAX_LINE_BYTES = 1 << 20
+"""Most bytes of an event of the stream, or of an error."""
 CONTEXT_FULL = "context_length_exceeded"
+"""Error code of a conversation that is too long for the model."""
 
 
 class _Delta(msgspec.Struct, frozen=True):
@@ -32,7 +36,7 @@ class _Choice(msgspec.Struct, frozen=True):
 
 
 class TokenUsage(msgspec.Struct, frozen=True):
-    """What an answer took."""
+    """Tokens of a response."""
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
@@ -49,29 +53,29 @@ class _Refusal(msgspec.Struct, frozen=True):
 
 
 class ChatClient:
-    """One server.
+    """The client of one server.
 
     Args:
         session: its connections.
-        url: of the server, without `/v1`.
-        api_key: sent as a bearer token when not empty.
+        url: address of the server, without `/v1`.
+        api_key: sent as a bearer token if it is not empty.
     """
 
     def __init__(self, session: aiohttp.ClientSession, url: str, api_key: str = "") -> None:
         self._session = session
         self._url = url.rstrip("/")
         self._key = {"authorization": f"Bearer {api_key}"} if api_key else {}
-        self._timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S, sock_read=SILENT_S)
+        self._timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S, sock_read=READ_TIMEOUT_S)
 
     async def first_chat_model(self) -> str:
-        """The first model of the server that chats.
+        """Id of the first chat model of the server.
 
         Raises:
-            UnavailableError: the server is away, or has none.
+            UnavailableError: the server is away, or has no such model.
         """
         try:
             async with self._session.get(
-                f"{self._url}/v1/models", headers=self._key, timeout=aiohttp.ClientTimeout(total=CONNECT_S)
+                f"{self._url}/v1/models", headers=self._key, timeout=aiohttp.ClientTimeout(total=CONNECT_TIMEOUT_S)
             ) as response:
                 listed = msgspec.json.decode(await response.read(), type=ModelList)
         except (aiohttp.ClientError, TimeoutError, OSError, *DAMAGED) as error:
@@ -84,19 +88,19 @@ class ChatClient:
     async def stream(
         self, model: str, messages: list[dict[str, str]], *, max_tokens: int | None, tenant: str
     ) -> AsyncGenerator[str | TokenUsage, None]:
-        """The answer to a conversation, as it is made; what it took comes last. Closing the iterator cancels.
+        """The response to a conversation as it is generated, then its token usage. Closing the iterator cancels.
 
-        Of a conversation that is too long for the model, the older half is left out, again and again.
+        If the conversation is too long for the model, the older half is left out, repeatedly until it fits.
 
         Raises:
-            TesseraError: what the server says, or that it is away.
+            TesseraError: the error of the server, or that it is away.
         """
         while True:
             try:
-                pieces = self._stream_once(model, messages, max_tokens, tenant)
-                async with aclosing(pieces):
-                    async for piece in pieces:
-                        yield piece
+                parts = self._stream_once(model, messages, max_tokens, tenant)
+                async with aclosing(parts):
+                    async for part in parts:
+                        yield part
                 return
             except TesseraError as error:
                 later = [message for message in messages if message["role"] != "system"]
@@ -123,10 +127,10 @@ class ChatClient:
                 json=body,
                 headers=headers,
                 timeout=self._timeout,
-                read_bufsize=MOST_LINE_BYTES,
+                read_bufsize=MAX_LINE_BYTES,
             ) as response:
                 if response.status != 200:
-                    raise _refused(response.status, await response.content.read(MOST_LINE_BYTES))
+                    raise _refused(response.status, await response.content.read(MAX_LINE_BYTES))
                 async for line in response.content:
                     data = line.strip().removeprefix(b"data:").strip()
                     if not line.startswith(b"data:") or data == b"[DONE]":

@@ -1,6 +1,6 @@
-"""What was said in a session, by whom, in order, as the client sees it and as a language model reads it.
+"""The conversation of a session: its messages in order, for the client and for the language model.
 
-Does not know sound, events or how answers are made.
+Knows nothing about audio, events or how responses are generated.
 """
 
 from __future__ import annotations
@@ -11,14 +11,21 @@ from typing import Any
 
 from tessera.errors import ConflictError, InvalidRequestError, NotFoundError
 
-MOST_ITEMS = 512
+MAX_ITEMS = 512
+"""Most items of a conversation."""
 
 
 @dataclass
 class ConversationItem:
     """A message.
 
-    `sentence_ends` has, for spoken answers, each sentence and the millisecond at which it ends.
+    Attributes:
+        id: identifier, unique in its conversation.
+        role: `user`, `assistant` or `system`.
+        kind: type of its content: `input_text`, `input_audio`, `output_text` or `output_audio`.
+        text: its text or transcript; None until the transcript is known.
+        status: `in_progress`, `completed` or `incomplete`.
+        sentence_ends: each sentence of a spoken response, with the millisecond of its audio at which it ends.
     """
 
     id: str
@@ -29,7 +36,7 @@ class ConversationItem:
     sentence_ends: list[tuple[str, float]] = field(default_factory=list)
 
     def wire(self) -> dict[str, Any]:
-        """As events have it."""
+        """The item as events carry it."""
         part: dict[str, Any] = {"type": self.kind}
         part["transcript" if "audio" in self.kind else "text"] = self.text
         return {
@@ -43,24 +50,24 @@ class ConversationItem:
 
 
 class Conversation:
-    """Messages in order."""
+    """The messages of a session, in order."""
 
     def __init__(self) -> None:
         self.items: list[ConversationItem] = []
 
     def add(self, item: ConversationItem, previous: str | None = None) -> str | None:
-        """Put a message behind another (`root`: first; None: last). Returns the id of the one before it.
+        """Insert a message after another one (`root`: first; None: last). Returns the id of the message before it.
 
         Raises:
             ConflictError: its id is taken.
             InvalidRequestError: the conversation is full.
-            NotFoundError: there is no such message to put it behind.
+            NotFoundError: there is no message with the id `previous`.
         """
         if any(known.id == item.id for known in self.items):
             raise ConflictError(f"`item.id`: there is an item {item.id!r} already", param="item.id")
-        if len(self.items) >= MOST_ITEMS:
+        if len(self.items) >= MAX_ITEMS:
             raise InvalidRequestError(
-                f"`item`: a conversation has at most {MOST_ITEMS} items; delete some", param="item"
+                f"`item`: a conversation has at most {MAX_ITEMS} items; delete some", param="item"
             )
         place = len(self.items)
         if previous == "root":
@@ -71,22 +78,22 @@ class Conversation:
         return self.items[place - 1].id if place else None
 
     def find(self, identity: str) -> ConversationItem:
-        """A message.
+        """The message with an id.
 
         Raises:
-            NotFoundError: there is none with this id.
+            NotFoundError: there is none.
         """
         return self.items[self._place(identity, "item_id")]
 
     def remove(self, identity: str) -> None:
-        """Take a message out. Raises as `find`."""
+        """Remove a message. Raises as `find` does."""
         del self.items[self._place(identity, "item_id")]
 
     def truncate(self, identity: str, end_ms: int) -> None:
-        """Of a spoken answer keep the sentences that were heard to their end.
+        """Cut a spoken response after the last sentence that ends by `end_ms`: the client has not played the rest.
 
         Raises:
-            NotFoundError, InvalidRequestError: there is no such answer, or it is not as long.
+            NotFoundError, InvalidRequestError: there is no such response, or it is not as long.
         """
         item = self.find(identity)
         if item.kind != "output_audio":
@@ -100,9 +107,9 @@ class Conversation:
         item.text = " ".join(text for text, _ in item.sentence_ends)
 
     def messages(self, instructions: str) -> list[dict[str, str]]:
-        """What a language model reads. Messages without text (sound that nobody could make out) are left out."""
-        said = [{"role": item.role, "content": item.text} for item in self.items if item.text]
-        return [*([{"role": "system", "content": instructions}] if instructions else []), *said]
+        """The messages for a language model. Those without text (audio without recognizable speech) are left out."""
+        with_text = [{"role": item.role, "content": item.text} for item in self.items if item.text]
+        return [*([{"role": "system", "content": instructions}] if instructions else []), *with_text]
 
     def _place(self, identity: str, param: str) -> int:
         for place, item in enumerate(self.items):
@@ -112,5 +119,5 @@ class Conversation:
 
 
 def new_id(kind: str) -> str:
-    """`item_…`, `resp_…`, `event_…`."""
+    """A new identifier: `item_…`, `resp_…` or `event_…`."""
     return f"{kind}_{secrets.token_hex(12)}"

@@ -1,6 +1,6 @@
-"""The sound that a client has sent and that is no message yet: decoded, made 16,000 a second, cut at turns.
+"""The input audio buffer: audio of a client that is not a message yet, decoded, resampled to 16 kHz, cut at turns.
 
-Does not know events: it tells turns and gives out what is between them.
+Knows nothing about events of the protocol: it yields turns and returns the audio of messages.
 """
 
 from __future__ import annotations
@@ -20,48 +20,49 @@ from tessera_speech.live.turn_detection import TurnDetector, TurnEvent
 from tessera_speech.recordings.detectors import RATE, Samples, SpeechDetector
 
 INPUT_RATE = 24_000
-LONGEST_S = 300
-"""Of sound that waits for its commit."""
-LONGEST_TURN_S = 60
-"""Of speech without a pause; then it is a message as it is."""
-LEAST_S = 0.1
-"""Of a message."""
+"""Samples per second of the audio that clients send."""
+MAX_BUFFERED_S = 300
+"""Most seconds of audio that wait for a commit."""
+MAX_TURN_S = 60
+"""Most seconds of a turn without a pause; then it ends as it is."""
+MIN_MESSAGE_S = 0.1
+"""Least seconds of a message."""
 
 
 class InputAudioBuffer:
-    """One session's input buffer.
+    """The input audio buffer of one session.
 
     Args:
-        detector: makes a new ear.
+        detector: makes a detector of speech for one stream.
     """
 
     def __init__(self, detector: Callable[[], SpeechDetector]) -> None:
         self._detector = detector
-        self._turns: TurnDetector | None = None
+        self._turn_detector: TurnDetector | None = None
         self._vad: ServerVAD | None = None
-        self._held: list[Samples] = []
+        self._chunks: list[Samples] = []
         self._begin = 0
         self._received = 0
         self._resampler = self._new_resampler()
 
     @property
     def seconds(self) -> float:
-        """Of sound that waits."""
-        return sum(part.size for part in self._held) / RATE
+        """Seconds of audio that wait."""
+        return sum(part.size for part in self._chunks) / RATE
 
     @property
     def speaking(self) -> bool:
         """Whether a turn has begun and not ended."""
-        return self._turns is not None and self._turns.speaking
+        return self._turn_detector is not None and self._turn_detector.speaking
 
     def set_turn_detection(self, vad: ServerVAD | None) -> None:
-        """How turns are found from now on; None: the client says when."""
+        """Set how turns are found from now on; with None the client commits them itself."""
         if vad == self._vad:
             return
         self._vad = vad
-        self._turns = None
+        self._turn_detector = None
         if vad is not None:
-            self._turns = TurnDetector(
+            self._turn_detector = TurnDetector(
                 self._detector(),
                 threshold=vad.threshold,
                 silence_ms=vad.silence_duration_ms,
@@ -69,13 +70,13 @@ class InputAudioBuffer:
             )
 
     def append(self, audio: str) -> Iterator[TurnEvent]:
-        """More sound.
+        """Append audio. Yields turns as they begin and end; the audio is processed as the result is iterated.
 
         Args:
-            audio: base64 of int16, mono, `INPUT_RATE`.
+            audio: base64 of int16 samples, mono, at `INPUT_RATE`.
 
         Raises:
-            InvalidRequestError: no base64, half a sample, or more than may wait; nothing of it is kept.
+            InvalidRequestError: not base64, half a sample, or more than may wait; nothing is appended then.
         """
         try:
             data = base64.b64decode(audio, validate=True)
@@ -85,85 +86,85 @@ class InputAudioBuffer:
             raise InvalidRequestError(
                 f"`audio` has {len(data)} bytes, an odd number: samples have two bytes", param="audio"
             )
-        if self.seconds + len(data) / 2 / INPUT_RATE > LONGEST_S:
+        if self.seconds + len(data) / 2 / INPUT_RATE > MAX_BUFFERED_S:
             raise InvalidRequestError(
-                f"more than {LONGEST_S} s of sound would wait; commit or clear what is there",
+                f"more than {MAX_BUFFERED_S} s of sound would wait; commit or clear what is there",
                 param="audio",
                 code="input_audio_buffer_full",
             )
-        return self._hear(data)
+        return self._process(data)
 
     def take(self, until: int | None = None) -> Samples:
-        """Give out the sound up to a place (all of it), and forget it.
+        """Remove the audio up to the sample `until` of the session, or all of it, and return it.
 
         Raises:
             InvalidRequestError: there is too little for a message.
         """
         if until is None:
-            self._keep(self._resampler.resample(None))
+            self._buffer(self._resampler.resample(None))
             self._resampler = self._new_resampler()
-        whole = np.concatenate([*self._held, np.zeros(0, dtype=np.float32)])
-        count = whole.size if until is None else min(whole.size, max(0, until - self._begin))
-        if count < LEAST_S * RATE:
+        samples = np.concatenate([*self._chunks, np.zeros(0, dtype=np.float32)])
+        count = samples.size if until is None else min(samples.size, max(0, until - self._begin))
+        if count < MIN_MESSAGE_S * RATE:
             raise InvalidRequestError(
                 f"the input audio buffer has {1000 * count / RATE:.0f} ms of sound; a message needs "
-                f"{1000 * LEAST_S:.0f} ms",
+                f"{1000 * MIN_MESSAGE_S:.0f} ms",
                 code="input_audio_buffer_commit_empty",
             )
-        self._held = [whole[count:]] if count < whole.size else []
+        self._chunks = [samples[count:]] if count < samples.size else []
         self._begin += count
-        if self._turns is not None and until is None:
-            self._turns.reset()
-        return whole[:count]
+        if self._turn_detector is not None and until is None:
+            self._turn_detector.reset()
+        return samples[:count]
 
     def clear(self) -> None:
-        """Forget what waits."""
-        self._begin += sum(part.size for part in self._held)
-        self._held = []
+        """Drop all audio that waits."""
+        self._begin += sum(part.size for part in self._chunks)
+        self._chunks = []
         self._resampler = self._new_resampler()
-        if self._turns is not None:
-            self._turns.reset()
+        if self._turn_detector is not None:
+            self._turn_detector.reset()
 
     def end_turn(self) -> TurnEvent:
-        """A turn that has become too long ends here; who goes on speaking begins another."""
-        assert self._turns is not None, "only a turn that was heard can end"
-        self._turns.reset()
+        """End a turn that has become too long; further speech begins another one."""
+        assert self._turn_detector is not None, "only a turn that was detected can end"
+        self._turn_detector.reset()
         return TurnEvent("stopped", self._received)
 
     def trim_to_turn(self, place: int) -> int:
-        """Forget what is before a turn and its padding. Returns where what is left begins."""
+        """Drop the audio before a turn and its padding. Returns the first sample that is left."""
         padding = 0 if self._vad is None else self._vad.prefix_padding_ms * RATE // 1000
-        self._forget(place - padding)
+        self._drop_before(place - padding)
         return self._begin
 
-    def _hear(self, data: bytes) -> Iterator[TurnEvent]:
-        # Small steps, so that a turn is told before the sound after it is taken in.
+    def _process(self, data: bytes) -> Iterator[TurnEvent]:
+        # Small steps, so that an event is yielded before the audio after it is processed.
         step = INPUT_RATE // 5 * 2
         for begin in range(0, len(data), step):
             samples = np.frombuffer(data[begin : begin + step], dtype="<i2")
             frame = av.AudioFrame.from_ndarray(np.ascontiguousarray(samples)[None, :], format="s16", layout="mono")
             frame.sample_rate, frame.time_base = INPUT_RATE, Fraction(1, INPUT_RATE)
-            fresh = self._keep(self._resampler.resample(frame))
-            if self._turns is not None:
-                yield from self._turns.feed(fresh)
-                if not self._turns.speaking:
+            fresh = self._buffer(self._resampler.resample(frame))
+            if self._turn_detector is not None:
+                yield from self._turn_detector.feed(fresh)
+                if not self._turn_detector.speaking:
                     padding = 0 if self._vad is None else self._vad.prefix_padding_ms * RATE // 1000
-                    self._forget(self._received - padding - RATE // 5)
+                    self._drop_before(self._received - padding - RATE // 5)
 
-    def _keep(self, frames: list[Any]) -> Samples:
+    def _buffer(self, frames: list[Any]) -> Samples:
         parts = [frame.to_ndarray()[0] for frame in frames]
         fresh = np.concatenate([*parts, np.zeros(0, dtype=np.float32)]).astype(np.float32)
         if fresh.size:
-            self._held.append(fresh)
+            self._chunks.append(fresh)
             self._received += fresh.size
         return fresh
 
-    def _forget(self, before: int) -> None:
-        """Nobody spoke before this place."""
-        while self._held and self._begin < before:
-            first = self._held.pop(0)
+    def _drop_before(self, before: int) -> None:
+        """Drop the audio before a sample: nobody spoke in it."""
+        while self._chunks and self._begin < before:
+            first = self._chunks.pop(0)
             if self._begin + first.size > before:
-                self._held.insert(0, first[before - self._begin :])
+                self._chunks.insert(0, first[before - self._begin :])
                 self._begin = before
             else:
                 self._begin += first.size

@@ -1,6 +1,6 @@
-"""One answer of a conversation: text from the language model, spoken sentence by sentence while it is written.
+"""One response of a conversation: text from the language model, synthesized sentence by sentence as it is generated.
 
-Does not know what is heard meanwhile; whoever interrupts it calls `cancel`.
+Knows nothing about audio that arrives meanwhile; whoever interrupts the response calls `cancel`.
 """
 
 from __future__ import annotations
@@ -24,29 +24,31 @@ from tessera_speech.text.sentences import split
 logger = logging.getLogger(__name__)
 
 Emit = Callable[..., Awaitable[None]]
+"""Sends an event: (type, **fields)."""
 Reason = Literal["client_cancelled", "turn_detected"]
+"""Why a response is cancelled, in OpenAI's words."""
 
 
 class LiveResponse:
-    """An answer in the making.
+    """A response in progress.
 
     Args:
-        session: the settings as they are now.
-        asked: what is otherwise for this answer.
-        conversation: that it belongs to.
-        heard: waits until what was said before is written down.
+        session: settings of the session at the beginning of the response.
+        parameters: settings of this response alone.
+        conversation: the conversation that it belongs to.
+        wait_for_transcripts: waits until everything said before is transcribed.
         emit: sends an event: its type and its fields.
-        chat_client: the language model's server.
-        synthesis: speaks.
-        tenant: whose session it is.
+        chat_client: client of the language model.
+        synthesis: synthesizes the text.
+        tenant: tenant of the session.
     """
 
     def __init__(
         self,
         session: ConversationSession,
-        asked: ResponseParameters,
+        parameters: ResponseParameters,
         conversation: Conversation,
-        heard: Callable[[], Awaitable[None]],
+        wait_for_transcripts: Callable[[], Awaitable[None]],
         emit: Emit,
         chat_client: ChatClient,
         synthesis: SynthesisPipeline,
@@ -54,21 +56,23 @@ class LiveResponse:
     ) -> None:
         self.id = new_id("resp")
         self._model = session.model
-        self._instructions = session.instructions if asked.instructions is None else asked.instructions
-        self._speaks = (asked.output_modalities or session.output_modalities) == ["audio"]
-        self._limit = session.max_output_tokens if asked.max_output_tokens is None else asked.max_output_tokens
-        self._output = session.audio.output if asked.audio is None else asked.audio.output
-        self._asked = asked
+        self._instructions = session.instructions if parameters.instructions is None else parameters.instructions
+        self._is_audio = (parameters.output_modalities or session.output_modalities) == ["audio"]
+        self._limit = (
+            session.max_output_tokens if parameters.max_output_tokens is None else parameters.max_output_tokens
+        )
+        self._output = session.audio.output if parameters.audio is None else parameters.audio.output
+        self._parameters = parameters
         self._conversation = conversation
-        self._heard = heard
+        self._wait_for_transcripts = wait_for_transcripts
         self._emit = emit
         self._chat_client = chat_client
         self._synthesis = synthesis
         self._tenant = tenant
         self._item = ConversationItem(
-            new_id("item"), "assistant", "output_audio" if self._speaks else "output_text", ""
+            new_id("item"), "assistant", "output_audio" if self._is_audio else "output_text", ""
         )
-        self._shown = False
+        self._has_item = False
         self._tokens = TokenUsage()
         self._audio_bytes = 0
         self._reason: Reason | None = None
@@ -76,12 +80,12 @@ class LiveResponse:
         self._work: asyncio.Task[None] | None = None
 
     def start(self, done: Callable[[], None]) -> None:
-        """Begin. `done` is called when the last event has been sent."""
+        """Begin the response. `done` is called when its last event has been sent."""
         self._task = asyncio.create_task(self._run(), name=self.id)
         self._task.add_done_callback(lambda _: done())
 
     async def cancel(self, reason: Reason) -> None:
-        """Stop, and say so. Returns when the last event has been sent."""
+        """Stop, with the events that say so. Returns when the last event has been sent."""
         assert self._task is not None
         self._reason = self._reason or reason
         if self._work is not None:
@@ -89,14 +93,14 @@ class LiveResponse:
         await asyncio.wait({self._task})
 
     async def abandon(self) -> None:
-        """Stop without a word: nobody listens any more."""
-        self._emit = _nobody
+        """Stop without events: the client has left."""
+        self._emit = _discard
         await self.cancel("client_cancelled")
 
     async def _run(self) -> None:
         await self._emit("response.created", response=self._wire("in_progress", None))
         if self._reason is None:
-            self._work = asyncio.create_task(self._answer())
+            self._work = asyncio.create_task(self._generate())
             await asyncio.wait({self._work})
         await self._finish(*self._outcome())
 
@@ -107,46 +111,46 @@ class LiveResponse:
         if error is None:
             return "completed", None
         body = _first(error).body()
-        told = {"type": body.type, "code": body.code, "message": body.message}
-        return "failed", {"type": "failed", "error": told}
+        fields = {"type": body.type, "code": body.code, "message": body.message}
+        return "failed", {"type": "failed", "error": fields}
 
-    async def _answer(self) -> None:
-        await self._heard()
+    async def _generate(self) -> None:
+        await self._wait_for_transcripts()
         sentences: asyncio.Queue[str | None] = asyncio.Queue()
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._think(sentences))
-            if self._speaks:
-                group.create_task(self._speak(sentences))
+            group.create_task(self._stream_text(sentences))
+            if self._is_audio:
+                group.create_task(self._synthesize(sentences))
 
-    async def _think(self, sentences: asyncio.Queue[str | None]) -> None:
+    async def _stream_text(self, sentences: asyncio.Queue[str | None]) -> None:
         model = self._model or await self._chat_client.first_chat_model()
         waiting = ""
-        answer = self._chat_client.stream(
+        stream = self._chat_client.stream(
             model,
             self._conversation.messages(self._instructions),
             max_tokens=None if self._limit == "inf" else self._limit,
             tenant=self._tenant,
         )
-        kind = "response.output_audio_transcript.delta" if self._speaks else "response.output_text.delta"
-        async with aclosing(answer):
-            async for piece in answer:
+        kind = "response.output_audio_transcript.delta" if self._is_audio else "response.output_text.delta"
+        async with aclosing(stream):
+            async for piece in stream:
                 if isinstance(piece, TokenUsage):
                     self._tokens = piece
                     continue
-                await self._show()
+                await self._begin_item()
                 self._item.text = (self._item.text or "") + piece
                 await self._emit(kind, **self._place(), delta=piece)
                 waiting += piece
-                *whole, rest = split(waiting) or [""]
-                if whole:
+                *complete, rest = split(waiting) or [""]
+                if complete:
                     waiting = rest + waiting[len(waiting.rstrip()) :]
-                for sentence in whole:
+                for sentence in complete:
                     sentences.put_nowait(sentence)
         for sentence in split(waiting):
             sentences.put_nowait(sentence)
         sentences.put_nowait(None)
 
-    async def _speak(self, sentences: asyncio.Queue[str | None]) -> None:
+    async def _synthesize(self, sentences: asyncio.Queue[str | None]) -> None:
         while (sentence := await sentences.get()) is not None:
             if self._synthesis.can_speak(sentence):
                 body = SpeechRequest(
@@ -156,33 +160,33 @@ class LiveResponse:
                     speed=self._output.speed,
                     response_format="pcm",
                 )
-                pieces = self._synthesis.synthesize(body, markup=False)
-                async with aclosing(pieces):
-                    async for piece in pieces:
+                chunks = self._synthesis.synthesize(body, markup=False)
+                async with aclosing(chunks):
+                    async for piece in chunks:
                         if piece.data:
                             self._audio_bytes += len(piece.data)
                             delta = base64.b64encode(piece.data).decode("ascii")
                             await self._emit("response.output_audio.delta", **self._place(), delta=delta)
             self._item.sentence_ends.append((sentence, self._audio_bytes / 2 / PCM_RATE * 1000))
 
-    async def _show(self) -> None:
-        """The answer has begun: its item is in the conversation."""
-        if self._shown:
+    async def _begin_item(self) -> None:
+        """Add the item to the conversation with the first text of the response."""
+        if self._has_item:
             return
-        self._shown = True
+        self._has_item = True
         self._item.status = "in_progress"
         item = self._item.wire()
         await self._emit("response.output_item.added", response_id=self.id, output_index=0, item=item)
-        if self._asked.conversation == "auto":
+        if self._parameters.conversation == "auto":
             previous = self._conversation.add(self._item)
             await self._emit("conversation.item.added", previous_item_id=previous, item=item)
         await self._emit("response.content_part.added", **self._place(), part=self._part(""))
 
     async def _finish(self, status: str, details: dict[str, Any] | None) -> None:
-        if self._shown:
+        if self._has_item:
             self._item.status = "completed" if status == "completed" else "incomplete"
             text = self._item.text or ""
-            if self._speaks:
+            if self._is_audio:
                 await self._emit("response.output_audio.done", **self._place())
                 await self._emit("response.output_audio_transcript.done", **self._place(), transcript=text)
             else:
@@ -190,7 +194,7 @@ class LiveResponse:
             await self._emit("response.content_part.done", **self._place(), part=self._part(text))
             item = self._item.wire()
             await self._emit("response.output_item.done", response_id=self.id, output_index=0, item=item)
-            if self._asked.conversation == "auto":
+            if self._parameters.conversation == "auto":
                 await self._emit("conversation.item.done", item=item)
         await self._emit("response.done", response=self._wire(status, details))
 
@@ -198,34 +202,34 @@ class LiveResponse:
         return {"response_id": self.id, "item_id": self._item.id, "output_index": 0, "content_index": 0}
 
     def _part(self, text: str) -> dict[str, Any]:
-        return {"type": "audio", "transcript": text} if self._speaks else {"type": "text", "text": text}
+        return {"type": "audio", "transcript": text} if self._is_audio else {"type": "text", "text": text}
 
     def _wire(self, status: str, details: dict[str, Any] | None) -> dict[str, Any]:
-        taken, made = self._tokens.prompt_tokens, self._tokens.completion_tokens
+        prompt, generated = self._tokens.prompt_tokens, self._tokens.completion_tokens
         return {
             "id": self.id,
             "object": "realtime.response",
             "status": status,
             "status_details": details,
-            "output": [self._item.wire()] if self._shown else [],
-            "output_modalities": ["audio"] if self._speaks else ["text"],
+            "output": [self._item.wire()] if self._has_item else [],
+            "output_modalities": ["audio"] if self._is_audio else ["text"],
             "max_output_tokens": self._limit,
-            "metadata": self._asked.metadata,
+            "metadata": self._parameters.metadata,
             "usage": None
             if status == "in_progress"
-            else {"input_tokens": taken, "output_tokens": made, "total_tokens": taken + made},
+            else {"input_tokens": prompt, "output_tokens": generated, "total_tokens": prompt + generated},
         }
 
 
-async def _nobody(*_: Any, **__: Any) -> None:
-    """Takes events when the client has left."""
+async def _discard(*_: Any, **__: Any) -> None:
+    """Discards an event of a client that has left."""
 
 
 def _first(error: BaseException) -> TesseraError:
-    """The first fault of ours within a group; anything else is logged and told without details."""
+    """The first error within a group; one that is not ours is logged and answered without details."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     if isinstance(error, TesseraError):
         return error
-    logger.error("an answer failed", exc_info=error)
+    logger.error("a response failed", exc_info=error)
     return InternalError("an internal error; the server's log has it")

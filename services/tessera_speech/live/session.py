@@ -1,7 +1,7 @@
-"""A live session: client events in, server events out, whatever carries them.
+"""A live session: client events in, server events out, over any transport.
 
-Every fault of a client's event becomes an `error` event that names the event and the field; the session goes on as it
-was. Does not know WebSockets, models or HTTP.
+An error in an event of the client becomes an `error` event that names the event and the field; the session goes on as
+it was. Knows nothing about WebSockets, models or HTTP.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from tessera.wire.audio import TranscriptionRequest
 from tessera.wire.decoding import decode_json
 from tessera_speech.live.chat_client import ChatClient
 from tessera_speech.live.conversation import Conversation, ConversationItem, new_id
-from tessera_speech.live.input_audio import LONGEST_TURN_S, InputAudioBuffer
+from tessera_speech.live.input_audio import MAX_TURN_S, InputAudioBuffer
 from tessera_speech.live.response import LiveResponse
-from tessera_speech.live.settings import default_session, updated
+from tessera_speech.live.settings import default_session, update_session
 from tessera_speech.live.turn_detection import TurnEvent
 from tessera_speech.pipeline import SpeechTools
 from tessera_speech.recordings.detectors import RATE, Samples, SpeechDetector
@@ -33,12 +33,12 @@ from tessera_speech.transcription.transcript_tokenizer import IncrementalText
 
 logger = logging.getLogger(__name__)
 
-MOST_FRAME_BYTES = 15 * 1024 * 1024
-"""Of one event, as OpenAI has it."""
-MOST_PENDING = 8
-"""Messages that wait for their transcripts."""
-KEPT_ITEMS = 64
-"""Of a session that only transcribes; older ones are forgotten."""
+MAX_EVENT_BYTES = 15 * 1024 * 1024
+"""Most bytes of one event, OpenAI's limit."""
+MAX_PENDING = 8
+"""Most messages that wait for their transcripts."""
+MAX_TRANSCRIPTION_ITEMS = 64
+"""Most items of a session that only transcribes; older ones are dropped."""
 
 
 class _Head(msgspec.Struct, frozen=True):
@@ -47,15 +47,15 @@ class _Head(msgspec.Struct, frozen=True):
 
 
 class LiveSession:
-    """One client.
+    """The session of one client.
 
     Args:
-        tools: speech both ways.
-        chat_client: the language model's server.
-        send: takes each event's JSON; returns when there is room for more; raises OSError when the client has left.
-        detector: makes an ear for turns.
-        session: the settings to begin with; see `default_session`.
-        tenant: whose session it is.
+        tools: synthesis and transcription.
+        chat_client: client of the language model.
+        send: sends the JSON of an event; returns when there is room for more; raises OSError if the client has left.
+        detector: makes a detector of speech for one stream.
+        session: settings to begin with; see `default_session`.
+        tenant: tenant of the session.
     """
 
     def __init__(
@@ -83,17 +83,17 @@ class LiveSession:
         self._closed = False
 
     async def begin(self) -> None:
-        """Say hello."""
+        """Send the first event."""
         await self._emit("session.created", session=self._settings())
 
     async def receive(self, frame: bytes | str) -> None:
-        """Take one event of the client's."""
+        """Handle one event of the client."""
         data = frame.encode("utf-8", "surrogatepass") if isinstance(frame, str) else frame
         event_id: str | None = None
         try:
-            if len(data) > MOST_FRAME_BYTES:
+            if len(data) > MAX_EVENT_BYTES:
                 raise InvalidRequestError(
-                    f"an event may have {MOST_FRAME_BYTES} bytes, this one has {len(data)}; send smaller pieces",
+                    f"an event may have {MAX_EVENT_BYTES} bytes, this one has {len(data)}; send smaller pieces",
                     code="event_too_large",
                 )
             head = decode_json(data, _Head)
@@ -113,7 +113,7 @@ class LiveSession:
             await self._refuse(error, event_id)
 
     async def close(self) -> None:
-        """The client has left: stop all that is done for it."""
+        """Stop all work for a client that has left."""
         self._closed = True
         if self._response is not None:
             await self._response.abandon()
@@ -128,10 +128,10 @@ class LiveSession:
                 await self._update(event.session)
             case wire.BufferAppend():
                 turns = self._input_audio.append(event.audio)
-                # In a thread: a large piece, or a detector that is a model, must not hold up other sessions.
+                # In a thread: a large append, or a detector with a model, must not delay other sessions.
                 while (turn := await asyncio.to_thread(next, turns, None)) is not None:
                     await self._turn(turn)
-                if self._input_audio.speaking and self._input_audio.seconds >= LONGEST_TURN_S:
+                if self._input_audio.speaking and self._input_audio.seconds >= MAX_TURN_S:
                     await self._turn(self._input_audio.end_turn())
             case wire.BufferCommit():
                 await self._commit(None)
@@ -146,7 +146,7 @@ class LiveSession:
                 await self._change_conversation(event)
 
     async def _update(self, fields: dict[str, Any]) -> None:
-        session = updated(self.session, fields)
+        session = update_session(self.session, fields)
         model = None if session.audio.input.transcription is None else session.audio.input.transcription.model
         known = self._tools.transcription.card.id
         if model not in {None, known}:
@@ -174,7 +174,7 @@ class LiveSession:
 
     async def _turn(self, turn: TurnEvent) -> None:
         vad = self.session.audio.input.turn_detection
-        assert vad is not None, "turns are only told when they are listened for"
+        assert vad is not None, "turns are detected only if the session asks for them"
         if turn.kind == "started":
             begin = self._input_audio.trim_to_turn(turn.at)
             at = {"item_id": self._next_item, "audio_start_ms": round(1000 * begin / RATE)}
@@ -189,12 +189,15 @@ class LiveSession:
             await self._respond(wire.ResponseParameters())
 
     async def _commit(self, until: int | None) -> None:
-        if len(self._pending) >= MOST_PENDING:
-            raise OverloadedError(f"{MOST_PENDING} messages are still being transcribed; commit again in a moment")
+        if len(self._pending) >= MAX_PENDING:
+            raise OverloadedError(f"{MAX_PENDING} messages are still being transcribed; commit again in a moment")
         samples = self._input_audio.take(until)
         item = ConversationItem(self._next_item, "user", "input_audio")
         self._next_item = new_id("item")
-        if isinstance(self.session, wire.TranscriptionSession) and len(self._conversation.items) >= KEPT_ITEMS:
+        if (
+            isinstance(self.session, wire.TranscriptionSession)
+            and len(self._conversation.items) >= MAX_TRANSCRIPTION_ITEMS
+        ):
             del self._conversation.items[0]
         previous = self._conversation.add(item)
         await self._emit("input_audio_buffer.committed", previous_item_id=previous, item_id=item.id)
@@ -205,48 +208,53 @@ class LiveSession:
         task.add_done_callback(lambda _: self._pending.pop(item.id, None))
 
     async def _transcribe(
-        self, item: ConversationItem, samples: Samples, asked: wire.InputTranscription | None
+        self, item: ConversationItem, samples: Samples, parameters: wire.InputTranscription | None
     ) -> None:
-        """Write a message down; with `asked`, tell the client, too. Without it the answer still needs the words."""
+        """Transcribe a message. With `parameters` the client gets events; a response needs the text in any case."""
         place = {"item_id": item.id, "content_index": 0}
         name = "conversation.item.input_audio_transcription"
         transcription = self._tools.transcription
         body = TranscriptionRequest(
             model=transcription.card.id,
-            language=asked.language if asked else None,
-            prompt=asked.prompt if asked else None,
+            language=parameters.language if parameters else None,
+            prompt=parameters.prompt if parameters else None,
         )
         text = IncrementalText()
         try:
             data = WAVEncoder(RATE).add(to_int16(samples), last=True)
-            listening = await transcription.transcribe(body, data, timestamps=False)
-            segments = listening.segments()
+            running = await transcription.transcribe(body, data, timestamps=False)
+            segments = running.segments()
             async with aclosing(segments):
                 async for segment in segments:
                     delta = text.add(segment.text)
                     item.text = text.text
-                    if delta and asked:
+                    if delta and parameters:
                         await self._emit(f"{name}.delta", **place, delta=delta)
         except Exception as error:
             known = translate(error)
             if not isinstance(error, TesseraError):
                 logger.exception("a transcription failed")
-            if asked:
-                told = known.body()
-                fields = {"type": told.type, "code": told.code, "message": told.message, "param": told.param}
+            if parameters:
+                details = known.body()
+                fields = {
+                    "type": details.type,
+                    "code": details.code,
+                    "message": details.message,
+                    "param": details.param,
+                }
                 await self._emit(f"{name}.failed", **place, error=fields)
             return
         item.text = text.text
-        if asked:
+        if parameters:
             usage = {"type": "duration", "seconds": round(samples.size / RATE, 3)}
             await self._emit(f"{name}.completed", **place, transcript=text.text, usage=usage)
 
-    async def _heard(self) -> None:
-        """Wait until all that was said is written down."""
+    async def _wait_for_transcripts(self) -> None:
+        """Wait until all messages are transcribed."""
         if self._pending:
             await asyncio.wait(set(self._pending.values()))
 
-    async def _respond(self, asked: wire.ResponseParameters) -> None:
+    async def _respond(self, parameters: wire.ResponseParameters) -> None:
         if not isinstance(self.session, wire.ConversationSession):
             raise InvalidRequestError("a transcription session does not answer", param="type")
         if self._response is not None:
@@ -254,21 +262,21 @@ class LiveSession:
                 f"{self._response.id} is in progress; wait for its response.done or cancel it",
                 code="conversation_already_has_active_response",
             )
-        if asked.audio is not None:
-            self._check_voice(asked.audio.output, "response.audio.output.voice")
+        if parameters.audio is not None:
+            self._check_voice(parameters.audio.output, "response.audio.output.voice")
         self._response = LiveResponse(
             self.session,
-            asked,
+            parameters,
             self._conversation,
-            self._heard,
+            self._wait_for_transcripts,
             self._emit,
             self._chat_client,
             self._tools.synthesis,
             self._tenant,
         )
-        self._response.start(self._answered)
+        self._response.start(self._response_ended)
 
-    def _answered(self) -> None:
+    def _response_ended(self) -> None:
         self._response = None
 
     async def _cancel(self, response_id: str | None) -> None:

@@ -1,6 +1,6 @@
-"""A session's settings: what they are at the beginning, and how an update changes those that it names.
+"""The settings of a session: their defaults, and how an update changes those that it names.
 
-Does not know what a setting does.
+Knows nothing about the effect of a setting.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from tessera.wire.realtime import ConversationSession, Session, TranscriptionSes
 
 
 def default_session(intent: Literal["transcription", "realtime"], model: str | None) -> Session:
-    """The settings of a new session. `model`: the language model of a conversation."""
+    """The settings of a new session; `model` is the language model of a conversation."""
     return TranscriptionSession() if intent == "transcription" else ConversationSession(model=model)
 
 
-def updated(session: Session, fields: dict[str, Any]) -> Session:
-    """`session` with `fields` in place of what they name.
+def update_session(session: Session, fields: dict[str, Any]) -> Session:
+    """The settings of `session` with those in `fields` replaced.
 
     Raises:
         InvalidRequestError: an unknown or wrong setting; `param` is its path.

@@ -1,4 +1,4 @@
-"""When somebody speaks: how likely each frame of sound is speech, and where turns begin and end.
+"""Finds the turns of a live session: where somebody begins and ends to speak.
 
 A detector gives a probability for each frame; `TurnDetector` finds where turns begin and end. Knows nothing about
 events or sessions.
@@ -15,27 +15,27 @@ import numpy as np
 from tessera_speech.recordings.detectors import FRAME, RATE, Samples, SpeechDetector
 
 FRAMES_TO_BEGIN = 3
-"""In a row, so that a click is no turn."""
-HYSTERESIS = 0.15
-"""How far under the threshold a frame must be to count as silence."""
+"""Frames of speech in a row that begin a turn, so that a click does not."""
+END_HYSTERESIS = 0.15
+"""How far below the threshold the probability of a frame must be to count as silence."""
 
 
 @dataclass(frozen=True)
 class TurnEvent:
-    """A turn begins or ends. `at`: samples since the session began."""
+    """The beginning or the end of a turn; `at` counts samples since the session began."""
 
     kind: Literal["started", "stopped"]
     at: int
 
 
 class TurnDetector:
-    """Follows one stream of sound.
+    """Finds the turns of one stream of audio.
 
     Args:
-        detector: of this stream.
-        threshold: least probability of speech.
-        silence_ms: after which a turn has ended.
-        position: samples that came before.
+        detector: detector of speech for this stream.
+        threshold: least probability of a frame of speech.
+        silence_ms: milliseconds of silence that end a turn.
+        position: samples of the session before the stream.
     """
 
     def __init__(self, detector: SpeechDetector, *, threshold: float, silence_ms: int, position: int = 0) -> None:
@@ -48,29 +48,29 @@ class TurnDetector:
         self._above = self._below = 0
 
     def feed(self, samples: Samples) -> Iterator[TurnEvent]:
-        """More sound: float32 of any length at `RATE`. Turns are told as soon as they are known."""
+        """Process more audio, float32 of any length at `RATE`. Yields events as soon as they are known."""
         waiting = np.concatenate([self._rest, samples])
-        whole = waiting.size // FRAME * FRAME
-        self._rest = waiting[whole:]
-        for begin in range(0, whole, FRAME):
+        complete = waiting.size // FRAME * FRAME
+        self._rest = waiting[complete:]
+        for begin in range(0, complete, FRAME):
             probability = self._detector.probability(waiting[begin : begin + FRAME])
             self.position += FRAME
-            if turn := self._judge(probability):
+            if turn := self._update(probability):
                 yield turn
 
     def reset(self) -> None:
-        """Nobody speaks now: what was heard has been taken away."""
+        """End the turn without an event, because its audio has been taken."""
         self.speaking = False
         self._above = self._below = 0
 
-    def _judge(self, probability: float) -> TurnEvent | None:
+    def _update(self, probability: float) -> TurnEvent | None:
         if not self.speaking:
             self._above = self._above + 1 if probability >= self._threshold else 0
             if self._above < FRAMES_TO_BEGIN:
                 return None
             self.speaking, self._above, self._below = True, 0, 0
             return TurnEvent("started", self.position - FRAMES_TO_BEGIN * FRAME)
-        self._below = self._below + 1 if probability < self._threshold - HYSTERESIS else 0
+        self._below = self._below + 1 if probability < self._threshold - END_HYSTERESIS else 0
         if self._below < self._silence:
             return None
         self.reset()

@@ -1,8 +1,8 @@
-"""An uploaded recording into samples: mono float32 at the model's rate, within limits, in a thread.
+"""Decodes an uploaded recording: mono float32 samples at the model's rate, within limits. Blocks: call it in a thread.
 
-The bytes are hostile until proven otherwise. Only demuxers of the list below are tried, so a playlist that names other
-files or addresses is never opened; rates and channels are checked before a sample is decoded; decoding stops at the
-limit of seconds. Does not know models or HTTP.
+The bytes may be hostile. Only demuxers of the list below are tried, so a playlist that names other files or addresses
+is never opened; rates and channels are checked before a sample is decoded; decoding stops at the limit of seconds.
+Knows nothing about models or HTTP.
 """
 
 from __future__ import annotations
@@ -20,8 +20,11 @@ from tessera.errors import InvalidRequestError, UnsupportedMediaError
 FORMATS = ("wav", "w64", "mp3", "flac", "ogg", "mov", "mp4", "matroska", "webm", "aac", "aiff", "caf", "amr", "au")
 """Names of FFmpeg's demuxers; each covers its relatives (mov: mp4, m4a, 3gp; ogg: opus, oga)."""
 READABLE = "wav, mp3, flac, ogg, opus, m4a, mp4, aac, webm, mka, aiff, caf, amr"
+"""Formats as error messages name them."""
 MIN_SECONDS = 0.1
+"""Shortest recording that is taken."""
 RATES = (4_000, 384_000)
+"""Lowest and highest samples per second of a file."""
 MAX_CHANNELS = 32
 
 
@@ -30,37 +33,37 @@ def decode(data: bytes, *, rate: int, max_seconds: float) -> np.ndarray[Any, Any
 
     Args:
         data: the file's bytes.
-        rate: samples a second of the result.
+        rate: samples per second of the result.
         max_seconds: longest recording that is taken.
 
     Returns:
-        float32 of shape [samples]; channels are mixed down.
+        float32 [samples]; channels are mixed down.
 
     Raises:
-        UnsupportedMediaError: not a file of a known format, or of a codec that cannot be decoded.
-        InvalidRequestError: damaged, without sound, too short or too long.
+        UnsupportedMediaError: the format is unknown, or the codec cannot be decoded.
+        InvalidRequestError: the file is damaged, has no audio, or is too short or too long.
     """
     parts: list[np.ndarray[Any, Any]] = []
     _read(io.BytesIO(data), _Samples(rate, max_seconds, "max_audio_seconds", parts.append))
     return np.concatenate(parts)
 
 
-def decode_to(file: BinaryIO, into: BinaryIO, *, rate: int, max_seconds: float, look: Callable[[], None]) -> int:
-    """As `decode`, for what is too long for memory.
+def decode_to(file: BinaryIO, into: BinaryIO, *, rate: int, max_seconds: float, check_stop: Callable[[], None]) -> int:
+    """Decode a recording that is too long for memory; see `decode`.
 
     Args:
-        file: of the recording; can be sought.
-        into: gets the samples, little-endian float32.
-        rate: samples a second of the result.
+        file: the recording; seekable.
+        into: receives the samples, little-endian float32.
+        rate: samples per second of the result.
         max_seconds: longest recording that is taken.
-        look: called now and then; what it raises ends the work.
+        check_stop: called now and then; an exception of it ends the work.
 
     Returns:
-        How many samples there are.
+        The number of samples.
     """
 
     def keep(part: np.ndarray[Any, Any]) -> None:
-        look()
+        check_stop()
         into.write(part.tobytes())
 
     samples = _Samples(rate, max_seconds, "max_job_seconds", keep)
@@ -75,8 +78,8 @@ def _read(file: BinaryIO, samples: _Samples) -> None:
         options = {
             "format_whitelist": ",".join(FORMATS),
             "protocol_whitelist": "",
-            # Whether a WAV's samples are some other codec's packets is probed again with each packet more: most of the
-            # time that a short file took.
+            # FFmpeg probes with every further packet whether the samples of a WAV are packets of another codec, which
+            # takes most of the time of a short file.
             "max_probe_packets": "4",
         }
         container = av.open(file, "r", options=options, metadata_errors="replace")
@@ -97,12 +100,13 @@ def _read(file: BinaryIO, samples: _Samples) -> None:
 
 
 def _decode(container: Any, samples: _Samples) -> None:
-    """Decode packet by packet. A broken packet (a tag at the end, a cut tail) is skipped; a file of them is refused."""
+    """Decode packet by packet. A broken packet (a tag at the end, a cut tail) is skipped; a file of mostly such is
+    refused."""
     stream = container.streams.audio[0]
     context = stream.codec_context
     if context is None:
         raise UnsupportedMediaError("the codec of `file` cannot be decoded", param="file")
-    broken = whole = 0
+    broken = decoded = 0
     last: Exception | None = None
     for packet in container.demux(stream):
         _check(context)
@@ -113,10 +117,10 @@ def _decode(container: Any, samples: _Samples) -> None:
             continue
         for frame in frames:
             samples.add(frame)
-            whole += 1
+            decoded += 1
         if samples.full:
             return
-    if last is not None and broken > whole:
+    if last is not None and broken > decoded:
         raise last
     samples.finish()
 
@@ -136,7 +140,7 @@ def _check(context: Any) -> None:
 
 
 class _Samples:
-    """What has been decoded so far, resampled; `keep` is given its parts, float32 of shape [samples]."""
+    """Resamples decoded frames and passes them to `keep` in parts, float32 [samples]."""
 
     def __init__(self, rate: int, max_seconds: float, limit: str, keep: Callable[[np.ndarray[Any, Any]], None]) -> None:
         self._rate = rate
@@ -150,11 +154,11 @@ class _Samples:
 
     @property
     def full(self) -> bool:
-        """Whether there is more than may be."""
+        """Whether the limit of seconds is exceeded."""
         return self.count > self._max_seconds * self._rate
 
     def add(self, frame: Any) -> None:
-        frame.pts = None  # gaps and jumps of a file's own clock must not become silence
+        frame.pts = None  # gaps and jumps of the file's own clock must not become silence
         self._keep(self._resampler.resample(frame))
 
     def finish(self) -> None:
@@ -168,7 +172,7 @@ class _Samples:
             self.count += part.size
             self._held_samples += part.size
             self._held.append(part)
-        # A second at a time: frames are short, and to begin with one takes longer than the arithmetic.
+        # A second at a time: frames are short, and the overhead of a call is larger than its arithmetic.
         if self._held_samples >= self._rate:
             self._pass_on()
 

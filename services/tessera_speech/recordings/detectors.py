@@ -1,4 +1,7 @@
-"""Speech detectors: how likely each frame of a recording or a live session is speech."""
+"""Speech detectors: the probability of speech in each frame of a recording or a live session.
+
+`EnergyDetector` needs no model; `tessera_speech.recordings.voice_activity` has the one with a model.
+"""
 
 from __future__ import annotations
 
@@ -8,32 +11,39 @@ from typing import Any, Protocol
 import numpy as np
 
 Samples = np.ndarray[Any, np.dtype[np.float32]]
-
-
+"""Audio samples within -1 and 1."""
 RATE = 16_000
-
-
+"""Samples per second."""
 FRAME = 512
 """Samples of a frame: 32 ms."""
+QUIETEST_DB = -65.0
+"""Lowest noise floor, in dB below full scale."""
+LOUDEST_FLOOR_DB = -35.0
+"""Highest noise floor."""
+RISE_DB = 0.03
+"""How far the noise floor rises in a frame that is louder: about 1 dB per second."""
+ABOVE_DB = 12.0
+"""Level above the noise floor at which the probability is one half."""
+LEAST_DB = -40.0
+"""Lowest level at which the probability is one half, whatever the noise floor is."""
+SLOPE_DB = 2.0
+"""Width of the transition between silence and speech."""
 
 
 class SpeechDetector(Protocol):
-    """Finds speech in one stream of sound."""
+    """Finds speech in one stream of audio."""
 
     def probability(self, frame: Samples) -> float:
-        """How likely a frame is speech.
+        """Probability that a frame is speech, 0 to 1.
 
         Args:
-            frame: float32 of shape [FRAME] at `RATE`, within -1 and 1; frames come in their order.
-
-        Returns:
-            0 to 1.
+            frame: float32 [FRAME] at `RATE`, within -1 and 1; the next frame of the stream.
         """
         ...
 
 
 class EnergyDetector:
-    """Louder by some decibels than the quietest there was lately, and than a whisper of noise."""
+    """Takes for speech what is clearly louder than the noise floor. Implements `SpeechDetector` without a model."""
 
     def __init__(self) -> None:
         self._floor = QUIETEST_DB
@@ -46,22 +56,3 @@ class EnergyDetector:
         else:
             self._floor = min(self._floor + RISE_DB, LOUDEST_FLOOR_DB)
         return 1 / (1 + math.exp(-(level - max(self._floor + ABOVE_DB, LEAST_DB)) / SLOPE_DB))
-
-
-QUIETEST_DB = -65.0
-
-
-LOUDEST_FLOOR_DB = -35.0
-
-
-RISE_DB = 0.03
-"""Of the floor in each frame: about 1 dB a second."""
-
-
-ABOVE_DB = 12.0
-
-
-LEAST_DB = -40.0
-
-
-SLOPE_DB = 2.0

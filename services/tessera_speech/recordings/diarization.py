@@ -1,6 +1,6 @@
-"""From a recording to its turns with speakers' names, and a transcript's words to those who said them.
+"""Turns of speakers with names, and the words of a transcript by speaker.
 
-Does not know how speakers are told apart: see `tessera_speech.recordings.speakers`; or HTTP.
+Knows nothing about how speakers are told apart (see `tessera_speech.recordings.speakers`) or HTTP.
 """
 
 from __future__ import annotations
@@ -23,16 +23,18 @@ from tessera_speech.recordings.speakers import Diarizer
 from tessera_speech.recordings.voice_activity import RATE, speech_spans
 
 BETWEEN_TURNS = VADConfig(prefix_padding_ms=0, silence_duration_ms=300)
-"""A shorter silence than where a recording is cut: people take turns quickly."""
-REFERENCE_S = (2.0, 10.0)
-MOST_KNOWN = 4
+"""How turns are found: by shorter silences than windows, because people take turns quickly."""
+REFERENCE_RANGE_S = (2.0, 10.0)
+"""Shortest and longest reference of a known speaker, in seconds."""
+MAX_KNOWN_SPEAKERS = 4
+"""Most speakers with names in a request, as in OpenAI's API."""
 _DATA_URL = re.compile(r"^data:[\w.+-]+/[\w.+-]+(?:;[\w.=+-]+)*;base64,", re.ASCII)
 _Timed = TypeVar("_Timed")
 
 
 @dataclass(frozen=True)
 class KnownSpeakers:
-    """Speakers with names, and how they sound."""
+    """Speakers with names, and a recording of each."""
 
     names: list[str]
     samples: list[np.ndarray[Any, Any]]
@@ -40,14 +42,15 @@ class KnownSpeakers:
 
 @dataclass(frozen=True)
 class SpeakerTurns:
-    """Who speaks when: the second each turn begins, the one it ends, its speaker's name; in order."""
+    """Who speaks when, in order: the second at which each turn begins, the one at which it ends, and its speaker's
+    name."""
 
     begins: list[float]
     ends: list[float]
     names: list[str]
 
     def speaker_at(self, second: float) -> str:
-        """Who speaks then; between two turns the nearer one counts."""
+        """Name of the speaker at a second; between two turns that of the nearer one."""
         if not self.begins:
             return "A"
         after = bisect.bisect_right(self.begins, second)
@@ -60,23 +63,23 @@ class SpeakerTurns:
     def split_by_speaker(
         self, words: Sequence[_Timed], times: Sequence[tuple[float, float]]
     ) -> list[tuple[str, list[_Timed]]]:
-        """Words in runs of one speaker. `times` are when each begins and ends."""
+        """Runs of words of one speaker. `times` are the seconds at which each word begins and ends."""
         said = [self.speaker_at((begin + end) / 2) for begin, end in times]
         runs = groupby(zip(said, words, strict=True), key=lambda pair: pair[0])
         return [(name, [word for _, word in run]) for name, run in runs]
 
 
 def known_speakers(body: TranscriptionRequest) -> KnownSpeakers:
-    """Decode what the request says about speakers.
+    """The speakers with names of a request.
 
     Raises:
-        InvalidRequestError: names without references, too many, no data URL, a reference that is too short or long.
+        InvalidRequestError: names without references, too many, not a data URL, a reference too short or too long.
     """
     names, references = body.known_speaker_names, body.known_speaker_references
-    if len(names) != len(references) or len(names) > MOST_KNOWN:
+    if len(names) != len(references) or len(names) > MAX_KNOWN_SPEAKERS:
         raise InvalidRequestError(
             f"`known_speaker_names` has {len(names)} and `known_speaker_references` {len(references)}: "
-            f"there must be as many of both, at most {MOST_KNOWN}",
+            f"there must be as many of both, at most {MAX_KNOWN_SPEAKERS}",
             param="known_speaker_references",
         )
     if len(set(names)) != len(names):
@@ -96,13 +99,13 @@ def _reference(url: str, name: str) -> np.ndarray[Any, Any]:
     except binascii.Error as error:
         raise InvalidRequestError(f"the reference of {name!r} is not base64: {error}", param=param) from error
     try:
-        samples = recordings.decode(data, rate=RATE, max_seconds=REFERENCE_S[1])
+        samples = recordings.decode(data, rate=RATE, max_seconds=REFERENCE_RANGE_S[1])
     except TesseraError as error:
         raise InvalidRequestError(f"the reference of {name!r}: {error.message}", param=param) from error
-    if samples.size < REFERENCE_S[0] * RATE:
+    if samples.size < REFERENCE_RANGE_S[0] * RATE:
         raise InvalidRequestError(
             f"the reference of {name!r} has {samples.size / RATE:.1f} s; "
-            f"{REFERENCE_S[0]:g} to {REFERENCE_S[1]:g} are needed",
+            f"{REFERENCE_RANGE_S[0]:g} to {REFERENCE_RANGE_S[1]:g} are needed",
             param=param,
         )
     return samples
@@ -114,10 +117,10 @@ def find_speaker_turns(
     """Find the turns of a recording and who speaks in each.
 
     Args:
-        samples: float32 of shape [samples] at 16 kHz.
-        probabilities: of speech: see `tessera_speech.recordings.voice_activity`.
+        samples: float32 [samples] at 16 kHz.
+        probabilities: of speech in each frame; see `tessera_speech.recordings.voice_activity`.
         diarizer: tells speakers apart.
-        known: speakers; the others are A, B, C, … in order of appearance.
+        known: speakers with names; the others are A, B, C, … in order of appearance.
     """
     found = speech_spans(probabilities, samples.size, BETWEEN_TURNS)
     speakers = diarizer.speakers(samples, found, known.samples)
@@ -126,7 +129,7 @@ def find_speaker_turns(
 
 
 def _letters(number: int) -> str:
-    """A, B, …, Z, AA, AB, …"""
+    """Name of the speaker with this index: A, B, …, Z, AA, AB, …"""
     letters = ""
     number += 1
     while number:

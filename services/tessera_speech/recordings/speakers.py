@@ -1,9 +1,9 @@
-"""Who speaks when: turns of one recording told apart, an interface and a default that needs no model.
+"""Which turns of a recording are of the same speaker: an interface, and an implementation that needs no model.
 
-The default is the classical one: mel-frequency cepstra of the turns, each speaker a Gaussian, turns merged for as long
-as the Bayesian information criterion says that one Gaussian describes them better than two (Chen and Gopalakrishnan,
-"Speaker, environment and channel change detection and clustering via the BIC", 1998). It tells apart voices that sound
-different, not voices that overlap. Does not know words or HTTP.
+The implementation is the classical one: mel-frequency cepstra of the turns, a Gaussian for each speaker, and turns
+merged for as long as the Bayesian information criterion says that one Gaussian describes them better than two (Chen and
+Gopalakrishnan, "Speaker, environment and channel change detection and clustering via the BIC", 1998). It tells apart
+voices that sound different, not voices that overlap. Knows nothing about words or HTTP.
 """
 
 from __future__ import annotations
@@ -16,18 +16,21 @@ import numpy as np
 
 RATE = 16_000
 HOP = 320
-"""20 ms: frames that are closer say the same again, and the criterion counts them as if they did not."""
+"""Samples between two frames, 20 ms: closer frames repeat each other, but the criterion counts them as independent."""
 WINDOW = 512
+"""Samples of a frame."""
 BANDS = 32
+"""Mel bands."""
 COEFFICIENTS = 16
+"""Cepstral coefficients of a frame, without the one of loudness."""
 PENALTY = 1.6
-"""Weight of the criterion's price for a further speaker; higher merges more."""
-QUIET_DB = 30.0
-"""Frames so far below the loudest of a turn are pauses."""
+"""Weight of the criterion's penalty for a further speaker; a higher one merges more."""
+PAUSE_DB = 30.0
+"""Frames this far below the loudest frame of a turn are pauses."""
 MIN_FRAMES = 2 * COEFFICIENTS
-"""Turns with fewer frames have no Gaussian of their own: they go to the speaker they sound most like."""
-MOST_TURNS = 600
-"""Longer recordings are clustered by their longest turns; the others join the nearest speaker."""
+"""Turns with fewer frames have no Gaussian of their own: they go to the speaker with the nearest mean."""
+MAX_CLUSTERED_TURNS = 600
+"""Turns that are clustered at most, the longest ones; the others go to the speaker with the nearest mean."""
 
 
 class Diarizer(Protocol):
@@ -42,43 +45,43 @@ class Diarizer(Protocol):
         """Who speaks in each turn.
 
         Args:
-            samples: float32 of shape [samples] at 16 kHz.
-            turns: first sample and the one behind the last of each.
-            references: samples of speakers that are known.
+            samples: float32 [samples] at 16 kHz.
+            turns: (first sample, the one after the last) of each turn.
+            references: samples of each known speaker.
 
         Returns:
-            For each turn the number of a reference, or of a further speaker, in order of appearance from there on.
+            For each turn the index of a reference, or the next free index for a further speaker, by first appearance.
         """
         ...
 
 
 @dataclass
-class _Speaker:
-    """A Gaussian by its sums, so that two are merged by adding."""
+class _SpeakerGaussian:
+    """The Gaussian of a speaker as sums over frames, so that two are merged by addition."""
 
     count: int
     total: np.ndarray[Any, Any]
     products: np.ndarray[Any, Any]
 
     @classmethod
-    def of(cls, frames_FC: np.ndarray[Any, Any]) -> _Speaker:
+    def of(cls, frames_FC: np.ndarray[Any, Any]) -> _SpeakerGaussian:
         return cls(len(frames_FC), frames_FC.sum(0), frames_FC.T @ frames_FC)
 
-    def with_(self, other: _Speaker) -> _Speaker:
-        return _Speaker(self.count + other.count, self.total + other.total, self.products + other.products)
+    def merged(self, other: _SpeakerGaussian) -> _SpeakerGaussian:
+        return _SpeakerGaussian(self.count + other.count, self.total + other.total, self.products + other.products)
 
     @property
     def spread(self) -> float:
-        """Half the count times the logarithm of the covariance's determinant."""
+        """Half the number of frames times the logarithm of the covariance's determinant."""
         mean = self.total / self.count
         covariance = self.products / self.count - np.outer(mean, mean)
-        # A little is added to the diagonal: few frames may lie in a plane.
+        # The diagonal gets a little more: few frames may lie in a plane.
         _, logarithm = np.linalg.slogdet(covariance + 1e-3 * np.eye(len(mean)))
         return float(self.count * logarithm / 2)
 
 
 class ClusteringDiarizer:
-    """Implements `Diarizer` with cepstra and the information criterion.
+    """Implements `Diarizer` with cepstra and the Bayesian information criterion.
 
     Args:
         penalty: see `PENALTY`.
@@ -95,12 +98,12 @@ class ClusteringDiarizer:
     ) -> list[int]:
         """Who speaks in each turn: see `Diarizer`."""
         frames = [cepstra(samples[first:end]) for first, end in turns]
-        found = [_Speaker.of(cepstra(reference)) for reference in references]
+        found = [_SpeakerGaussian.of(cepstra(reference)) for reference in references]
         known = len(found)
         long = [turn for turn, part in enumerate(frames) if len(part) >= MIN_FRAMES]
-        long = sorted(sorted(long, key=lambda turn: -len(frames[turn]))[:MOST_TURNS])
+        long = sorted(sorted(long, key=lambda turn: -len(frames[turn]))[:MAX_CLUSTERED_TURNS])
         members = [{turn} for turn in long]
-        clusters = self._merged([_Speaker.of(frames[turn]) for turn in long], members)
+        clusters = self._merged([_SpeakerGaussian.of(frames[turn]) for turn in long], members)
         labels: dict[int, int] = {}
         for cluster, turns_of_cluster in sorted(zip(clusters, members, strict=True), key=lambda pair: min(pair[1])):
             gains = [self._gain(one, cluster) for one in found[:known]]
@@ -115,8 +118,8 @@ class ClusteringDiarizer:
                 labels[turn] = self._nearest(part, found) if found and len(part) else max(0, known)
         return _in_order([labels[turn] for turn in range(len(turns))], known)
 
-    def _merged(self, clusters: list[_Speaker], members: list[set[int]]) -> list[_Speaker]:
-        """Merge the two that gain most until none gain; `members` is merged with them."""
+    def _merged(self, clusters: list[_SpeakerGaussian], members: list[set[int]]) -> list[_SpeakerGaussian]:
+        """Merge the two clusters with the largest gain until none gain; `members` is merged with them."""
         size = len(clusters)
         gains = np.full((size, size), np.inf)
         for one in range(size):
@@ -126,7 +129,7 @@ class ClusteringDiarizer:
             one, other = (int(place) for place in np.unravel_index(gains.argmin(), gains.shape))
             if gains[one, other] >= 0:
                 break
-            clusters[other] = clusters[other].with_(clusters[one])
+            clusters[other] = clusters[other].merged(clusters[one])
             members[other] |= members[one]
             del clusters[one], members[one]
             gains = np.delete(np.delete(gains, one, 0), one, 1)
@@ -135,34 +138,34 @@ class ClusteringDiarizer:
                     gains[max(other, further), min(other, further)] = self._gain(clusters[other], clusters[further])
         return clusters
 
-    def _gain(self, one: _Speaker, other: _Speaker) -> float:
-        """Below zero, one Gaussian describes both better."""
-        together = one.with_(other)
+    def _gain(self, one: _SpeakerGaussian, other: _SpeakerGaussian) -> float:
+        """Change of the criterion by merging two clusters; below zero, one Gaussian describes both better."""
+        together = one.merged(other)
         size = len(one.total)
-        price = (size + size * (size + 1) / 2) / 2 * np.log(together.count)
-        return together.spread - one.spread - other.spread - self._penalty * float(price)
+        penalty = (size + size * (size + 1) / 2) / 2 * np.log(together.count)
+        return together.spread - one.spread - other.spread - self._penalty * float(penalty)
 
     @staticmethod
-    def _nearest(frames_FC: np.ndarray[Any, Any], found: list[_Speaker]) -> int:
+    def _nearest(frames_FC: np.ndarray[Any, Any], found: list[_SpeakerGaussian]) -> int:
         means = np.stack([one.total / one.count for one in found])
         return int(((means - frames_FC.mean(0)) ** 2).sum(1).argmin())
 
 
 def cepstra(samples: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Mel-frequency cepstra without the loudness, float64 of shape [frames, 16], of float32 [samples]; no pauses."""
+    """Mel-frequency cepstra without loudness, float64 [frames, 16], of float32 [samples]; pauses are left out."""
     if samples.size < WINDOW:
         return np.zeros((0, COEFFICIENTS))
-    pieces = np.lib.stride_tricks.sliding_window_view(samples, WINDOW)[::HOP] * np.hanning(WINDOW)
-    power = np.abs(np.fft.rfft(pieces, axis=1)) ** 2
+    windows = np.lib.stride_tricks.sliding_window_view(samples, WINDOW)[::HOP] * np.hanning(WINDOW)
+    power = np.abs(np.fft.rfft(windows, axis=1)) ** 2
     loudness = 10 * np.log10(power.sum(1) + 1e-10)
-    bands = np.log(power[loudness > loudness.max() - QUIET_DB] @ _mel_bands().T + 1e-10)
+    bands = np.log(power[loudness > loudness.max() - PAUSE_DB] @ _mel_bands().T + 1e-10)
     angles = np.pi / BANDS * (np.arange(BANDS) + 0.5)[:, None] * np.arange(1, COEFFICIENTS + 1)
-    made: np.ndarray[Any, Any] = bands @ (np.cos(angles) * np.sqrt(2 / BANDS))
-    return made
+    cepstra_FC: np.ndarray[Any, Any] = bands @ (np.cos(angles) * np.sqrt(2 / BANDS))
+    return cepstra_FC
 
 
 def _mel_bands() -> np.ndarray[Any, Any]:
-    """Triangles that lie evenly on the mel scale between 80 and 7,600 Hz, of shape [bands, bins]."""
+    """Triangular filters, evenly spaced on the mel scale between 80 and 7,600 Hz, [bands, bins]."""
     low, high = (2595 * np.log10(1 + hertz / 700) for hertz in (80.0, 7600.0))
     corners = 700 * (10 ** (np.linspace(low, high, BANDS + 2) / 2595) - 1)
     bins = np.fft.rfftfreq(WINDOW, 1 / RATE)
@@ -173,7 +176,7 @@ def _mel_bands() -> np.ndarray[Any, Any]:
 
 
 def _in_order(labels: list[int], known: int) -> list[int]:
-    """Speakers that are not known numbered by their first turn."""
+    """Labels in which speakers that are not known are numbered by their first turn."""
     order: dict[int, int] = {label: label for label in range(known)}
     for label in labels:
         order.setdefault(label, len(order))

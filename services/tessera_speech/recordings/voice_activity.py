@@ -1,8 +1,8 @@
-"""Where somebody speaks in a recording: silero's model (MIT, wheel `silero-vad`) by ONNX Runtime, then spans.
+"""Voice activity detection: silero's model (MIT, wheel `silero-vad`) in ONNX Runtime, and spans of speech from it.
 
-The model gives each 32 ms a probability of speech. A span begins at a frame above the threshold and ends where the
-probability has been below it for `silence_duration_ms`; then it is padded. Does not know words, models of speech or
-HTTP, and never imports the wheel's own code, which is torch's.
+The model gives each frame of 32 ms a probability of speech. A span begins at a frame above the threshold, and ends
+where the probability has been below it for `silence_duration_ms`; then it is padded. Knows nothing about words,
+transcription models or HTTP, and never imports the code of the wheel, which needs torch.
 """
 
 from __future__ import annotations
@@ -19,22 +19,24 @@ from tessera.errors import StartError
 from tessera.wire.audio import VADConfig
 
 RATE = 16_000
+"""Samples per second that the model takes."""
 FRAME = 512
-"""Samples that one probability stands for."""
+"""Samples of a frame."""
 CONTEXT = 64
-"""Samples in front of a frame that the model sees with it."""
-FRAMES_AT_ONCE = 2048
-"""One call's frames: 65 s of sound, so that memory does not grow with the recording."""
+"""Samples before a frame that the model takes with it."""
+FRAMES_PER_CALL = 2048
+"""Frames of one call, 65 s of audio, so that memory does not grow with the recording."""
 STATE = 128
+"""Width of the model's recurrent state."""
 HYSTERESIS = 0.15
-"""A span goes on until the probability is this much below the threshold: silero's own rule."""
-SHORTEST_S = 0.1
-"""What is shorter is a click, not a word."""
+"""How far below the threshold the probability must be to end a span: silero's own rule."""
+MIN_SPEECH_S = 0.1
+"""Seconds below which a span is a click, not a word."""
 MODEL = "silero_vad_16k_sequence.onnx"
 
 
 class VoiceActivityModel:
-    """Silero's model, loaded once. `probabilities` may be called from several threads at once.
+    """Silero's model, loaded once. Several threads may call `probabilities` at once.
 
     Raises:
         StartError: the wheel that carries the model is not installed, or lacks the file.
@@ -46,35 +48,35 @@ class VoiceActivityModel:
         self._session = onnxruntime.InferenceSession(str(model_file()), options, providers=["CPUExecutionProvider"])
 
     def probabilities(
-        self, samples: np.ndarray[Any, Any], look: Callable[[], None] = lambda: None
+        self, samples: np.ndarray[Any, Any], check_stop: Callable[[], None] = lambda: None
     ) -> np.ndarray[Any, Any]:
         """Probability of speech in each frame.
 
         Args:
-            samples: float32 of shape [samples] at 16 kHz.
-            look: called every minute of sound; what it raises ends the work.
+            samples: float32 [samples] at 16 kHz.
+            check_stop: called once per minute of audio; an exception of it ends the work.
 
         Returns:
-            float32 of shape [ceil(samples / 512)].
+            float32 [ceil(samples / 512)].
         """
-        ear = VoiceActivityStream(self._session)
-        parts = range(0, samples.size, FRAME * FRAMES_AT_ONCE)
+        stream = VoiceActivityStream(self._session)
+        parts = range(0, samples.size, FRAME * FRAMES_PER_CALL)
         found = []
         for first in parts:
-            look()
-            found.append(ear.probabilities(samples[first : first + FRAME * FRAMES_AT_ONCE]))
+            check_stop()
+            found.append(stream.probabilities(samples[first : first + FRAME * FRAMES_PER_CALL]))
         return np.concatenate(found) if found else np.zeros(0, dtype=np.float32)
 
     def stream(self) -> VoiceActivityStream:
-        """For sound that comes in pieces."""
+        """A detector for audio that comes frame by frame."""
         return VoiceActivityStream(self._session)
 
 
 class VoiceActivityStream:
-    """Silero's model on one stream of sound, with what it remembers of it.
+    """Silero's model on one stream of audio, with its state for that stream.
 
     Args:
-        session: of the model.
+        session: ONNX Runtime's session of the model.
     """
 
     def __init__(self, session: Any) -> None:
@@ -83,15 +85,15 @@ class VoiceActivityStream:
         self._before = np.zeros(CONTEXT, dtype=np.float32)
 
     def probability(self, frame: np.ndarray[Any, Any]) -> float:
-        """How likely the stream's next frame is speech.
+        """Probability that the next frame of the stream is speech.
 
         Args:
-            frame: float32 of shape [FRAME] at `RATE`.
+            frame: float32 [FRAME] at `RATE`.
         """
         return float(self.probabilities(frame)[0])
 
     def probabilities(self, samples: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """The same of all frames of the stream's next samples; a last one that is short is filled up by silence."""
+        """Probabilities of the frames of the stream's next samples; the last frame is padded with silence."""
         frames = -(-samples.size // FRAME)
         padded = np.zeros(CONTEXT + frames * FRAME, dtype=np.float32)
         padded[:CONTEXT], padded[CONTEXT : CONTEXT + samples.size] = self._before, samples
@@ -120,19 +122,19 @@ def model_file() -> Path:
 
 
 def speech_spans(probabilities: np.ndarray[Any, Any], samples: int, detection: VADConfig) -> list[tuple[int, int]]:
-    """Where speech is.
+    """Spans of speech in a recording.
 
     Args:
-        probabilities: see `VoiceActivityModel.probabilities`.
+        probabilities: of speech in each frame; see `VoiceActivityModel.probabilities`.
         samples: length of the recording.
         detection: thresholds and padding.
 
     Returns:
-        First sample and the one behind the last of each span: in order, apart from each other, within the recording.
+        (First sample, the one after the last) of each span, in order, not touching each other, within the recording.
     """
     quiet_frames = max(1, round(detection.silence_duration_ms / 1000 * RATE / FRAME))
-    shortest = round(SHORTEST_S * RATE / FRAME)
-    leave = detection.threshold - min(HYSTERESIS, detection.threshold / 2)
+    shortest = round(MIN_SPEECH_S * RATE / FRAME)
+    end_threshold = detection.threshold - min(HYSTERESIS, detection.threshold / 2)
     raw: list[tuple[int, int]] = []
     begin: int | None = None
     quiet = 0
@@ -141,7 +143,7 @@ def speech_spans(probabilities: np.ndarray[Any, Any], samples: int, detection: V
             if probability >= detection.threshold:
                 begin, quiet = frame, 0
             continue
-        quiet = quiet + 1 if probability < leave else 0
+        quiet = quiet + 1 if probability < end_threshold else 0
         if quiet >= quiet_frames:
             raw.append((begin, frame + 1 - quiet))
             begin = None

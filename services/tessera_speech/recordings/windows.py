@@ -1,7 +1,7 @@
-"""Spans of speech into windows that a model can hear at once: packed up to its length, cut where it is quiet.
+"""Packs spans of speech into windows that a model transcribes at once, and cuts longer ones where they are quiet.
 
-Windows never overlap and together cover every span, so that no word is heard twice or not at all. Does not know
-models or what was said.
+Windows never overlap and together cover every span, so that no word is transcribed twice or left out. Knows nothing
+about models or words.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import numpy as np
 from tessera_speech.recordings.voice_activity import FRAME, RATE
 
 LONGEST_GAP_S = 2.0
-"""Spans further apart are not put into one window: in long silence a model that writes text invents some."""
+"""Most seconds between two spans of one window: in a long silence a model that writes text invents some."""
 QUIET_FRAMES = 7
 """Speech that is longer than a window is cut in the middle of its quietest 7 frames (224 ms): between words, not in
 the closure of a stop."""
-CUT_FROM = 0.6
-"""Such a cut is in the last 40 % of a window."""
+EARLIEST_CUT = 0.6
+"""Earliest place of such a cut, as a part of the window."""
 
 
 def pack(
@@ -28,13 +28,13 @@ def pack(
     """Windows of at most `window_s` seconds.
 
     Args:
-        spans: of speech, first sample and the one behind the last, in order.
-        samples: float32 of shape [samples], the recording.
-        rate: samples a second.
-        window_s: what the model hears at once.
+        spans: (first sample, the one after the last) of each span of speech, in order.
+        samples: the recording, float32 [samples].
+        rate: samples per second.
+        window_s: longest window of the model, in seconds.
 
     Returns:
-        First sample and the one behind the last of each window, in order.
+        (First sample, the one after the last) of each window, in order.
     """
     longest, gap = int(window_s * rate), int(LONGEST_GAP_S * rate)
     windows: list[tuple[int, int]] = []
@@ -44,7 +44,7 @@ def pack(
             continue
         first = span_first
         while span_end - first > longest:
-            cut = quietest(samples, first + int(CUT_FROM * longest), first + longest)
+            cut = quietest(samples, first + int(EARLIEST_CUT * longest), first + longest)
             windows.append((first, cut))
             first = cut
         windows.append((first, span_end))

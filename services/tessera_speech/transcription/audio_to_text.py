@@ -1,6 +1,6 @@
-"""From a recording to its transcript: decode, find speech, ask the engine, text in segments.
+"""From a recording to its transcript: decode it, find speech, have the engine transcribe it, turn tokens into text.
 
-Knows what OpenAI's parameters mean; does not know HTTP responses.
+Implements OpenAI's parameters. Knows nothing about HTTP responses.
 """
 
 from __future__ import annotations
@@ -27,27 +27,28 @@ from tessera_speech.transcription.transcript_tokenizer import TranscriptTokenize
 from tessera_speech.transcription.window_planning import WindowPlanner
 
 TIMED_FORMATS = ("srt", "vtt", "verbose_json", "diarized_json")
-DECODERS = 2
-"""Recordings that are decoded at once; each may hold `max_audio_seconds` of samples."""
-HELD_RECORDINGS = 8
-"""Decoded recordings of the longest kind that may wait in memory, or as many shorter ones as are as long together."""
+"""Formats of a response that need segments with times."""
+MAX_DECODERS = 2
+"""Recordings that are decoded at once at most; each may take `max_audio_seconds` of samples."""
+MAX_HELD_RECORDINGS = 8
+"""Decoded recordings of `max_audio_seconds` that may wait in memory, or more that are as long together."""
 
 
 class TranscriptSource(Protocol):
-    """What a transcript comes from: an engine."""
+    """Where the transcript of a message comes from: an engine, or the checkpoint of a job."""
 
     def request(self, message: Transcribe) -> AsyncGenerator[FromEngine]:
-        """The answers to a message, to the last. Closing the iterator early cancels."""
+        """All answers to a message. Closing the iterator early cancels."""
         ...
 
 
 class TranscriptionPipeline:
-    """Recordings to text.
+    """Transcribes recordings.
 
     Args:
-        card: of the model.
-        directory: of the model; its tokenizer is read from there.
-        engine: that has the model.
+        card: card of the model.
+        directory: directory of the model; its tokenizer is read from there.
+        engine: the engine that has the model.
         settings: limits.
     """
 
@@ -55,38 +56,38 @@ class TranscriptionPipeline:
         assert card.sample_rate is not None, "the engine completes the cards it sends"
         self.card = card
         self.rate = card.sample_rate
-        self._transcripts = TranscriptTokenizer(directory)
+        self._tokenizer = TranscriptTokenizer(directory)
         self._engine = engine
         self._settings = settings
-        self._decoding = asyncio.Semaphore(DECODERS)
-        self._cutter = WindowPlanner(card, self._transcripts, settings)
-        # Counts what is in memory for as long as it is, however its request ends.
+        self._decoding = asyncio.Semaphore(MAX_DECODERS)
+        self._planner = WindowPlanner(card, self._tokenizer, settings)
+        # Weak: a recording counts for as long as it is in memory, however its request ends.
         self._held: weakref.WeakSet[RunningTranscription] = weakref.WeakSet()
 
     async def transcribe(
         self, body: TranscriptionRequest, data: bytes, *, timestamps: bool, translate: bool = False
     ) -> RunningTranscription:
-        """Decode a recording and say how to follow its transcript.
+        """Decode a recording and plan its windows. The engine begins when the result is iterated.
 
         Args:
-            body: the request's fields.
+            body: fields of the request.
             data: bytes of the uploaded file.
-            timestamps: whether segments inside the model's windows are wanted.
-            translate: into English.
+            timestamps: whether segments inside the windows of the model are wanted.
+            translate: whether the transcript is to be English.
 
         Raises:
-            InvalidRequestError, PayloadTooLargeError, UnsupportedMediaError: what is wrong with the file or a field.
-            OverloadedError: the recordings that are waiting fill the memory that they may have.
+            InvalidRequestError, PayloadTooLargeError, UnsupportedMediaError: the file or a field is wrong.
+            OverloadedError: recordings that wait fill the memory that they may take.
         """
         require_model(self.card, body.model, "transcribe")
-        if translate and not self._transcripts.translates:
+        if translate and not self._tokenizer.translates:
             raise InvalidRequestError(
                 f"the model {self.card.id!r} does not translate; a multilingual Whisper does",
                 param="model",
                 code="unsupported_parameter",
             )
-        language = self._transcripts.language(body.language)
-        prompt_ids = self._transcripts.prompt_ids(body.prompt)
+        language = self._tokenizer.language(body.language)
+        prompt_ids = self._tokenizer.prompt_ids(body.prompt)
         limit = self._settings.max_audio_bytes
         if not data:
             raise InvalidRequestError("`file` is empty", param="file")
@@ -95,15 +96,15 @@ class TranscriptionPipeline:
                 f"`file` has {len(data)} bytes; `max_audio_bytes` is {limit}; compress it or send it in parts",
                 param="file",
             )
-        wanted = self._cutter.wanted(body)
-        known = await asyncio.to_thread(known_speakers, body) if wanted.diarized else None
+        options = self._planner.options(body)
+        known = await asyncio.to_thread(known_speakers, body) if options.diarized else None
         async with self._decoding:
             samples = await asyncio.to_thread(
                 recordings.decode, data, rate=self.rate, max_seconds=self._settings.max_audio_seconds
             )
-            cut = await asyncio.to_thread(self._cutter.cut, samples, wanted, known)
-        held_s = sum(listening.seconds for listening in self._held)
-        if held_s + samples.size / self.rate > HELD_RECORDINGS * self._settings.max_audio_seconds:
+            plan = await asyncio.to_thread(self._planner.plan, samples, options, known)
+        held_s = sum(running.seconds for running in self._held)
+        if held_s + samples.size / self.rate > MAX_HELD_RECORDINGS * self._settings.max_audio_seconds:
             raise OverloadedError(f"{held_s:.0f} s of recordings are already waiting; try again later", retry_after=10)
         message = Transcribe(
             request_id=f"transcript-{uuid.uuid4().hex}",
@@ -113,26 +114,26 @@ class TranscriptionPipeline:
             temperature=body.temperature,
             timestamps=timestamps,
             seed=secrets.randbits(63),
-            windows=cut.windows,
-            words=wanted.diarized or "word" in body.timestamp_granularities,
+            windows=plan.windows,
+            words=options.diarized or "word" in body.timestamp_granularities,
             translate=translate,
         )
-        listening = RunningTranscription(message, self._engine, self._transcripts, samples.size / self.rate, cut.turns)
-        self._held.add(listening)
-        return listening
+        running = RunningTranscription(message, self._engine, self._tokenizer, samples.size / self.rate, plan.turns)
+        self._held.add(running)
+        return running
 
     def detector(self) -> SpeechDetector:
-        """Finds speech in one live stream of sound."""
-        return self._cutter.detector()
+        """A detector of speech for one live stream of audio."""
+        return self._planner.detector()
 
 
 class RunningTranscription:
-    """A transcript in the making.
+    """A transcript in progress.
 
     Args:
-        message: for the engine.
-        engine: that has the model, or whoever knows what it has heard.
-        transcripts: turns its tokens into text.
+        message: the message to the engine.
+        engine: answers the message.
+        tokenizer: turns tokens into text.
         seconds: length of the recording.
         turns: who speaks when, where that was asked for.
     """
@@ -141,49 +142,49 @@ class RunningTranscription:
         self,
         message: Transcribe,
         engine: TranscriptSource,
-        transcripts: TranscriptTokenizer,
+        tokenizer: TranscriptTokenizer,
         seconds: float,
         turns: SpeakerTurns | None = None,
     ) -> None:
         self.seconds = seconds
-        only = transcripts.languages[0] if len(transcripts.languages) == 1 else ""
+        only = tokenizer.languages[0] if len(tokenizer.languages) == 1 else ""
         self.language = message.language or only
         self.words: list[Word] = []
-        """Of the segments that were heard, where they were asked for."""
+        """Words of the segments so far, where they were asked for."""
         self._message = message
         self._engine = engine
-        self._transcripts = transcripts
+        self._tokenizer = tokenizer
         self._turns = turns
 
     async def segments(self) -> AsyncGenerator[Segment, None]:
-        """Segments as they are heard; `language` is known with the first. Closing the iterator cancels."""
+        """Segments as they are transcribed; `language` is known with the first. Closing the iterator cancels."""
         number = 0
-        async with aclosing(self._heard()) as heard_segments:
-            async for heard in heard_segments:
-                self.words += [self._word(word) for word in heard.words]
+        async with aclosing(self._engine_segments()) as found_segments:
+            async for found in found_segments:
+                self.words += [self._word(word) for word in found.words]
                 yield Segment(
                     id=number,
-                    seek=round(100 * heard.seek),
-                    start=round(heard.start, 3),
-                    end=round(heard.end, 3),
-                    text=self._transcripts.text(heard.token_ids),
-                    tokens=heard.token_ids,
-                    temperature=heard.temperature,
-                    avg_logprob=round(heard.avg_logprob, 5),
-                    compression_ratio=round(heard.compression_ratio, 5),
-                    no_speech_prob=round(heard.no_speech_prob, 5),
+                    seek=round(100 * found.seek),
+                    start=round(found.start, 3),
+                    end=round(found.end, 3),
+                    text=self._tokenizer.text(found.token_ids),
+                    tokens=found.token_ids,
+                    temperature=found.temperature,
+                    avg_logprob=round(found.avg_logprob, 5),
+                    compression_ratio=round(found.compression_ratio, 5),
+                    no_speech_prob=round(found.no_speech_prob, 5),
                 )
                 number += 1
 
     async def diarized(self) -> AsyncGenerator[TranscriptTextSegment, None]:
-        """What each speaker says without a break, as it is heard. Closing the iterator cancels."""
+        """The uninterrupted speech of each speaker, as it is transcribed. Closing the iterator cancels."""
         assert self._turns is not None
         number = 0
-        async with aclosing(self._heard()) as heard_segments:
-            async for heard in heard_segments:
-                times = [(word.start, word.end) for word in heard.words]
-                for speaker, words in self._turns.split_by_speaker(heard.words, times):
-                    text = self._transcripts.text([token for word in words for token in word.token_ids])
+        async with aclosing(self._engine_segments()) as found_segments:
+            async for found in found_segments:
+                times = [(word.start, word.end) for word in found.words]
+                for speaker, words in self._turns.split_by_speaker(found.words, times):
+                    text = self._tokenizer.text([token for word in words for token in word.token_ids])
                     if text.strip():
                         yield TranscriptTextSegment(
                             id=f"seg_{number}",
@@ -194,26 +195,26 @@ class RunningTranscription:
                         )
                         number += 1
 
-    async def _heard(self) -> AsyncGenerator[TranscriptSegment, None]:
+    async def _engine_segments(self) -> AsyncGenerator[TranscriptSegment, None]:
         if self._message.windows == []:
             return
         async with aclosing(self._engine.request(self._message)) as answers:
             async for answer in answers:
                 assert isinstance(answer, Transcript)
                 self.language = answer.language
-                for heard in answer.segments:
-                    yield heard
+                for found in answer.segments:
+                    yield found
 
     def _word(self, word: TranscriptWord) -> Word:
-        text = self._transcripts.text(word.token_ids).strip()
+        text = self._tokenizer.text(word.token_ids).strip()
         return Word(word=text, start=round(word.start, 3), end=round(word.end, 3))
 
 
 def require_model(card: Card, model: str, purpose: str) -> None:
-    """Refuse a model that is not here.
+    """Refuse a model that is not served here.
 
     Raises:
-        ModelNotFoundError: always names the one that is.
+        ModelNotFoundError: names the model that is.
     """
     if model != card.id:
         raise ModelNotFoundError(f"there is no model {model!r} here that can {purpose}; {card.id!r} can", param="model")

@@ -11,10 +11,10 @@ from tessera.wire.audio import Segment
 
 
 def srt(segments: Sequence[Segment]) -> str:
-    """Numbered cues with comma as decimal mark. Empty segments have no cue."""
+    """Numbered cues with a comma as decimal mark. Empty segments have no cue."""
     cues = [
         f"{number}\n{_time(segment.start, ',')} --> {_time(segment.end, ',')}\n{_text(segment).replace('-->', '->')}\n"
-        for number, segment in enumerate(_spoken(segments), start=1)
+        for number, segment in enumerate(_with_text(segments), start=1)
     ]
     return "\n".join(cues)
 
@@ -23,12 +23,12 @@ def vtt(segments: Sequence[Segment]) -> str:
     """A WebVTT file; `&`, `<` and `>` are escaped, as its text is markup."""
     cues = [
         f"{_time(segment.start, '.')} --> {_time(segment.end, '.')}\n{_escape(_text(segment))}\n"
-        for segment in _spoken(segments)
+        for segment in _with_text(segments)
     ]
     return "\n".join(["WEBVTT\n", *cues])
 
 
-def _spoken(segments: Sequence[Segment]) -> list[Segment]:
+def _with_text(segments: Sequence[Segment]) -> list[Segment]:
     return [segment for segment in segments if _text(segment)]
 
 
@@ -41,8 +41,8 @@ def _escape(text: str) -> str:
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
-def _time(seconds: float, mark: str) -> str:
+def _time(seconds: float, decimal_mark: str) -> str:
     milliseconds = round(seconds * 1000)
     hours, rest = divmod(milliseconds, 3_600_000)
     minutes, rest = divmod(rest, 60_000)
-    return f"{hours:02}:{minutes:02}:{rest // 1000:02}{mark}{rest % 1000:03}"
+    return f"{hours:02}:{minutes:02}:{rest // 1000:02}{decimal_mark}{rest % 1000:03}"

@@ -1,4 +1,4 @@
-"""A finished transcript in OpenAI's formats. Does not know how it was heard, or HTTP."""
+"""A finished transcript in OpenAI's formats. Knows nothing about models or HTTP."""
 
 from __future__ import annotations
 
@@ -30,12 +30,21 @@ SUFFIXES: dict[DiarizedFormat, str] = {
     "verbose_json": "verbose.json",
     "diarized_json": "diarized.json",
 }
-"""How a file of each format is called."""
+"""Ending of the file name of each format."""
 
 
 @dataclass(frozen=True)
 class FinishedTranscript:
-    """All that was heard. `words` and `speakers` where they were asked for."""
+    """A whole transcript.
+
+    Attributes:
+        seconds: length of the recording.
+        language: code or English name of the language.
+        segments: with times of the recording.
+        words: words with times, where they were asked for.
+        speakers: segments with speakers, where they were asked for.
+        task: as the response names it.
+    """
 
     seconds: float
     language: str
@@ -46,40 +55,42 @@ class FinishedTranscript:
 
 
 async def finish_transcript(
-    listening: RunningTranscription, *, words: bool, task: Literal["transcribe", "translate"] = "transcribe"
+    running: RunningTranscription, *, words: bool, task: Literal["transcribe", "translate"] = "transcribe"
 ) -> FinishedTranscript:
-    """Listen to the end. With `words` their times are kept."""
-    segments = [segment async for segment in listening.segments()]
+    """Wait for the whole transcript, with times of words where `words` asks for them."""
+    segments = [segment async for segment in running.segments()]
     return FinishedTranscript(
-        seconds=round(listening.seconds, 3),
-        language="english" if task == "translate" else listening.language,
+        seconds=round(running.seconds, 3),
+        language="english" if task == "translate" else running.language,
         segments=segments,
-        words=listening.words if words else None,
+        words=running.words if words else None,
         task=task,
     )
 
 
-async def finish_with_speakers(listening: RunningTranscription) -> FinishedTranscript:
-    """Listen to the end, for who says what alone."""
-    speakers = [segment async for segment in listening.diarized()]
+async def finish_with_speakers(running: RunningTranscription) -> FinishedTranscript:
+    """Wait for the whole transcript by speakers, without segments of the model."""
+    speakers = [segment async for segment in running.diarized()]
     return FinishedTranscript(
-        seconds=round(listening.seconds, 3), language=listening.language, segments=[], speakers=speakers
+        seconds=round(running.seconds, 3), language=running.language, segments=[], speakers=speakers
     )
 
 
-def encode_transcript(found: FinishedTranscript, response_format: DiarizedFormat) -> tuple[bytes, str]:
-    """Bytes and content type. `diarized_json` needs `speakers`."""
-    usage = TranscriptUsage(seconds=found.seconds)
+def encode_transcript(transcript: FinishedTranscript, response_format: DiarizedFormat) -> tuple[bytes, str]:
+    """Bytes and content type of a transcript in a format. `diarized_json` needs `speakers`."""
+    usage = TranscriptUsage(seconds=transcript.seconds)
     match response_format:
         case "diarized_json":
-            assert found.speakers is not None, "they were not asked for"
-            text = _text([segment.text for segment in found.speakers])
-            return _json(DiarizedTranscription(duration=found.seconds, text=text, segments=found.speakers, usage=usage))
+            assert transcript.speakers is not None, "they were not asked for"
+            text = _text([segment.text for segment in transcript.speakers])
+            return _json(
+                DiarizedTranscription(duration=transcript.seconds, text=text, segments=transcript.speakers, usage=usage)
+            )
         case "srt":
-            return subtitles.srt(found.segments).encode(), "application/x-subrip; charset=utf-8"
+            return subtitles.srt(transcript.segments).encode(), "application/x-subrip; charset=utf-8"
         case "vtt":
-            return subtitles.vtt(found.segments).encode(), "text/vtt; charset=utf-8"
-    text = _text([segment.text for segment in found.segments])
+            return subtitles.vtt(transcript.segments).encode(), "text/vtt; charset=utf-8"
+    text = _text([segment.text for segment in transcript.segments])
     match response_format:
         case "json":
             return _json(Transcription(text=text, usage=usage))
@@ -88,21 +99,21 @@ def encode_transcript(found: FinishedTranscript, response_format: DiarizedFormat
         case "verbose_json":
             return _json(
                 VerboseTranscription(
-                    task=found.task,
-                    language=found.language,
-                    duration=found.seconds,
+                    task=transcript.task,
+                    language=transcript.language,
+                    duration=transcript.seconds,
                     text=text,
-                    segments=found.segments,
-                    words=UNSET if found.words is None else found.words,
+                    segments=transcript.segments,
+                    words=UNSET if transcript.words is None else transcript.words,
                     usage=usage,
                 )
             )
 
 
-def _text(pieces: list[str]) -> str:
+def _text(parts: list[str]) -> str:
     text = IncrementalText()
-    for piece in pieces:
-        text.add(piece)
+    for part in parts:
+        text.add(part)
     return text.text
 
 

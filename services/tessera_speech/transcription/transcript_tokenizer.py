@@ -1,6 +1,6 @@
-"""A transcriber's tokens and text, without torch: prompts into token ids, heard tokens into text, language codes.
+"""Tokens and text of a transcription model, without torch: prompts to token ids, tokens to text, language codes.
 
-Does not know audio or HTTP.
+Knows nothing about audio or HTTP.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from tokenizers import Tokenizer
 from tessera.errors import InvalidRequestError, ModelLoadError
 
 ENGLISH = "en"
-WORD_MARK = "▁"
-"""What SentencePiece writes for the blank in front of a word."""
+WORD_START = "▁"
+"""What SentencePiece writes for the blank before a word."""
 
 
 class _WhisperGenerationConfig(msgspec.Struct, frozen=True):
-    """What is needed of `generation_config.json`."""
+    """The fields of `generation_config.json` that are used."""
 
     lang_to_id: dict[str, int] = {}
     task_to_id: dict[str, int] = {}
@@ -26,17 +26,17 @@ class _WhisperGenerationConfig(msgspec.Struct, frozen=True):
 
 
 class _TranscriberConfig(msgspec.Struct, frozen=True):
-    """What is needed of `config.json`. Transformers leaves out what equals its defaults, which are these."""
+    """The fields of `config.json` that are used. Transformers leaves out what equals its defaults, which are these."""
 
     max_target_positions: int = 448
     eos_token_id: int | None = 50256
 
 
 class TranscriptTokenizer:
-    """The text side of a Whisper or Parakeet directory. Parakeet's has no languages and no token before a prompt.
+    """The tokenizer of a Whisper or Parakeet directory. Parakeet has no languages and no token that begins a prompt.
 
     Args:
-        directory: holds `tokenizer.json`, `config.json` and, for Whisper, `generation_config.json`.
+        directory: has `tokenizer.json`, `config.json` and, for Whisper, `generation_config.json`.
 
     Raises:
         ModelLoadError: a file is missing or damaged.
@@ -67,12 +67,12 @@ class TranscriptTokenizer:
         self._max_prompt = config.max_target_positions // 2 - 1
         self._before = self._tokenizer.token_to_id("<|startofprev|>")
         self.continues = self._before is not None
-        """Whether the model can be told what was said before, and says itself where it has to go on."""
+        """Whether the model takes the transcript so far as context, and says itself where the next window begins."""
         self.translates = "translate" in settings.task_to_id and settings.is_multilingual
-        """Whether the model can write English whatever is said."""
+        """Whether the model can transcribe other languages into English."""
 
     def language(self, code: str | None) -> str | None:
-        """A language code that the model knows, lower-case; None leaves it to be detected.
+        """A language code that the model knows, in lower case; None has the language detected.
 
         Raises:
             InvalidRequestError: the model does not know it.
@@ -86,7 +86,7 @@ class TranscriptTokenizer:
         return code.lower()
 
     def prompt_ids(self, prompt: str | None) -> list[int]:
-        """Token ids that stand before the transcript; of a long prompt the end is kept, as Whisper does.
+        """Token ids before the transcript; of a long prompt the end is used, as Whisper does.
 
         Raises:
             InvalidRequestError: the prompt has one of the model's special tokens in it.
@@ -103,23 +103,23 @@ class TranscriptTokenizer:
         return [self._before, *ids[-(self._max_prompt - 1) :]]
 
     def text(self, token_ids: list[int]) -> str:
-        """Text of text tokens, with a blank in front where they begin a word. Bytes that are no UTF-8 become U+FFFD."""
+        """Text of text tokens, with a leading blank where they begin a word. Bytes that are not UTF-8 become U+FFFD."""
         text = self._tokenizer.decode(token_ids, skip_special_tokens=True)
         # A SentencePiece decoder drops the first blank; Whisper's byte-level one keeps it.
-        begins = bool(token_ids) and (self._tokenizer.id_to_token(token_ids[0]) or "").startswith(WORD_MARK)
+        begins = bool(token_ids) and (self._tokenizer.id_to_token(token_ids[0]) or "").startswith(WORD_START)
         return f" {text}" if begins and not text.startswith(" ") else text
 
 
 class IncrementalText:
-    """Joins pieces to a text without white space at its ends, such that what was given out is never taken back."""
+    """Joins parts to a text without white space at its ends, so that text that was returned is never taken back."""
 
     def __init__(self) -> None:
         self.text = ""
         self._held = ""
 
-    def add(self, piece: str) -> str:
-        """What can be given out now that `piece` has come."""
-        whole = self._held + piece
+    def add(self, part: str) -> str:
+        """Add a part. Returns the text that is certain now; white space at the end waits for the next part."""
+        whole = self._held + part
         if not self.text:
             whole = whole.lstrip()
         delta = whole.rstrip()

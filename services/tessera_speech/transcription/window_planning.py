@@ -1,6 +1,6 @@
-"""What of a recording a model hears, and who speaks when: speech is found, windows are cut, turns are told apart.
+"""Plans how a recording is transcribed: where speech is, which windows the model gets, and who speaks when.
 
-Knows what OpenAI's `chunking_strategy` means; does not know engines or HTTP.
+Implements OpenAI's `chunking_strategy`. Knows nothing about engines or HTTP.
 """
 
 from __future__ import annotations
@@ -26,81 +26,83 @@ from tessera_speech.transcription.transcript_tokenizer import TranscriptTokenize
 
 @dataclass(frozen=True)
 class WindowOptions:
-    """How to cut a recording."""
+    """How to plan the windows of a recording."""
 
     detection: VADConfig | None
-    """How to look for speech; None leaves the cuts to the model."""
+    """How to find speech; None leaves the windows to the model."""
     diarized: bool
+    """Whether speakers are told apart."""
 
 
 @dataclass(frozen=True)
 class WindowPlan:
-    """What was found."""
+    """The plan of a recording."""
 
     windows: list[tuple[int, int]] | None
-    """First sample and the one behind the last; None leaves the cuts to the model."""
+    """(First sample, the one after the last) of each window; None leaves the windows to the model."""
     turns: SpeakerTurns | None
+    """Who speaks when; None where speakers are not told apart."""
 
 
 class WindowPlanner:
-    """Cuts recordings for a model. Safe to use from several threads.
+    """Plans the windows of recordings for one model. Safe to use from several threads.
 
     Args:
-        card: of the model.
-        transcripts: its text side.
-        settings: whether speech is looked for.
+        card: card of the model.
+        tokenizer: its tokenizer.
+        settings: whether speech is found by default.
     """
 
-    def __init__(self, card: Card, transcripts: TranscriptTokenizer, settings: SpeechSettings) -> None:
+    def __init__(self, card: Card, tokenizer: TranscriptTokenizer, settings: SpeechSettings) -> None:
         assert card.sample_rate is not None, "the engine completes the cards it sends"
         assert card.window_s is not None, "the engine completes the cards it sends"
         self.rate = card.sample_rate
         self.window_s = card.window_s
-        self._transcripts = transcripts
+        self._tokenizer = tokenizer
         self._settings = settings
         self._diarizer: Diarizer = ClusteringDiarizer()
 
-    def wanted(self, body: TranscriptionRequest) -> WindowOptions:
-        """How a request wants to be cut.
+    def options(self, body: TranscriptionRequest) -> WindowOptions:
+        """How to plan the windows for a request.
 
         Raises:
-            InvalidRequestError: the model listens at another rate than speech is found at.
+            InvalidRequestError: the model takes audio of another sample rate than speech is found at.
         """
         diarized = body.response_format == "diarized_json"
         if diarized and self.rate != RATE:
             raise InvalidRequestError(f"speakers are told apart at {RATE} samples a second alone", param="model")
         return WindowOptions(self._detection(body), diarized)
 
-    def cut(
+    def plan(
         self,
         samples: np.ndarray[Any, Any],
-        wanted: WindowOptions,
+        options: WindowOptions,
         known: KnownSpeakers | None,
         *,
         always: bool = False,
-        look: Callable[[], None] = lambda: None,
+        check_stop: Callable[[], None] = lambda: None,
     ) -> WindowPlan:
         """Plan the windows of a recording. Blocks.
 
         Args:
-            samples: float32 of shape [samples].
-            wanted: how.
-            known: speakers, where they are told apart.
-            always: cut, too, what a model could cut by itself.
-            look: called now and then; what it raises ends the work.
+            samples: float32 [samples].
+            options: how to plan; see `options`.
+            known: speakers with names, where speakers are told apart.
+            always: whether to plan windows also for a model that could find them by itself.
+            check_stop: called now and then; an exception of it ends the work.
         """
         probabilities = None
-        if wanted.detection is not None or wanted.diarized:
-            probabilities = self._activity.probabilities(samples, look)
-        found = self._windows(samples, probabilities, wanted.detection, always=always)
-        look()
+        if options.detection is not None or options.diarized:
+            probabilities = self._activity.probabilities(samples, check_stop)
+        found = self._windows(samples, probabilities, options.detection, always=always)
+        check_stop()
         turns = None
         if probabilities is not None and known is not None:
             turns = find_speaker_turns(samples, probabilities, self._diarizer, known)
         return WindowPlan(found, turns)
 
     def detector(self) -> SpeechDetector:
-        """Finds speech in one live stream of sound."""
+        """A detector of speech for one live stream of audio."""
         return self._activity.stream() if self._settings.voice_detection else EnergyDetector()
 
     @cached_property
@@ -108,16 +110,16 @@ class WindowPlanner:
         return VoiceActivityModel()
 
     def _detection(self, body: TranscriptionRequest) -> VADConfig | None:
-        asked = body.chunking_strategy
-        if asked == "none" or (asked is None and not self._settings.voice_detection):
+        strategy = body.chunking_strategy
+        if strategy == "none" or (strategy is None and not self._settings.voice_detection):
             return None
         if self.rate != RATE:
             raise InvalidRequestError(
-                f"speech is found at {RATE} samples a second, this model listens to {self.rate}; "
+                f"speech is found at {RATE} samples a second, this model takes {self.rate}; "
                 "`chunking_strategy=none` does without",
                 param="chunking_strategy",
             )
-        return asked if isinstance(asked, VADConfig) else VADConfig()
+        return strategy if isinstance(strategy, VADConfig) else VADConfig()
 
     def _windows(
         self,
@@ -129,7 +131,7 @@ class WindowPlanner:
     ) -> list[tuple[int, int]] | None:
         if detection is not None and probabilities is not None:
             found = speech_spans(probabilities, samples.size, detection)
-        elif self._transcripts.continues and not always:
+        elif self._tokenizer.continues and not always:
             return None
         else:
             found = [(0, samples.size)]

@@ -156,7 +156,7 @@ def test_the_server_hears_turns(session: Any, melody: Any) -> None:
     assert turns[3]["audio_start_ms"] == pytest.approx(3500 - 300, abs=100)
     assert turns[0]["item_id"] == turns[1]["item_id"] == turns[2]["item_id"] != turns[3]["item_id"]
     assert turns[5]["previous_item_id"] == turns[2]["item_id"]
-    # Turns are heard side by side, so a short one may be done before a longer one that came first.
+    # Turns are transcribed side by side, so a short one may be done before a longer one that came first.
     seconds = {event["item_id"]: event["usage"]["seconds"] for event in seen if event["type"] == f"{NAME}.completed"}
     assert seconds[turns[2]["item_id"]] == pytest.approx(2.3, abs=0.2)
     assert seconds[turns[5]["item_id"]] == pytest.approx(1.8, abs=0.2)
@@ -234,10 +234,10 @@ def test_speech_is_answered_with_speech(session: Any, chat: Any, melody: Any) ->
     done = seen[-1]["response"]
     assert (done["status"], done["usage"]["total_tokens"]) == ("completed", 12)
     assert done["output"][0]["content"] == [{"type": "output_audio", "transcript": chat.says}]
-    heard = next(event["transcript"] for event in seen if event["type"] == f"{NAME}.completed")
+    transcript = next(event["transcript"] for event in seen if event["type"] == f"{NAME}.completed")
     assert chat.asked[0]["messages"] == [
         {"role": "system", "content": "Be kind."},
-        {"role": "user", "content": heard},
+        {"role": "user", "content": transcript},
     ]
     assert (chat.asked[0]["model"], chat.tenants[-1]) == ("fake-chat", "somebody")
 

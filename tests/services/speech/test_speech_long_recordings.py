@@ -84,7 +84,7 @@ def between_sentences(said: list[tuple[str, np.ndarray[Any, Any], float]]) -> li
     return [*cuts, (first, end)]
 
 
-def heard(
+def transcribed(
     transcriber: Transcriber, samples: np.ndarray[Any, Any], cuts: list[tuple[int, int]] | None
 ) -> list[TranscriptSegment]:
     queue = TranscriptionQueue(transcriber, max_windows=WINDOWS_AT_ONCE)
@@ -115,12 +115,12 @@ def test_no_word_is_lost_or_doubled_at_a_cut(
     cuts = cut(samples)
     assert len(cuts) > 2 * MINUTES
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    segments = heard(transcriber, samples, cuts)
+    segments = transcribed(transcriber, samples, cuts)
     grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
     assert grown < 1200, f"{grown:.0f} MiB more for {MINUTES:g} minutes"
     reference = " ".join(plain(sentence) for sentence, _, _ in said)
     mine = jiwer.process_words(reference, text_of(segments))
-    best = jiwer.process_words(reference, text_of(heard(transcriber, samples, between_sentences(said))))
+    best = jiwer.process_words(reference, text_of(transcribed(transcriber, samples, between_sentences(said))))
     # A word that a cut loses or doubles is one error at least, and there are many cuts.
     assert mine.wer - best.wer < len(cuts) / len(reference.split()) / 3, f"{mine.wer:.4f} against {best.wer:.4f}"
     words = [word for segment in segments for word in segment.words]

@@ -181,16 +181,16 @@ def test_words_come_as_events_before_their_audio(http: httpx.Client) -> None:
     words = [word for event in events if event["type"] == "speech.audio.words" for word in event["words"]]
     assert [word["word"] for word in words] == TEXT.replace(".", "").replace("!", "").split()
     assert all(TEXT[word["offset"] :].startswith(word["word"]) for word in words)
-    heard, last = 0.0, 0.0
+    played_s, last = 0.0, 0.0
     for event in events[:-1]:
         if event["type"] == "speech.audio.words":
-            assert event["words"][0]["start"] >= heard - 0.01, "a sentence's words come when its audio begins"
+            assert event["words"][0]["start"] >= played_s - 0.01, "a sentence's words come when its audio begins"
             for word in event["words"]:
                 assert last <= word["start"] < word["end"]
                 last = word["end"]
         else:
-            heard += len(base64.b64decode(event["audio"])) / 48_000
-    assert last <= heard
+            played_s += len(base64.b64decode(event["audio"])) / 48_000
+    assert last <= played_s
 
 
 def test_ssml_is_followed(http: httpx.Client, played: Any) -> None:
@@ -447,12 +447,12 @@ def test_requests_beside_each_other_have_their_own_results(http: httpx.Client, r
     def spoken(number: int) -> bytes:
         return http.post("/v1/audio/speech", json=body(seed=number, input=f"Number {number}. {TEXT}")).content
 
-    def heard(number: int) -> str:
+    def transcribed(number: int) -> str:
         return http.post("/v1/audio/transcriptions", **form(sounds[number])).json()["text"]
 
-    alone = [spoken(number) for number in range(4)], [heard(number) for number in range(4)]
+    alone = [spoken(number) for number in range(4)], [transcribed(number) for number in range(4)]
     with ThreadPoolExecutor(8) as pool:
-        speeches, transcripts = pool.map(spoken, range(4)), pool.map(heard, range(4))
+        speeches, transcripts = pool.map(spoken, range(4)), pool.map(transcribed, range(4))
         assert (list(speeches), list(transcripts)) == alone
     assert len(set(alone[1])) > 1
 
@@ -514,7 +514,7 @@ def test_a_request_that_was_not_answered_is_run_again_by_the_next_engine(
 ) -> None:
     expected = httpx.post(f"{service.url}/v1/audio/speech", json=body(), timeout=60).content
     sound = recording("wav", melody(3.0))
-    heard = httpx.post(f"{service.url}/v1/audio/transcriptions", **form(sound), timeout=60).json()
+    alone = httpx.post(f"{service.url}/v1/audio/transcriptions", **form(sound), timeout=60).json()
     engine = service.engine_pid()
     os.kill(engine, signal.SIGSTOP)
     with ThreadPoolExecutor(2) as pool:
@@ -524,7 +524,7 @@ def test_a_request_that_was_not_answered_is_run_again_by_the_next_engine(
         until(lambda: in_flight in httpx.get(f"{service.url}/metrics").text, WAIT_S)
         os.kill(engine, signal.SIGKILL)
         assert speech.result().content == expected
-        assert transcript.result().json() == heard
+        assert transcript.result().json() == alone
     assert service.engine_pid() != engine
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from tessera.errors import InvalidRequestError
 from tessera.wire.realtime import ServerVAD
-from tessera_speech.live.input_audio import INPUT_RATE, LONGEST_S, InputAudioBuffer
+from tessera_speech.live.input_audio import INPUT_RATE, MAX_BUFFERED_S, InputAudioBuffer
 from tessera_speech.live.turn_detection import TurnDetector
 from tessera_speech.recordings.detectors import FRAME, RATE, EnergyDetector
 
@@ -80,59 +80,59 @@ def hum(seconds: float) -> np.ndarray[Any, Any]:
 
 
 def test_what_is_taken_is_what_was_appended_at_another_rate() -> None:
-    hearing = InputAudioBuffer(EnergyDetector)
+    buffer = InputAudioBuffer(EnergyDetector)
     for piece in np.array_split(hum(1.0), 23):
-        assert list(hearing.append(encoded(piece))) == []
-    samples = hearing.take()
+        assert list(buffer.append(encoded(piece))) == []
+    samples = buffer.take()
     assert samples.size == pytest.approx(RATE, abs=2)
     expected = 0.3 * np.sin(2 * np.pi * 200 * np.arange(samples.size) / RATE)
     assert np.abs(samples - expected)[200:-200].max() < 0.01
-    assert hearing.seconds == 0
+    assert buffer.seconds == 0
 
 
 def test_while_nobody_speaks_nothing_grows() -> None:
-    hearing = InputAudioBuffer(EnergyDetector)
-    hearing.set_turn_detection(ServerVAD())
+    buffer = InputAudioBuffer(EnergyDetector)
+    buffer.set_turn_detection(ServerVAD())
     for _ in range(60):
-        assert list(hearing.append(encoded(np.zeros(INPUT_RATE)))) == []
-        assert hearing.seconds <= 1.0
+        assert list(buffer.append(encoded(np.zeros(INPUT_RATE)))) == []
+        assert buffer.seconds <= 1.0
 
 
 def test_a_turn_is_taken_with_its_padding_and_what_follows_stays() -> None:
-    hearing = InputAudioBuffer(EnergyDetector)
-    hearing.set_turn_detection(ServerVAD(prefix_padding_ms=200, silence_duration_ms=300))
+    buffer = InputAudioBuffer(EnergyDetector)
+    buffer.set_turn_detection(ServerVAD(prefix_padding_ms=200, silence_duration_ms=300))
     silence = np.zeros(INPUT_RATE)
     turns = []
-    for turn in hearing.append(encoded(np.concatenate([silence, hum(1.0), silence, hum(0.5)]))):
+    for turn in buffer.append(encoded(np.concatenate([silence, hum(1.0), silence, hum(0.5)]))):
         turns.append(turn.kind)
         if turn.kind == "started":
-            begin = hearing.trim_to_turn(turn.at)
+            begin = buffer.trim_to_turn(turn.at)
             assert begin / RATE in (pytest.approx(0.8, abs=0.1), pytest.approx(2.8, abs=0.1))
         else:
-            assert hearing.take(turn.at).size / RATE == pytest.approx(1.5, abs=0.1)
+            assert buffer.take(turn.at).size / RATE == pytest.approx(1.5, abs=0.1)
     assert turns == ["started", "stopped", "started"]
-    assert hearing.speaking
+    assert buffer.speaking
 
 
 def test_more_than_may_wait_is_refused_whole() -> None:
-    hearing = InputAudioBuffer(EnergyDetector)
+    buffer = InputAudioBuffer(EnergyDetector)
     minute = encoded(np.zeros(60 * INPUT_RATE))
-    for _ in range(LONGEST_S // 60):
-        list(hearing.append(minute))
-    before = hearing.seconds
+    for _ in range(MAX_BUFFERED_S // 60):
+        list(buffer.append(minute))
+    before = buffer.seconds
     with pytest.raises(InvalidRequestError, match="commit or clear") as caught:
-        hearing.append(encoded(np.zeros(4800)))
+        buffer.append(encoded(np.zeros(4800)))
     assert caught.value.param == "audio"
-    assert hearing.seconds == before
-    hearing.clear()
-    assert hearing.seconds == 0
-    list(hearing.append(minute))
+    assert buffer.seconds == before
+    buffer.clear()
+    assert buffer.seconds == 0
+    list(buffer.append(minute))
 
 
 def test_a_moment_of_sound_is_no_message() -> None:
-    hearing = InputAudioBuffer(EnergyDetector)
-    list(hearing.append(encoded(np.zeros(int(0.05 * INPUT_RATE)))))
+    buffer = InputAudioBuffer(EnergyDetector)
+    list(buffer.append(encoded(np.zeros(int(0.05 * INPUT_RATE)))))
     with pytest.raises(InvalidRequestError, match="50 ms"):
-        hearing.take()
-    list(hearing.append(encoded(np.zeros(int(0.1 * INPUT_RATE)))))
-    assert hearing.take().size / RATE == pytest.approx(0.15, abs=0.01), "it is kept until there is enough"
+        buffer.take()
+    list(buffer.append(encoded(np.zeros(int(0.1 * INPUT_RATE)))))
+    assert buffer.take().size / RATE == pytest.approx(0.15, abs=0.01), "it is kept until there is enough"

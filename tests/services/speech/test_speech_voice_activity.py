@@ -167,7 +167,7 @@ def test_speech_far_apart_is_not_put_into_one_window() -> None:
     assert windows.pack(far, samples, window_s=30.0) == far
 
 
-# ---- through the service, with a model that writes something whatever it hears
+# ---- through the service, with a model that writes something whatever the audio is
 
 
 def asked(service: Any, data: bytes, **fields: str) -> httpx.Response:
@@ -191,7 +191,7 @@ def test_detection_can_be_turned_off_for_one_request(vad_service: Any, recording
     assert asked(vad_service, person(), chunking_strategy="none").json()["text"]
 
 
-def test_speech_is_heard_and_its_times_are_those_of_the_recording(vad_service: Any, recording: Any) -> None:
+def test_speech_is_transcribed_and_its_times_are_those_of_the_recording(vad_service: Any, recording: Any) -> None:
     speech = decode(person(), rate=RATE, max_seconds=60)
     sound = recording("wav", np.concatenate([silence(), speech]))
     verbose = asked(vad_service, sound, response_format="verbose_json", chunking_strategy="auto").json()

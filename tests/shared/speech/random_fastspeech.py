@@ -96,7 +96,7 @@ def build(directory: Path) -> Card:
         model.model.duration_predictor.linear.bias.fill_(math.log(1 + FRAMES))
         for parameter in model.vocoder.parameters():
             if parameter.ndim > 1:
-                parameter.normal_(0.0, 0.1)  # as they are when new, nothing would be heard
+                parameter.normal_(0.0, 0.1)  # as they are when new, the audio would be silent
         model.vocoder.mean.normal_()
         model.vocoder.scale.uniform_(0.5, 2.0)
     model.save_pretrained(directory)

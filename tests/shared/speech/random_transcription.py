@@ -1,6 +1,6 @@
 """A transcriber with random weights: a whole Whisper directory, made offline in a second.
 
-It hears nothing: it writes letters and timestamps that depend on the audio, and that is all. Everything else is real:
+Its transcripts are letters and timestamps that depend on the audio, without meaning. Everything else is real:
 Transformers' own class, generation rules, log-mel features, a byte-level tokenizer with Whisper's special tokens.
 Knows nothing of serving.
 """

@@ -350,15 +350,15 @@ def ending(queue: CodecSpeechQueue, frame: tuple[int, ...], after: int) -> Calla
     return ends
 
 
-@pytest.mark.parametrize(("last", "heard"), [(0, 6), (5, 7)])
+@pytest.mark.parametrize(("last", "frames"), [(0, 6), (5, 7)])
 def test_the_frame_that_ends_a_text_is_heard_only_where_it_is_not_all_end(
-    last: int, heard: int, said: Said, turns: SpokenTurns, model: CodecLanguageModel, monkeypatch: pytest.MonkeyPatch
+    last: int, frames: int, said: Said, turns: SpokenTurns, model: CodecLanguageModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(said.queue, "_pick", ending(said.queue, (*model.end_frame[:-1], last), after=6))
     said.ask(spoken("a", turns.encode("It ends.", 0)))
     said.all()
     assert len(said.codes["a"]) == 7
-    assert said.wave("a").size == heard * model.codec.hop
+    assert said.wave("a").size == frames * model.codec.hop
 
 
 def test_an_end_at_once_is_silence_and_pauses_are_as_long_as_asked(

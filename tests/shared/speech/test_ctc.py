@@ -1,4 +1,4 @@
-"""A Parakeet directory hears what Transformers hears in it, is cut where nothing is said, and says when words were."""
+"""A Parakeet directory has the transcripts of Transformers, is cut where nothing is said, and says when words were."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def window(transcriber: CTCTranscriber, samples: np.ndarray[Any, Any], **changes
     return transcriber.transcribe([piece(samples, **changes)])[0]
 
 
-def heard(transcriber: CTCTranscriber, samples: np.ndarray[Any, Any]) -> list[TranscriptSegment]:
+def transcribed(transcriber: CTCTranscriber, samples: np.ndarray[Any, Any]) -> list[TranscriptSegment]:
     """The whole of a recording, through the engine's windows."""
     queue = TranscriptionQueue(transcriber, max_windows=4)
     audio = Array(dtype="float32", shape=[samples.size], data=samples.tobytes())
@@ -144,7 +144,7 @@ def test_segments_and_words_are_the_same_tokens_in_time(
 
 def test_a_long_recording_is_heard_to_its_end_in_order(transcriber: CTCTranscriber, melody: Any) -> None:
     seconds = 3.3 * WINDOW_S
-    segments = heard(transcriber, melody(seconds))
+    segments = transcribed(transcriber, melody(seconds))
     words = [word for segment in segments for word in segment.words]
     assert words[-1].end > seconds - 2
     assert all(earlier.end <= later.start + 0.09 for earlier, later in pairwise(words))

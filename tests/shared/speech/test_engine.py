@@ -47,7 +47,7 @@ def speech(name: str, sentences: int = 1, **options: Any) -> Synthesize:
     return Synthesize(request_id=name, sentences=[Utterance(token_ids=SENTENCE)] * sentences, **options)
 
 
-def listening(name: str, samples: np.ndarray[Any, Any], **options: Any) -> Transcribe:
+def recording(name: str, samples: np.ndarray[Any, Any], **options: Any) -> Transcribe:
     audio = Array(dtype="float32", shape=[samples.size], data=samples.tobytes())
     return Transcribe(request_id=name, audio=audio, **options)
 
@@ -59,7 +59,7 @@ def answers(engine: SpeechEngine) -> Iterator[FromEngine]:
 
 def test_texts_take_turns_after_every_sentence_beside_recordings(engine: SpeechEngine, melody: Any) -> None:
     engine.submit(speech("a", 3))
-    engine.submit(listening("b", melody(1.0)))
+    engine.submit(recording("b", melody(1.0)))
     engine.submit(speech("c", 2))
     made = [(answer.request_id, answer.last) for answer in answers(engine)]
     assert [one for one in made if one[0] != "b"] == [
@@ -117,12 +117,12 @@ def test_the_same_seed_gives_the_same_samples_whatever_runs_beside_it(engine: Sp
         return [a.samples.data for a in answers(engine) if isinstance(a, Audio) and a.request_id == "mine"]
 
     alone = spoken()
-    assert spoken(speech("x", 5, seed=1), listening("y", melody(2.0), temperature=1.0, seed=9)) == alone
+    assert spoken(speech("x", 5, seed=1), recording("y", melody(2.0), temperature=1.0, seed=9)) == alone
     assert len({*alone}) == 3, "sentences of one request continue its random numbers"
 
 
 def test_a_long_recording_is_transcribed_window_by_window(engine: SpeechEngine, melody: Any) -> None:
-    engine.submit(listening("long", melody(75.0)))
+    engine.submit(recording("long", melody(75.0)))
     made = [answer for answer in answers(engine) if isinstance(answer, Transcript)]
     assert len(made) >= 3
     assert [answer.last for answer in made] == [False] * (len(made) - 1) + [True]
@@ -135,7 +135,7 @@ def test_a_long_recording_is_transcribed_window_by_window(engine: SpeechEngine, 
 
 def test_a_tail_that_is_too_short_to_hold_a_word_is_dropped(engine: SpeechEngine, melody: Any) -> None:
     engine.transcriber.rules.no_timestamps = None  # a model without timestamps: windows are exactly 30 s
-    engine.submit(listening("tail", melody(30.05)))
+    engine.submit(recording("tail", melody(30.05)))
     assert len([answer for answer in answers(engine) if isinstance(answer, Transcript)]) == 1
 
 
@@ -163,23 +163,23 @@ def tokens_of(found: dict[str, list[Any]]) -> dict[str, list[list[int]]]:
 def test_windows_of_one_recording_run_together_and_are_told_in_order(engine: SpeechEngine, melody: Any) -> None:
     sound = melody(40.0)
     cuts = [(number * 2 * SECOND, (number * 2 + 1 + number % 2) * SECOND) for number in range(20)]
-    engine.submit(listening("all", sound, windows=cuts, language="en"))
+    engine.submit(recording("all", sound, windows=cuts, language="en"))
     list(engine.step())
     assert engine._transcriptions._batch.room == 0, "all places are taken by one recording"
     segments = told(engine)["all"]
     assert [segment.seek for segment in segments] == sorted(segment.seek for segment in segments)
     alone = []
     for first, end in cuts:
-        engine.submit(listening("one", sound[first:end], language="en", timestamps=True, windows=[(0, end - first)]))
+        engine.submit(recording("one", sound[first:end], language="en", timestamps=True, windows=[(0, end - first)]))
         alone += told(engine)["one"]
     assert [segment.token_ids for segment in segments] == [segment.token_ids for segment in alone]
 
 
 def test_a_short_recording_does_not_wait_for_a_long_one(engine: SpeechEngine, melody: Any) -> None:
     cuts = [(number * SECOND, (number + 1) * SECOND) for number in range(60)]
-    engine.submit(listening("long", melody(60.0), windows=cuts, language="en"))
+    engine.submit(recording("long", melody(60.0), windows=cuts, language="en"))
     list(engine.step())
-    engine.submit(listening("short", melody(1.0), language="en"))
+    engine.submit(recording("short", melody(1.0), language="en"))
     order = [(answer.request_id, answer.last) for answer in answers(engine)]
     assert order.index(("short", True)) < len(order) - 3
 
@@ -187,21 +187,21 @@ def test_a_short_recording_does_not_wait_for_a_long_one(engine: SpeechEngine, me
 def test_the_language_is_detected_in_the_first_window_for_all(engine: SpeechEngine, melody: Any) -> None:
     cuts = [(number * SECOND, (number + 1) * SECOND) for number in range(6)]
     sound = melody(6.0)
-    engine.submit(listening("x", sound[:SECOND], windows=[(0, SECOND)]))
+    engine.submit(recording("x", sound[:SECOND], windows=[(0, SECOND)]))
     (first,) = [answer for answer in answers(engine) if isinstance(answer, Transcript)]
-    engine.submit(listening("y", sound, windows=cuts))
+    engine.submit(recording("y", sound, windows=cuts))
     made = [answer for answer in answers(engine) if isinstance(answer, Transcript)]
     assert {answer.language for answer in made} == {first.language}
 
 
 def test_a_cancel_frees_the_places_at_once(engine: SpeechEngine, melody: Any) -> None:
     cuts = [(number * SECOND, (number + 1) * SECOND) for number in range(40)]
-    engine.submit(listening("gone", melody(40.0), windows=cuts, language="en"))
+    engine.submit(recording("gone", melody(40.0), windows=cuts, language="en"))
     list(engine.step())
     engine.cancel("gone")
     assert not engine.has_work()
     assert engine._transcriptions._batch.room == 16
-    engine.submit(listening("next", melody(1.0), language="en"))
+    engine.submit(recording("next", melody(1.0), language="en"))
     assert list(told(engine)) == ["next"]
 
 
@@ -211,7 +211,7 @@ def test_a_fault_in_a_shared_step_ends_its_own_recording_only(
     well = {name: melody(2.0, base=base) for name, base in (("a", 200.0), ("b", 300.0))}
     expected = {}
     for name, samples in well.items():
-        engine.submit(listening(name, samples, language="en"))
+        engine.submit(recording(name, samples, language="en"))
         expected |= told(engine)
     ill = melody(3.0)
     original = engine.transcriber.encode
@@ -222,17 +222,17 @@ def test_a_fault_in_a_shared_step_ends_its_own_recording_only(
         return original(samples)
 
     monkeypatch.setattr(engine.transcriber, "encode", failing)
-    engine.submit(listening("a", well["a"], language="en"))
-    engine.submit(listening("ill", ill, language="en"))
-    engine.submit(listening("b", well["b"], language="en"))
+    engine.submit(recording("a", well["a"], language="en"))
+    engine.submit(recording("ill", ill, language="en"))
+    engine.submit(recording("b", well["b"], language="en"))
     made = list(answers(engine))
     (failed,) = [answer for answer in made if isinstance(answer, Failed)]
     assert failed.request_id == "ill"
     assert "secret" not in failed.error.message
-    heard = {answer.request_id: answer.segments for answer in made if isinstance(answer, Transcript)}
-    assert tokens_of(heard) == tokens_of(expected)
-    engine.submit(listening("after", well["a"], language="en"))
-    engine.submit(listening("beside", well["b"], language="en"))
+    transcripts = {answer.request_id: answer.segments for answer in made if isinstance(answer, Transcript)}
+    assert tokens_of(transcripts) == tokens_of(expected)
+    engine.submit(recording("after", well["a"], language="en"))
+    engine.submit(recording("beside", well["b"], language="en"))
     assert tokens_of(told(engine)) == tokens_of({"after": expected["a"], "beside": expected["b"]})
 
 
@@ -266,7 +266,7 @@ def test_messages_that_make_no_sense_are_refused(message: Any, engine: SpeechEng
 
 def test_a_language_that_the_model_lacks_is_refused(engine: SpeechEngine, melody: Any) -> None:
     with pytest.raises(InvalidRequestError) as caught:
-        engine.submit(listening("x", melody(1.0), language="xx"))
+        engine.submit(recording("x", melody(1.0), language="xx"))
     assert caught.value.param == "language"
     assert not engine.has_work()
 
@@ -274,5 +274,5 @@ def test_a_language_that_the_model_lacks_is_refused(engine: SpeechEngine, melody
 @pytest.mark.parametrize("cuts", [[], [(0, 0)], [(-1, 5)], [(0, 16_001)], [(5, 3)]])
 def test_cuts_outside_the_recording_are_refused(cuts: Any, engine: SpeechEngine, melody: Any) -> None:
     with pytest.raises(InvalidRequestError):
-        engine.submit(listening("x", melody(1.0), windows=cuts))
+        engine.submit(recording("x", melody(1.0), windows=cuts))
     assert not engine.has_work()

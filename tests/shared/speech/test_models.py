@@ -123,7 +123,7 @@ def piece(samples: Any, **options: Any) -> WindowRequest:
     return WindowRequest(samples=samples, rate=16_000, **options)
 
 
-def heard(transcriber: Transcriber, *pieces: WindowRequest) -> list[WindowTranscript]:
+def transcribed(transcriber: Transcriber, *pieces: WindowRequest) -> list[WindowTranscript]:
     """Windows that are begun together, in order."""
     batch = transcriber.batch(len(pieces))
     for number, one in enumerate(pieces):
@@ -156,7 +156,7 @@ def test_greedy_tokens_are_those_of_transformers(
     ).input_features
     expected = model.generate(features, language=language, task="transcribe")[0].tolist()
     assert torch.equal(transcriber.features([melody(seconds)]), features)
-    (window,) = heard(transcriber, piece(melody(seconds), language=language))
+    (window,) = transcribed(transcriber, piece(melody(seconds), language=language))
     assert len(expected) > 10
     assert tokens_of(window) == [token for token in expected if token < model.config.eos_token_id]
     assert (window.segments[0].start, window.segments[0].end, window.advance_s) == (0.0, seconds, seconds)
@@ -169,7 +169,7 @@ def test_translations_are_those_of_transformers(transcriber: Transcriber, melody
     samples = melody(5.0)
     expected = transcriber.model.generate(features_of(transcriber, samples), language="de", task="translate")
     asked = [piece(samples, language="de", translate=True), piece(samples, language="de")]
-    translation, transcript = heard(transcriber, *asked)
+    translation, transcript = transcribed(transcriber, *asked)
     assert tokens_of(translation) == [token for token in expected[0].tolist() if token < transcriber.end_token]
     tokens = [transcriber.prompt(one, "de")[0] for one in asked]
     task = transcriber.model.generation_config.task_to_id
@@ -181,19 +181,19 @@ def test_a_prompt_reaches_the_model(transcriber: Transcriber, melody: Any) -> No
     features = features_of(transcriber, melody(5.0))
     prompt = [transcriber.model.generation_config.prev_sot_token_id, 70, 71, 72]
     expected = transcriber.model.generate(features, language="en", task="transcribe", prompt_ids=torch.tensor(prompt))
-    (window,) = heard(transcriber, piece(melody(5.0), language="en", prompt_ids=tuple(prompt)))
+    (window,) = transcribed(transcriber, piece(melody(5.0), language="en", prompt_ids=tuple(prompt)))
     text = [token for token in expected[0].tolist() if token < transcriber.end_token]
     assert tokens_of(window) == text
-    (unprompted,) = heard(transcriber, piece(melody(5.0), language="en"))
+    (unprompted,) = transcribed(transcriber, piece(melody(5.0), language="en"))
     assert tokens_of(unprompted) != text
-    (continued,) = heard(transcriber, piece(melody(5.0), language="en", context=(70, 71, 72)))
+    (continued,) = transcribed(transcriber, piece(melody(5.0), language="en", context=(70, 71, 72)))
     assert tokens_of(continued) == text, "what was said before is told in the same way"
 
 
 def test_a_temperature_draws_from_the_windows_own_numbers(transcriber: Transcriber, melody: Any) -> None:
     def drawn(temperature: float, seed: int, *others: WindowRequest) -> list[int]:
         mine = piece(melody(5.0), language="en", temperature=temperature, seed=seed)
-        return tokens_of(heard(transcriber, *others, mine)[-1])
+        return tokens_of(transcribed(transcriber, *others, mine)[-1])
 
     assert drawn(1.0, 1) == drawn(1.0, 1)
     assert drawn(1.0, 1) != drawn(1.0, 2)
@@ -215,11 +215,11 @@ def many(melody: Any) -> list[WindowRequest]:
     ]
 
 
-def test_windows_in_one_batch_hear_what_they_hear_alone(transcriber: Transcriber, melody: Any) -> None:
+def test_windows_in_one_batch_have_the_transcripts_they_have_alone(transcriber: Transcriber, melody: Any) -> None:
     pieces = many(melody)
-    together = heard(transcriber, *pieces)
+    together = transcribed(transcriber, *pieces)
     for one, window in zip(pieces, together, strict=True):
-        (alone,) = heard(transcriber, one)
+        (alone,) = transcribed(transcriber, one)
         assert tokens_of(window) == tokens_of(alone)
         assert [(s.start, s.end, s.words) for s in window.segments] == [
             (s.start, s.end, s.words) for s in alone.segments
@@ -251,7 +251,7 @@ def test_windows_join_and_leave_at_any_step_without_changing_the_others(transcri
         step += 1
     assert sorted(found) == list(range(len(pieces)))
     for number, one in enumerate(pieces):
-        assert tokens_of(found[number]) == tokens_of(heard(transcriber, one)[0])
+        assert tokens_of(found[number]) == tokens_of(transcribed(transcriber, one)[0])
 
 
 @pytest.mark.parametrize("base", [180.0, 300.0, 440.0])
@@ -264,7 +264,7 @@ def test_segments_of_a_window_are_those_of_transformers(base: float, transcriber
         return_segments=True,
         force_unique_generate_call=True,
     )["segments"][0]
-    (window,) = heard(transcriber, piece(melody(30.0, base=base), language="en", timestamps=True, open_end=True))
+    (window,) = transcribed(transcriber, piece(melody(30.0, base=base), language="en", timestamps=True, open_end=True))
     assert [(segment.start, segment.end) for segment in window.segments] == [
         (pytest.approx(float(segment["start"])), pytest.approx(float(segment["end"]))) for segment in theirs
     ]
@@ -293,7 +293,7 @@ def test_windows_follow_each_other_where_transformers_would_go_on(
             return_segments=True,
             force_unique_generate_call=True,
         )
-        (window,) = heard(
+        (window,) = transcribed(
             transcriber, piece(melody(30.0, base=float(base)), language="en", timestamps=True, open_end=True)
         )
         expected = moved[-1] if moved[-1] >= 0.5 else 30.0
@@ -301,13 +301,13 @@ def test_windows_follow_each_other_where_transformers_would_go_on(
     assert any(advance < 30.0 for advance in moved), "no window ended in the middle of a recording"
 
 
-def test_what_a_window_says_after_its_last_time_is_kept_where_no_other_hears_it(
+def test_what_a_window_says_after_its_last_time_is_kept_where_no_other_transcribes_it(
     transcriber: Transcriber, melody: Any
 ) -> None:
     for base in range(100, 900, 50):
         samples = melody(30.0, base=float(base))
-        (open_end,) = heard(transcriber, piece(samples, language="en", timestamps=True, open_end=True))
-        (closed,) = heard(transcriber, piece(samples, language="en", timestamps=True))
+        (open_end,) = transcribed(transcriber, piece(samples, language="en", timestamps=True, open_end=True))
+        (closed,) = transcribed(transcriber, piece(samples, language="en", timestamps=True))
         assert closed.advance_s == 30.0
         assert tokens_of(closed)[: len(tokens_of(open_end))] == tokens_of(open_end)
         if open_end.advance_s < 30.0 and len(tokens_of(closed)) > len(tokens_of(open_end)):
@@ -327,15 +327,15 @@ def test_a_model_of_english_alone_is_not_told_a_language(
     path.write_text(json.dumps({name: told[name] for name in told.keys() - {"lang_to_id", "task_to_id"}}))
     english = comparable(load_transcriber(directory, read_card(directory), device=CPU))
     assert TranscriptTokenizer(directory).languages == ["en"]
-    (window,) = heard(english, piece(melody(2.0), language="en"))
+    (window,) = transcribed(english, piece(melody(2.0), language="en"))
     expected = english.model.generate(features_of(english, melody(2.0)))[0].tolist()
     assert tokens_of(window) == [token for token in expected if token < english.end]
-    (detected,) = heard(english, piece(melody(2.0)))
+    (detected,) = transcribed(english, piece(melody(2.0)))
     assert (detected.language, tokens_of(detected)) == ("en", tokens_of(window))
 
 
 def test_times_do_not_leave_the_recording(transcriber: Transcriber, melody: Any) -> None:
-    (window,) = heard(transcriber, piece(melody(3.0), language="en", timestamps=True, words=True, open_end=True))
+    (window,) = transcribed(transcriber, piece(melody(3.0), language="en", timestamps=True, words=True, open_end=True))
     assert all(0 <= segment.start <= segment.end <= 3.0 for segment in window.segments)
     assert all(0 <= word.start <= word.end <= 3.0 for segment in window.segments for word in segment.words)
     assert 0 < window.advance_s <= 3.0
@@ -393,12 +393,12 @@ def test_code_in_a_directory_is_not_run(synthesis_model: ModelDirectory, tmp_pat
 def test_a_directory_without_a_card_gets_voices_and_rates(
     synthesis_model: ModelDirectory, transcription_model: ModelDirectory, tmp_path: Path
 ) -> None:
-    spoken, heard = copied(synthesis_model, tmp_path / "a"), copied(transcription_model, tmp_path / "b")
-    for directory in (spoken, heard):
+    spoken, transcribed_model = copied(synthesis_model, tmp_path / "a"), copied(transcription_model, tmp_path / "b")
+    for directory in (spoken, transcribed_model):
         (directory / "card.json").unlink()
     card = load_synthesizer(spoken, read_card(spoken), device=CPU).card
     assert (card.tasks, card.voices, card.sample_rate) == (["speech"], ["speaker-0", "speaker-1"], 16_000)
-    card = load_transcriber(heard, read_card(heard), device=CPU).card
+    card = load_transcriber(transcribed_model, read_card(transcribed_model), device=CPU).card
     assert (card.tasks, card.sample_rate) == (["transcription"], 16_000)
 
 

@@ -1,4 +1,4 @@
-"""A Parakeet-TDT directory hears what Transformers hears in it, alone and beside others, and times its words."""
+"""A Parakeet-TDT directory has the transcripts of Transformers, alone and beside others, and times its words."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ def transcriber(loaded: WhisperTranscriber) -> Iterator[WhisperTranscriber]:
     loaded.thresholds = limits
 
 
-def heard(transcriber: WhisperTranscriber, *pieces: WindowRequest) -> list[WindowTranscript]:
+def transcribed(transcriber: WhisperTranscriber, *pieces: WindowRequest) -> list[WindowTranscript]:
     batch = transcriber.batch(len(pieces))
     for number, one in enumerate(pieces):
         batch.add(number, one)
@@ -64,15 +64,15 @@ def test_the_limits_of_a_directory_are_its_own(transcriber: WhisperTranscriber) 
 
 
 def test_an_ill_transcript_is_tried_again_hotter_up_to_one(transcriber: WhisperTranscriber, melody: Any) -> None:
-    (well,) = heard(transcriber, piece(melody(5.0)))
+    (well,) = transcribed(transcriber, piece(melody(5.0)))
     assert well.segments[0].temperature == 0.0
     transcriber.thresholds = ALWAYS_ILL
-    (ill,) = heard(transcriber, piece(melody(5.0)))
+    (ill,) = transcribed(transcriber, piece(melody(5.0)))
     assert ill.segments[0].temperature == 1.0
     assert ill.segments[0].token_ids != well.segments[0].token_ids
     assert ill.context == [], "what may be invented is not told to the next window"
     assert well.context == well.segments[0].token_ids
-    (asked,) = heard(transcriber, piece(melody(5.0), temperature=0.4))
+    (asked,) = transcribed(transcriber, piece(melody(5.0), temperature=0.4))
     assert asked.segments[0].temperature == 0.4, "a temperature that was asked for is kept"
 
 
@@ -80,10 +80,10 @@ def test_only_ill_windows_are_tried_again_and_the_others_stay_as_they_are(
     transcriber: WhisperTranscriber, melody: Any
 ) -> None:
     pieces = [piece(melody(5.0, base=base), seed=seed) for seed, base in enumerate((150.0, 260.0, 370.0, 480.0))]
-    scores = sorted(window.segments[0].avg_logprob for window in heard(transcriber, *pieces))
+    scores = sorted(window.segments[0].avg_logprob for window in transcribed(transcriber, *pieces))
     transcriber.thresholds = replace(ALWAYS_ILL, avg_logprob=(scores[1] + scores[2]) / 2)
-    together = heard(transcriber, *pieces)
-    alone = [heard(transcriber, one)[0] for one in pieces]
+    together = transcribed(transcriber, *pieces)
+    alone = [transcribed(transcriber, one)[0] for one in pieces]
     assert sum(window.segments[0].temperature == 0 for window in together) >= 2
     assert any(window.segments[0].temperature > 0 for window in together)
     assert [window.segments[0].token_ids for window in together] == [window.segments[0].token_ids for window in alone]
@@ -94,9 +94,9 @@ def test_only_ill_windows_are_tried_again_and_the_others_stay_as_they_are(
 
 def test_a_repetition_is_ill_and_silence_says_nothing(transcriber: WhisperTranscriber, melody: Any) -> None:
     transcriber.thresholds = replace(NONE, compression_ratio=0.01)
-    assert heard(transcriber, piece(melody(5.0)))[0].segments[0].temperature == 1.0
+    assert transcribed(transcriber, piece(melody(5.0)))[0].segments[0].temperature == 1.0
     transcriber.thresholds = FallbackThresholds(compression_ratio=None, avg_logprob=0.0, no_speech=0.0)
-    (silent,) = heard(transcriber, piece(melody(5.0)))
+    (silent,) = transcribed(transcriber, piece(melody(5.0)))
     assert (silent.segments, silent.advance_s) == ([], 5.0)
     assert compression_ratio("ha ha " * 50) > 2.4 > compression_ratio("the quick brown fox jumps over the lazy dog")
     assert compression_ratio("") == 1.0
@@ -106,7 +106,7 @@ def test_the_measures_are_those_of_transformers(transcriber: WhisperTranscriber,
     features = transcriber.features([melody(5.0)])
     model = transcriber.model
     prompt, _ = transcriber.prompt(piece(melody(5.0)), "en")
-    (window,) = heard(transcriber, piece(melody(5.0)))
+    (window,) = transcribed(transcriber, piece(melody(5.0)))
     written = window.segments[0].token_ids
     sequence = torch.tensor([prompt + written])
     with torch.no_grad():
@@ -146,7 +146,7 @@ def test_words_begin_and_end_when_transformers_says(
     times = [float(time) for segment in theirs["segments"][0] for time in segment["token_timestamps"]]
     begins = [time for token, time in zip(tokens, times, strict=True) if token < transcriber.end_token]
     asked = replace(piece(samples, timestamps=True, words=True, open_end=True), language="zh")
-    (window,) = heard(transcriber, asked)
+    (window,) = transcribed(transcriber, asked)
     words = [word for segment in window.segments for word in segment.words]
     assert [token for word in words for token in word.token_ids] == [t for t in tokens if t < transcriber.end_token]
     assert len(words) > 10
