@@ -1,8 +1,8 @@
-"""Samples into the bytes of an audio file, piece by piece as they are made.
+"""Encodes samples into the bytes of an audio file, part by part as they are synthesized.
 
-PyAV encodes the compressed formats: its muxers need no seeking, so the first bytes leave while the rest is still
-spoken. A file that is complete at once gets a header with its true length instead. Does not know where
-samples come from.
+PyAV encodes the compressed formats; its muxers need no seeking, so the first bytes are sent while the rest is still
+synthesized. A file that is complete at once gets a header with its true length. Knows nothing about where samples come
+from.
 """
 
 from __future__ import annotations
@@ -20,14 +20,22 @@ from av.audio.frame import AudioFrame
 from tessera.wire.audio import AudioFormat
 
 PCM_RATE = 24_000
-"""OpenAI's `pcm` has no header and is always 24 kHz, so ours is too, whatever the model's rate is."""
+"""Samples per second of `pcm`, which has no header and is always 24 kHz in OpenAI's API."""
 UNKNOWN_LENGTH = 0xFFFFFFFF
-"""What a WAV header says about its data when it is written before them; readers then take what comes."""
+"""Length in a WAV header that is written before its data; readers then read to the end."""
 
 
 @dataclass(frozen=True)
 class AudioContainer:
-    """A compressed format: how PyAV calls it and what it is encoded with."""
+    """A compressed format.
+
+    Attributes:
+        muxer: PyAV's name of the container format.
+        codec: PyAV's name of the encoder.
+        content_type: media type of the file.
+        bit_rate: bits per second; None for the default of the codec.
+        options: options of the muxer.
+    """
 
     muxer: str
     codec: str
@@ -38,7 +46,7 @@ class AudioContainer:
 
 CONTAINERS: dict[AudioFormat, AudioContainer] = {
     "mp3": AudioContainer("mp3", "libmp3lame", "audio/mpeg", bit_rate=96_000),
-    # Pages of 0.2 s instead of 1 s: how long a listener waits for the first sound.
+    # Pages of 0.2 s instead of 1 s: playback begins after the first page.
     "opus": AudioContainer(
         "ogg", "libopus", "audio/ogg; codecs=opus", bit_rate=48_000, options={"page_duration": "200000"}
     ),
@@ -46,40 +54,41 @@ CONTAINERS: dict[AudioFormat, AudioContainer] = {
     "flac": AudioContainer("flac", "flac", "audio/flac"),
 }
 OPUS_RATE = 48_000
+"""Samples per second of every Opus stream."""
 
 
 class AudioEncoder(Protocol):
-    """An audio file in the making."""
+    """Encodes one audio file."""
 
     def add(self, samples: np.ndarray[Any, Any], *, last: bool) -> bytes:
         """Encode more samples.
 
         Args:
-            samples: int16 of shape [samples]; may be empty.
+            samples: int16 [samples]; may be empty.
             last: whether the file ends with them.
 
         Returns:
-            The bytes of the file that are ready now; with `last`, all that are left.
+            The bytes of the file that are ready; with `last`, all that are left.
         """
         ...
 
 
 def content_type(form: AudioFormat) -> str:
-    """The media type of what `make_encoder` makes."""
+    """The media type of the files of `make_encoder`."""
     if form in CONTAINERS:
         return CONTAINERS[form].content_type
     return f"audio/pcm; rate={PCM_RATE}; channels=1" if form == "pcm" else "audio/wav"
 
 
 def make_encoder(form: AudioFormat, rate: int) -> AudioEncoder:
-    """An encoder of mono samples at `rate`."""
+    """An encoder of mono samples at `rate` samples per second."""
     if form in CONTAINERS:
         return ContainerEncoder(CONTAINERS[form], rate)
     return PCMEncoder(rate) if form == "pcm" else WAVEncoder(rate)
 
 
 def to_int16(samples: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Float samples within -1 and 1 as int16, rounded; what is outside is clipped."""
+    """Float samples within -1 and 1 as int16, rounded; samples outside are clipped."""
     return np.clip(np.rint(samples * 32767.0), -32768, 32767).astype("<i2")
 
 
@@ -88,45 +97,45 @@ class WAVEncoder:
 
     def __init__(self, rate: int) -> None:
         self.rate = rate
-        self._begun = False
+        self._has_header = False
 
     def add(self, samples: np.ndarray[Any, Any], *, last: bool) -> bytes:
         """See `AudioEncoder`."""
         data = samples.tobytes()
-        if self._begun:
+        if self._has_header:
             return data
-        self._begun = True
+        self._has_header = True
         return self._header(len(data) if last else UNKNOWN_LENGTH) + data
 
     def _header(self, size: int) -> bytes:
         layout = struct.pack("<IHHIIHH", 16, 1, 1, self.rate, 2 * self.rate, 2, 16)
-        whole = min(size + 36, UNKNOWN_LENGTH)
-        return b"RIFF" + struct.pack("<I", whole) + b"WAVEfmt " + layout + b"data" + struct.pack("<I", size)
+        riff_size = min(size + 36, UNKNOWN_LENGTH)
+        return b"RIFF" + struct.pack("<I", riff_size) + b"WAVEfmt " + layout + b"data" + struct.pack("<I", size)
 
 
 class PCMEncoder:
     """Bare 16-bit little-endian samples at `PCM_RATE`."""
 
     def __init__(self, rate: int) -> None:
-        self._frames = _Frames(rate)
+        self._framer = _Framer(rate)
         self._resampler = av.AudioResampler(format="s16", layout="mono", rate=PCM_RATE)
 
     def add(self, samples: np.ndarray[Any, Any], *, last: bool) -> bytes:
         """See `AudioEncoder`."""
-        made = self._resampler.resample(self._frames.next(samples)) if samples.size else []
+        frames = self._resampler.resample(self._framer.next(samples)) if samples.size else []
         if last:
-            made += self._resampler.resample(None)
-        return b"".join(frame.to_ndarray().astype("<i2").tobytes() for frame in made)
+            frames += self._resampler.resample(None)
+        return b"".join(frame.to_ndarray().astype("<i2").tobytes() for frame in frames)
 
 
 class ContainerEncoder:
-    """A compressed file through PyAV, at the model's rate where the codec has it, else at the next higher one."""
+    """A compressed file by PyAV, at the model's sample rate if the codec has it, otherwise at the next higher rate."""
 
     def __init__(self, container: AudioContainer, rate: int) -> None:
-        self._kind = container
+        self._container = container
         self._rate = rate
-        self._frames = _Frames(rate)
-        self._sink: _Pipe | io.BytesIO = _Pipe()
+        self._framer = _Framer(rate)
+        self._sink: _WriteOnlyFile | io.BytesIO = _WriteOnlyFile()
         self._output: Any = None
         self._stream: Any = None
 
@@ -135,28 +144,28 @@ class ContainerEncoder:
         if self._output is None:
             self._open(seekable=last)
         if samples.size:
-            self._output.mux(self._stream.encode(self._frames.next(samples)))
+            self._output.mux(self._stream.encode(self._framer.next(samples)))
         if last:
             self._output.mux(self._stream.encode(None))
             self._output.close()
-        if isinstance(self._sink, _Pipe):
+        if isinstance(self._sink, _WriteOnlyFile):
             return self._sink.take()
         return self._sink.getvalue()
 
     def _open(self, *, seekable: bool) -> None:
-        """With a seekable sink the muxer goes back and writes the true length into the header."""
+        """Open the output. With a seekable sink the muxer writes the true length into the header at the end."""
         if seekable:
             self._sink = io.BytesIO()
-        self._output = av.open(self._sink, "w", format=self._kind.muxer, options=self._kind.options)
+        self._output = av.open(self._sink, "w", format=self._container.muxer, options=self._container.options)
         self._stream = self._output.add_stream(
-            self._kind.codec, rate=_supported(self._kind.codec, self._rate), layout="mono"
+            self._container.codec, rate=_supported(self._container.codec, self._rate), layout="mono"
         )
-        if self._kind.bit_rate is not None:
-            self._stream.bit_rate = self._kind.bit_rate
+        if self._container.bit_rate is not None:
+            self._stream.bit_rate = self._container.bit_rate
 
 
-class _Frames:
-    """Samples as PyAV's frames, one after another in time."""
+class _Framer:
+    """Wraps samples in PyAV frames with consecutive timestamps."""
 
     def __init__(self, rate: int) -> None:
         self._rate = rate
@@ -171,8 +180,8 @@ class _Frames:
         return frame
 
 
-class _Pipe:
-    """A file that can only be written to."""
+class _WriteOnlyFile:
+    """A file that can only be written to; `take` removes what was written."""
 
     def __init__(self) -> None:
         self._bytes = bytearray()
@@ -188,7 +197,7 @@ class _Pipe:
 
 
 def _supported(codec: str, rate: int) -> int:
-    """Opus is always 48 kHz inside; other codecs get `rate` itself, or the next higher one that they have."""
+    """The sample rate for a codec: 48 kHz for Opus, otherwise `rate` or the next higher rate that the codec has."""
     if codec == "libopus":
         return OPUS_RATE
     rates = av.Codec(codec, "w").audio_rates

@@ -1,6 +1,6 @@
-"""Text to audio files: from a request to what the engine takes, and its samples back into a file in pieces.
+"""From a request to an audio file: plan the text, have the engine synthesize it, encode its samples chunk by chunk.
 
-Knows what OpenAI's parameters mean; does not know HTTP responses.
+Implements OpenAI's parameters. Knows nothing about HTTP responses.
 """
 
 from __future__ import annotations
@@ -31,7 +31,13 @@ from tessera_speech.text.speech_plan import SpeechPlan, word_times
 
 @dataclass(frozen=True)
 class AudioChunk:
-    """A part of a file in the making. `words` are said at its beginning and after it; `usage` comes with the last."""
+    """A part of an audio file.
+
+    Attributes:
+        data: bytes of the file; may be empty.
+        words: words that begin in this part or after it, with their times.
+        usage: of the whole request, with the last chunk only.
+    """
 
     data: bytes
     words: list[SpokenWord]
@@ -39,14 +45,14 @@ class AudioChunk:
 
 
 class SynthesisPipeline:
-    """Text to audio files.
+    """Synthesizes texts into audio files.
 
     Args:
-        card: of the model; its first voice is the default.
-        directory: of the model; its tokenizer is read from there.
-        engine: that has the model.
+        card: card of the model; its first voice is the default.
+        directory: directory of the model; its tokenizer is read from there.
+        engine: the engine that has the model.
         settings: limits.
-        first_audio: observed with the seconds from request to the first bytes.
+        first_audio: observes the seconds from a request to the first bytes of its audio.
     """
 
     def __init__(
@@ -55,42 +61,43 @@ class SynthesisPipeline:
         assert card.sample_rate is not None, "the engine completes the cards it sends"
         self.card = card
         self.rate = card.sample_rate
-        self._reader = load_planner(directory)
+        self._planner = load_planner(directory)
         self._engine = engine
         self._settings = settings
         self._first_audio = first_audio
 
     def can_speak(self, text: str) -> bool:
-        """Whether a plain text has anything that the model can speak."""
+        """Whether a plain text has anything that the model can synthesize."""
         try:
-            return bool(self._reader.plan(text, markup=False, voice=self.card.voices[0]).tokens)
+            return bool(self._planner.plan(text, markup=False, voice=self.card.voices[0]).tokens)
         except InvalidRequestError:
             return False
 
     async def synthesize(self, body: SpeechRequest, *, markup: bool = True) -> AsyncGenerator[AudioChunk, None]:
-        """The asked-for file in pieces, as they are made. Closing the iterator cancels. SSML is read with `markup`.
+        """The audio file in chunks, as they are synthesized. Closing the iterator cancels. SSML is parsed with
+        `markup`.
 
         Raises:
-            InvalidRequestError: a text that is too long or malformed or has nothing to speak, an unknown voice.
-            TesseraError: what the engine says.
+            InvalidRequestError: the text is too long, malformed or has nothing to speak, or the voice is unknown.
+            TesseraError: the error of the engine.
         """
         started = time.perf_counter()
         self._check(body)
         weights = voices.mixture_of(_voice_of(body), self.card.voices)
         voice = self.card.voices[max(weights, key=lambda index: weights[index])]
-        plan = self._reader.plan(body.input, markup=markup, voice=voice)
-        made = make_encoder(body.response_format, self.rate)
+        plan = self._planner.plan(body.input, markup=markup, voice=voice)
+        encoder = make_encoder(body.response_format, self.rate)
         waiting = True
         position = frames = 0
         async with aclosing(self._engine.request(self._message(body, plan, weights))) as answers:
             async for answer in answers:
                 assert isinstance(answer, Audio)
                 samples = to_int16(np.frombuffer(answer.samples.data, dtype="<f4"))
-                marks = plan.words[answer.sentence] if answer.token_samples else []
-                words = word_times(marks, answer.token_samples, begin=position, rate=self.rate)
+                sentence_words = plan.words[answer.sentence] if answer.token_samples else []
+                words = word_times(sentence_words, answer.token_samples, begin=position, rate=self.rate)
                 position += samples.size
                 frames += answer.frames
-                data = await asyncio.to_thread(made.add, samples, last=answer.last)
+                data = await asyncio.to_thread(encoder.add, samples, last=answer.last)
                 if waiting and data:
                     waiting = False
                     self._first_audio.observe(time.perf_counter() - started)
@@ -112,7 +119,7 @@ class SynthesisPipeline:
                 "`timestamp_granularities` needs `stream_format=sse`: an audio file has no place for words",
                 param="timestamp_granularities",
             )
-        self._reader.check(body)
+        self._planner.check(body)
         limit = self._settings.max_input_characters
         if len(body.input) > limit:
             raise InvalidRequestError(

@@ -1,4 +1,4 @@
-"""Which of a model's voices a request means.
+"""Finds the voices of a model that a request names.
 
 A model's own names come first. OpenAI's names stand for the model's voices in turn: with two voices, `alloy` is the
 first, `ash` the second, `ballad` the first again, in the order of OpenAI's reference. No name is the first voice.
@@ -32,10 +32,10 @@ _PART = re.compile(r"\s*(?P<name>[^()]+?)\s*(?:\((?P<weight>\d{1,3}(?:\.\d{1,3})
 
 
 def mixture_of(name: str | None, voices: Sequence[str]) -> dict[int, float]:
-    """Weights of the model's voices, by index; they sum to 1.
+    """Weights of the model's voices by index, with a sum of 1.
 
     Raises:
-        InvalidRequestError: an unknown voice, a weight that is none, a mixture where the model has one voice.
+        InvalidRequestError: an unknown voice, a malformed weight, or a mixture where the model has one voice.
     """
     if name is None or name in voices or "+" not in name:
         return {index_of(name, voices): 1.0}

@@ -1,7 +1,9 @@
-"""Text into a VITS model's token ids, without torch: the rules of Transformers' `VitsTokenizer`, one token a character.
+"""Text to token ids of a VITS model, without torch: the rules of Transformers' `VitsTokenizer`, one token per
+character.
 
-A text that spells a special token out (`<unk>`) is characters here. A model that wants phonemes or romanised text is
-refused: the programs that make them are no part of the suite. Does not know sentences or voices.
+A text that spells out a special token (`<unk>`) is plain characters here. A model that wants phonemes or romanized text
+is
+refused: the programs that produce them are not part of the suite. Knows nothing about sentences or voices.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ _ENGLISH = frozenset({"eng", "en"})
 
 
 class _CharacterTokenizerSettings(msgspec.Struct, frozen=True):
-    """What `tokenizer_config.json` says, with Transformers' defaults."""
+    """The fields of `tokenizer_config.json` that are used, with Transformers' defaults."""
 
     add_blank: bool = True
     normalize: bool = True
@@ -30,13 +32,13 @@ class _CharacterTokenizerSettings(msgspec.Struct, frozen=True):
 
 
 class CharacterTokenizer:
-    """A model's alphabet.
+    """The characters of a model.
 
     Args:
-        directory: holds `vocab.json` and `tokenizer_config.json`.
+        directory: has `vocab.json` and `tokenizer_config.json`.
 
     Raises:
-        ModelLoadError: a file is missing or damaged, or the model wants phonemes or romanised text.
+        ModelLoadError: a file is missing or damaged, or the model wants phonemes or romanized text.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -60,19 +62,19 @@ class CharacterTokenizer:
 
     @property
     def normalizes(self) -> bool:
-        """Whether texts are written out in English words before they are encoded."""
+        """Whether numbers and symbols are written out in English words before encoding."""
         return self._settings.language in _ENGLISH and not all(digit in self._ids for digit in string.digits)
 
     def normalize(self, text: TracedText) -> TracedText:
-        """`text` as `encode` is to get it: for English without all digits, what they mean is written out."""
+        """`text` as `encode` takes it: written out in words for English models that lack digits."""
         return normalize_traced(text) if self.normalizes else text
 
     def encode(self, text: str) -> list[int]:
-        """Token ids of `text`; empty when the model has none of its characters."""
+        """Token ids of `text`; empty if the model has none of its characters."""
         return [token for token, _ in self.encode_with_places(text)]
 
     def encode_with_places(self, text: str) -> list[tuple[int, int]]:
-        """Token ids of `text`, each with the place of its character in it; -1 for what stands between characters."""
+        """Token ids of `text`, each with the index of its character; -1 for blanks between characters."""
         settings, ids = self._settings, self._ids
         characters = list(enumerate(text))
         if settings.normalize:
@@ -92,6 +94,6 @@ class CharacterTokenizer:
 
 
 def _stripped(characters: list[tuple[int, str]]) -> list[tuple[int, str]]:
-    """Without white space at both ends."""
+    """Characters without white space at both ends."""
     inked = [number for number, (_, character) in enumerate(characters) if not character.isspace()]
     return characters[inked[0] : inked[-1] + 1] if inked else []

@@ -1,6 +1,6 @@
-"""English dates, ranges, fractions and telephone numbers in the words that a reader would say, as rules in order.
+"""Rules that write out English dates, ranges, fractions and telephone numbers in words, in the order of their use.
 
-What is no date is left to other rules. Does not know money, units or abbreviations: see
+Text that is not a date stays for other rules. Knows nothing about money, units or abbreviations; see
 `tessera_speech.text.normalization`.
 """
 
@@ -37,16 +37,17 @@ _DAYS = {
     "Sun": "Sunday",
 }
 _MONTH = "|".join(f"{name}|{name[:3]}\\.?" for name in MONTHS) + r"|Sept\.?"
-_MOST_DENOMINATOR = 20
+_MAX_DENOMINATOR = 20
+"""Largest denominator that is read as an ordinal, beside 100."""
 _PARTS = {2: "half", 4: "quarter"}
 
 
 def date(day: int, month: int, of_year: int | None = None) -> str | None:
-    """22, 11, 2026 is "November twenty second, twenty twenty six"; None for what no calendar has."""
+    """22, 11, 2026 is "November twenty second, twenty twenty six"; None for a date that does not exist."""
     if not 1 <= month <= len(MONTHS) or not 1 <= day <= 31:
         return None
-    said = f"{MONTHS[month - 1]} {ordinal(day)}"
-    return said if of_year is None else f"{said}, {_of_year(of_year)}"
+    words = f"{MONTHS[month - 1]} {ordinal(day)}"
+    return words if of_year is None else f"{words}, {_of_year(of_year)}"
 
 
 def _of_year(number: int) -> str:
@@ -54,7 +55,7 @@ def _of_year(number: int) -> str:
 
 
 def whole_year(text: str) -> int:
-    """Two digits are of this century up to 49, of the last from 50."""
+    """A year as a number; two digits are of this century up to 49, and of the last one from 50."""
     number = int(text)
     return number if len(text) > 2 else number + (2000 if number < 50 else 1900)
 
@@ -84,19 +85,19 @@ def _day_month(match: re.Match[str]) -> str:
     day, month = int(match[1]), _named_month(match[2])
     if not 1 <= day <= 31:
         return match[0]
-    said = f"the {ordinal(day)} of {MONTHS[month - 1]}"
-    return f"{said} {_of_year(int(match[3]))}" if match[3] else said
+    words = f"the {ordinal(day)} of {MONTHS[month - 1]}"
+    return f"{words} {_of_year(int(match[3]))}" if match[3] else words
 
 
 def telephone(text: str) -> str:
-    """Digits one by one, a breath where something stood between them: "555-01" is "five five five, zero one"."""
+    """Digits one by one, with a comma between groups: "555-01" is "five five five, zero one"."""
     groups = [digits(group) for group in re.findall(r"\d+", text)]
     return ("plus " if text.lstrip().startswith("+") else "") + ", ".join(groups)
 
 
 def fraction(above: int, below: int) -> str | None:
-    """3, 4 is "three quarters"; None for what is not read so."""
-    if not 0 < above < below or not (below <= _MOST_DENOMINATOR or below == 100):
+    """3, 4 is "three quarters"; None for a fraction that is not read that way."""
+    if not 0 < above < below or not (below <= _MAX_DENOMINATOR or below == 100):
         return None
     part = _PARTS.get(below) or ordinal(below)
     many = "halves" if part == "half" else f"{part}s"
@@ -104,10 +105,10 @@ def fraction(above: int, below: int) -> str | None:
 
 
 def _fraction(match: re.Match[str]) -> str:
-    said = fraction(int(match[2]), int(match[3]))
-    if said is None:
+    words = fraction(int(match[2]), int(match[3]))
+    if words is None:
         return match[0]
-    return f"{cardinal(int(match[1]))} and {said}" if match[1] else said
+    return f"{cardinal(int(match[1]))} and {words}" if match[1] else words
 
 
 DATES: tuple[Rule, ...] = (

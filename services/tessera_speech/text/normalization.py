@@ -1,7 +1,7 @@
-"""English text in the words that a reader would say: numbers, money, times, years, symbols, abbreviations.
+"""English text normalization: numbers, money, times, years, symbols and abbreviations written out in words.
 
-For synthesizers whose alphabet has letters and a few marks and no digits. What is not known is left as it is. Does not
-know a model's alphabet or how words sound.
+For synthesizers whose alphabet has letters, a few punctuation marks and no digits. Text that no rule knows stays as it
+is. Knows nothing about the alphabet of a model or about pronunciation.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ _SHORT_UNITS = {
     "W": "watt",
     "V": "volt",
 }
-"""Told from words by their case."""
+"""Units that are told from words by their case."""
 _SYMBOLS = {
     "%": " percent",
     "&": " and ",
@@ -135,16 +135,17 @@ _SYMBOLS = {
     "\u2013": ", ",  # an en dash
 }
 _SPELLED_LENGTH = 3
-"""Capitals of up to so many letters, or without a vowel, are read letter by letter: "US", "GPU", "HTTP"; not "NASA"."""
+"""Words in capitals of at most this length, or without a vowel, are spelled out: "US", "GPU", "HTTP"; not "NASA"."""
 
 
 def normalize(text: str) -> str:
-    """`text` with its numbers, symbols and abbreviations written out, one line break kept for each; ends in `.?!`."""
+    """`text` with numbers, symbols and abbreviations written out. Line breaks stay; every line ends in `.`, `?` or
+    `!`."""
     return normalize_traced(TracedText(text)).text
 
 
 def normalize_traced(text: TracedText) -> TracedText:
-    """See `normalize`; each character knows where it comes from."""
+    """`normalize` for a text whose characters keep their origins."""
     text = text.map(_composed)
     for rule in RULES:
         text = text.sub(*rule)
@@ -176,12 +177,12 @@ def _money(match: re.Match[str]) -> str:
     whole, cents, scale = match["whole"], match["cents"], match["scale"]
     if scale:
         return f"{number(whole + (f'.{cents}' if cents else ''))} {scale} {_plural(unit)}"
-    said = f"{number(whole)} {unit if whole == '1' else _plural(unit)}"
+    words = f"{number(whole)} {unit if whole == '1' else _plural(unit)}"
     if not cents or not int(cents):
-        return said
+        return words
     count = int(cents.ljust(2, "0")[:2])
     few = f"{cardinal(count)} {part if count == 1 else _plural(part)}"
-    return few if whole == "0" else f"{said} and {few}"
+    return few if whole == "0" else f"{words} and {few}"
 
 
 def _time(match: re.Match[str]) -> str:
@@ -197,10 +198,10 @@ def _half_of_day(match: re.Match[str]) -> str:
 
 
 def _year(match: re.Match[str]) -> str:
-    said = year(int(match[1]))
+    words = year(int(match[1]))
     if not match[2]:
-        return said
-    return said[:-1] + "ies" if said.endswith("y") else said + "s"
+        return words
+    return words[:-1] + "ies" if words.endswith("y") else words + "s"
 
 
 def _unit(match: re.Match[str]) -> str:

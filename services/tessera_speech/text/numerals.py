@@ -1,4 +1,4 @@
-"""Numbers in English words: how many, which in order, years, digits one by one. Does not know units or texts."""
+"""Numbers in English words: cardinals, ordinals, years, digits one by one. Knows nothing about units or texts."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ _ONES = (  # noqa: SIM905 - easier to read
 _TENS = ("", "", *"twenty thirty forty fifty sixty seventy eighty ninety".split())  # noqa: SIM905
 _SCALES = ((10**12, "trillion"), (10**9, "billion"), (10**6, "million"), (1000, "thousand"), (100, "hundred"))
 MAX_DIGITS = 15
+"""Most digits of a number that is read as one; longer ones are read digit by digit."""
 _ORDINALS = {
     "one": "first",
     "two": "second",
@@ -27,11 +28,11 @@ LETTERS = dict(
         strict=True,
     )
 )
-"""How letters are called; `_` stands for a space."""
+"""Names of letters; `_` stands for a space."""
 
 
 def cardinal(number: int) -> str:
-    """12 is "twelve"; at most `MAX_DIGITS` digits."""
+    """12 is "twelve"; for numbers of at most `MAX_DIGITS` digits."""
     if number < 0:
         return f"minus {cardinal(-number)}"
     if number < 20:
@@ -63,15 +64,15 @@ def year(number: int) -> str:
 
 
 def digits(text: str) -> str:
-    """ "2 10" is "two one zero"; what is no digit is left out."""
+    """ "2 10" is "two one zero"; other characters are left out."""
     return " ".join(_ONES[int(digit)] for digit in text if digit.isdecimal())
 
 
 def number(text: str) -> str:
-    """Digits with commas and perhaps a decimal point."""
+    """A number written with commas and perhaps a decimal point, in words."""
     whole, point, fraction = text.replace(",", "").partition(".")
     if len(whole) > MAX_DIGITS or (len(whole) > 1 and whole[0] == "0"):
-        said = digits(whole)
+        words = digits(whole)
     else:
-        said = cardinal(int(whole or "0"))
-    return f"{said} point {digits(fraction)}" if point and fraction else said
+        words = cardinal(int(whole or "0"))
+    return f"{words} point {digits(fraction)}" if point and fraction else words

@@ -1,9 +1,9 @@
-"""Text into a FastSpeech model's token ids, without torch: phonemes of English in ARPAbet, one token each.
+"""Text to token ids of a FastSpeech model, without torch: phonemes of English in ARPAbet, one token each.
 
-A word's phonemes are those that SSML says (`<phoneme ph="T EH1 S ER0 AH0">tessera</phoneme>`, in ARPAbet or IPA), or
-those of `lexicon.txt` in the model's directory, in the form of the CMU Pronouncing Dictionary, which anybody may take
-(`WORD  W ER1 D`). Nothing is guessed: the programs that guess are no part of the suite, so a word that nobody has told
-is refused by name. Does not know sentences or voices.
+The phonemes of a word come from SSML (`<phoneme ph="T EH1 S ER0 AH0">tessera</phoneme>`, in ARPAbet or IPA), or from
+`lexicon.txt` in the model's directory, in the form of the CMU Pronouncing Dictionary (`WORD  W ER1 D`). Pronunciations
+are never predicted: programs that do so are not part of the suite, and a word without phonemes is refused by name.
+Knows nothing about sentences or voices.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from tessera.errors import InvalidRequestError, ModelLoadError
 from tessera_speech.text.traced_text import Span
 
 LEXICON_FILE = "lexicon.txt"
-MOST_LEXICON_BYTES = 32 * 1024 * 1024
-NAMED = 5
-"""Words without phonemes that an error names."""
+"""File of pronunciations in a model's directory."""
+MAX_LEXICON_BYTES = 32 * 1024 * 1024
+MAX_NAMED_WORDS = 5
+"""Words without phonemes that an error names at most."""
 
 _ENTRY = re.compile(r"(?P<word>[^\s(]+)(?:\(\d+\))?\s+(?P<phonemes>[A-Z]{1,3}[0-2]?(?: +[A-Z]{1,3}[0-2]?)*)")
 _PIECE = re.compile(r"(?P<word>\w[\w'’]*)|(?P<mark>[.,!?;:…])")
@@ -41,20 +42,20 @@ _IPA = re.compile("|".join([*sorted(_LETTERS, key=len, reverse=True), *_STRESSES
 
 
 class _PhonemeTokenizerSettings(msgspec.Struct, frozen=True):
-    """What `tokenizer_config.json` says, with Transformers' defaults."""
+    """The fields of `tokenizer_config.json` that are used, with Transformers' defaults."""
 
     eos_token: str = "<sos/eos>"  # noqa: S105 - a token of a vocabulary
     should_strip_spaces: bool = False
 
 
 class PhonemeTokenizer:
-    """A model's phonemes and what words sound like.
+    """The phonemes of a model, and its lexicon.
 
     Args:
-        directory: holds `vocab.json`; `tokenizer_config.json` and `lexicon.txt` where there are any.
+        directory: has `vocab.json` and, optionally, `tokenizer_config.json` and `lexicon.txt`.
 
     Raises:
-        ModelLoadError: a file is missing, damaged or too large, or the token at a sentence's end is not in it.
+        ModelLoadError: a file is missing, damaged or too large, or the vocabulary has no token that ends a sentence.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -75,15 +76,15 @@ class PhonemeTokenizer:
         self._space = None if settings.should_strip_spaces else self._ids.get(" ")
 
     @property
-    def knows_words(self) -> bool:
-        """Whether there is a lexicon."""
+    def has_lexicon(self) -> bool:
+        """Whether the model's directory has a lexicon."""
         return bool(self._lexicon)
 
-    def written(self, phonemes: str, alphabet: str) -> list[str]:
-        """The model's phonemes for what SSML says.
+    def parse(self, phonemes: str, alphabet: str) -> list[str]:
+        """The model's phonemes for the `ph` of an SSML element.
 
         Raises:
-            ValueError: says what is no phoneme.
+            ValueError: names what is not a phoneme.
         """
         found = phonemes.split() if alphabet == "x-arpabet" else from_ipa(phonemes)
         unknown = [name for name in found if name not in self._ids]
@@ -92,17 +93,17 @@ class PhonemeTokenizer:
         return found
 
     def encode_with_places(
-        self, text: str, origins: Sequence[Span], said: dict[Span, list[str]]
+        self, text: str, origins: Sequence[Span], given: dict[Span, list[str]]
     ) -> list[tuple[int, int]]:
-        """Token ids of a sentence, each with the place of its word in it; -1 for what stands between words.
+        """Token ids of a sentence, each with the index of its word; -1 for tokens between words.
 
         Args:
-            text: the sentence, written out.
-            origins: where each of its characters comes from.
-            said: phonemes of what comes from there.
+            text: the sentence, normalized.
+            origins: span of the original text that each character comes from.
+            given: phonemes that SSML gives for a span of the original text.
 
         Raises:
-            InvalidRequestError: words that nobody has told; names some.
+            InvalidRequestError: words without phonemes; names some.
         """
         tokens: list[tuple[int, int]] = []
         unknown: list[str] = []
@@ -112,7 +113,7 @@ class PhonemeTokenizer:
                 mark = self._ids.get(_MARKS.get(match["mark"], match["mark"]))
                 tokens += [(mark, -1)] if mark is not None else []
                 continue
-            sounds = said.get(origins[at]) or self._lexicon.get(match["word"].upper().replace("’", "'"))
+            sounds = given.get(origins[at]) or self._lexicon.get(match["word"].upper().replace("’", "'"))
             if sounds is None or any(name not in self._ids for name in sounds):
                 unknown.append(match["word"])
                 continue
@@ -124,17 +125,17 @@ class PhonemeTokenizer:
         return [*tokens, (self._end, -1)] if any(at >= 0 for _, at in tokens) else []
 
     def _missing(self, words: list[str]) -> str:
-        names = ", ".join(repr(word) for word in dict.fromkeys(words[:NAMED]))
+        names = ", ".join(repr(word) for word in dict.fromkeys(words[:MAX_NAMED_WORDS]))
         cure = 'write it as <phoneme alphabet="x-arpabet" ph="…">word</phoneme> in SSML'
-        place = f"`{LEXICON_FILE}` has no pronunciation of" if self.knows_words else "this model reads phonemes, not"
+        place = f"`{LEXICON_FILE}` has no pronunciation of" if self.has_lexicon else "this model reads phonemes, not"
         return f"{place} {names}: {cure}, or put a dictionary into `{LEXICON_FILE}` in the model's directory"
 
 
 def from_ipa(text: str) -> list[str]:
-    """English in IPA as ARPAbet, the stress written behind its vowel.
+    """English phonemes in IPA as ARPAbet, with the stress after its vowel.
 
     Raises:
-        ValueError: says which character is none of English.
+        ValueError: names a character that is not a sound of English.
     """
     found: list[str] = []
     stress, at = "0", 0
@@ -154,11 +155,11 @@ def from_ipa(text: str) -> list[str]:
 
 
 def _read(path: Path) -> dict[str, list[str]]:
-    """A dictionary in CMU's form; of several pronunciations the first. Empty where there is no file."""
+    """A dictionary in CMU's form, the first of several pronunciations of a word. Empty if there is no file."""
     if not path.is_file():
         return {}
-    if path.stat().st_size > MOST_LEXICON_BYTES:
-        raise ValueError(f"{path.name} is larger than {MOST_LEXICON_BYTES} bytes")
+    if path.stat().st_size > MAX_LEXICON_BYTES:
+        raise ValueError(f"{path.name} is larger than {MAX_LEXICON_BYTES} bytes")
     lexicon: dict[str, list[str]] = {}
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
         entry = line.partition("#")[0].strip()

@@ -1,8 +1,8 @@
-"""How a synthesis model reads: which plan a text becomes for it, and what its readers cannot be asked for.
+"""Planners, one for each kind of synthesis model: they turn a text into token ids and refuse what the model cannot do.
 
-A model of characters (VITS) or phonemes (FastSpeech) gets tokens that last, so words have times, and voices that can be
-mixed. A codec language model (CSM) gets turns of a conversation and keeps its own pace. Without torch. Does not know
-engines or codecs.
+A model of characters (VITS) or phonemes (FastSpeech) gets tokens with durations, so words have times, and its voices
+can be mixed. A codec language model (CSM) gets turns of a conversation and keeps its own pace. Without torch. Knows
+nothing about engines or codecs.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tessera_speech.text.traced_text import TracedText
 
 
 class SpeechPlanner(Protocol):
-    """What makes plans for a model."""
+    """Makes plans for a model."""
 
     def check(self, body: SpeechRequest) -> None:
         """Refuse what the model cannot do.
@@ -38,7 +38,7 @@ class SpeechPlanner(Protocol):
         ...
 
     def plan(self, text: str, *, markup: bool, voice: str) -> SpeechPlan:
-        """What is to be spoken of `text`, which with `markup` may be SSML, by the voice of that name.
+        """The plan of `text`, which with `markup` may be SSML, for the voice with this name.
 
         Raises:
             InvalidRequestError: malformed SSML, or nothing that the model can speak.
@@ -50,7 +50,7 @@ class CharacterPlanner:
     """Implements `SpeechPlanner` for models of characters.
 
     Args:
-        directory: of the model.
+        directory: directory of the model.
 
     Raises:
         ModelLoadError: see `CharacterTokenizer`.
@@ -60,9 +60,9 @@ class CharacterPlanner:
         self._characters = CharacterTokenizer(directory)
 
     def check(self, body: SpeechRequest) -> None:
-        """There is nothing that such a model cannot do."""
+        """Accept every request: such a model can do everything."""
 
-    def plan(self, text: str, *, markup: bool, voice: str) -> SpeechPlan:  # noqa: ARG002 - every voice reads alike
+    def plan(self, text: str, *, markup: bool, voice: str) -> SpeechPlan:  # noqa: ARG002 - the plan is the same for every voice
         """See `SpeechPlanner`."""
         return plan_text(text, self._characters, markup=markup)
 
@@ -71,7 +71,7 @@ class PhonemePlanner:
     """Implements `SpeechPlanner` for models of English phonemes.
 
     Args:
-        directory: of the model.
+        directory: directory of the model.
 
     Raises:
         ModelLoadError: see `PhonemeTokenizer`.
@@ -81,13 +81,13 @@ class PhonemePlanner:
         self._phonemes = PhonemeTokenizer(directory)
 
     def check(self, body: SpeechRequest) -> None:
-        """There is nothing that such a model cannot do."""
+        """Accept every request: such a model can do everything."""
 
-    def plan(self, text: str, *, markup: bool, voice: str) -> SpeechPlan:  # noqa: ARG002 - every voice reads alike
+    def plan(self, text: str, *, markup: bool, voice: str) -> SpeechPlan:  # noqa: ARG002 - the plan is the same for every voice
         """See `SpeechPlanner`."""
         phonemes = self._phonemes
         marked = markup and ssml.is_ssml(text)
-        script = ssml.parse(text, phonemes.written) if marked else ssml.Script(text)
+        script = ssml.parse(text, phonemes.parse) if marked else ssml.Script(text)
         plan = plan_script(
             script,
             normalize_traced,
@@ -102,7 +102,7 @@ class TurnPlanner:
     """Implements `SpeechPlanner` for codec language models.
 
     Args:
-        directory: of the model.
+        directory: directory of the model.
 
     Raises:
         ModelLoadError: see `SpokenTurns`.
@@ -112,7 +112,7 @@ class TurnPlanner:
         self._turns = SpokenTurns(directory)
 
     def check(self, body: SpeechRequest) -> None:
-        """A pace, times of words and mixtures of voices are what such a model does not have."""
+        """Refuse a speed and times of words, which such a model does not have."""
         if body.speed != 1.0:
             raise InvalidRequestError(
                 f"{body.model!r} speaks at its own pace: leave `speed` out, or choose another model", param="speed"
@@ -124,7 +124,7 @@ class TurnPlanner:
             )
 
     def plan(self, text: str, *, markup: bool, voice: str) -> SpeechPlan:
-        """See `SpeechPlanner`. Every sentence is a turn."""
+        """See `SpeechPlanner`. Every sentence becomes a turn."""
         script = ssml.parse(text) if markup and ssml.is_ssml(text) else ssml.Script(text)
         if script.rates:
             raise InvalidRequestError(
@@ -157,14 +157,14 @@ class _Configuration(msgspec.Struct, frozen=True):
 _PLANNERS: Mapping[str, Callable[[Path], SpeechPlanner]] = MappingProxyType(
     {"csm": TurnPlanner, "fastspeech2_conformer_with_hifigan": PhonemePlanner}
 )
-"""Those of the kinds of models that do not read characters."""
+"""Planners by `model_type`; other models take characters."""
 
 
 def model_type_of(directory: Path) -> str:
-    """The kind of model in a directory, as its configuration names it.
+    """The `model_type` in a model's configuration.
 
     Raises:
-        ModelLoadError: there is no configuration that can be read.
+        ModelLoadError: the configuration is missing or cannot be read.
     """
     try:
         return msgspec.json.decode((directory / "config.json").read_bytes(), type=_Configuration).model_type
@@ -173,9 +173,9 @@ def model_type_of(directory: Path) -> str:
 
 
 def load_planner(directory: Path) -> SpeechPlanner:
-    """The reader for a model.
+    """The planner for the model in a directory.
 
     Raises:
-        ModelLoadError: its tokenizer is damaged, or wants what the suite does not make.
+        ModelLoadError: its tokenizer is damaged, or needs phonemes or romanized text that the suite does not produce.
     """
     return _PLANNERS.get(model_type_of(directory), CharacterPlanner)(directory)

@@ -1,4 +1,4 @@
-"""How a text is read when SSML's `say-as` tells what it is, in English words. Does not know SSML's syntax.
+"""SSML's `say-as`: a text in English words, according to what it stands for. Knows nothing about the syntax of SSML.
 
 Source: W3C, SSML 1.0 say-as attribute values (Note of 2005), and what Google's and Amazon's synthesizers add.
 """
@@ -16,19 +16,19 @@ _GROUPS = re.compile(r"\d+")
 
 
 def say_as_words(text: str, kind: str, form: str = "") -> str | None:
-    """`text` in words; None when it is no such thing.
+    """`text` in words; None if it cannot be interpreted like that.
 
     Args:
-        text: as it is written, not empty.
+        text: the written text, not empty.
         kind: one of `INTERPRETATIONS`.
-        form: of a date: the order of day, month and year, as `dmy`.
+        form: order of day, month and year in a date, for example `dmy`.
     """
     return _date(text, form) if kind == "date" else INTERPRETATIONS[kind](text)
 
 
 def _characters(text: str) -> str | None:
-    said = [LETTERS.get(c.lower()) or digits(c) or (None if c.isspace() else normalize(c).strip(" .")) for c in text]
-    return ", ".join(each.replace("_", " ") for each in said if each) or None
+    words = [LETTERS.get(c.lower()) or digits(c) or (None if c.isspace() else normalize(c).strip(" .")) for c in text]
+    return ", ".join(each.replace("_", " ") for each in words if each) or None
 
 
 def _cardinal(text: str) -> str | None:
@@ -66,8 +66,8 @@ def _free(text: str) -> str | None:
 
 def _date(text: str, form: str) -> str | None:
     if not form:
-        said = normalize(text).rstrip(".")
-        return said if any(month in said for month in dates.MONTHS) else None
+        words = normalize(text).rstrip(".")
+        return words if any(month in words for month in dates.MONTHS) else None
     groups = _GROUPS.findall(text)
     if sorted(form) not in (sorted("dmy"), sorted("dm")) or len(groups) != len(form):
         return None

@@ -1,6 +1,6 @@
-"""From the text of a request to the sentences that an engine speaks, and back from their tokens to words and times.
+"""From the text of a request to the sentences that an engine synthesizes, and from their tokens to words with times.
 
-Knows the model's alphabet; does not know its voices or how it sounds.
+Knows the alphabet of the model, and nothing about its voices or audio.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _EDGES = ".,;:!?\"'()[]{}<>…—–‘’“”«»*_"
 
 @dataclass(frozen=True)
 class WordTokens:
-    """A word of the text and the tokens, first and last, that say it."""
+    """A word of the text, its offset in the text, and the first and last token of its sentence that stand for it."""
 
     word: str
     offset: int
@@ -35,19 +35,19 @@ class WordTokens:
 
 @dataclass
 class SpeechPlan:
-    """Sentences in order, and the words of each."""
+    """The sentences of a text in order, and the words of each."""
 
     sentences: list[Utterance] = field(default_factory=list)
     words: list[list[WordTokens]] = field(default_factory=list)
 
     @property
     def tokens(self) -> int:
-        """How many the model reads."""
+        """Number of tokens of all sentences."""
         return sum(len(sentence.token_ids) for sentence in self.sentences)
 
 
 def plan_text(text: str, characters: CharacterTokenizer, *, markup: bool = True) -> SpeechPlan:
-    """What is to be spoken of `text`, which with `markup` may be SSML.
+    """The plan of `text`, which with `markup` may be SSML, for a model of characters.
 
     Raises:
         InvalidRequestError: malformed SSML, or nothing that the model can speak.
@@ -67,62 +67,71 @@ def plan_text(text: str, characters: CharacterTokenizer, *, markup: bool = True)
 
 def plan_script(
     script: ssml.Script,
-    readable: Callable[[TracedText], TracedText],
-    placed_in: Callable[[str, Sequence[Span]], list[tuple[int, int]]],
+    normalize: Callable[[TracedText], TracedText],
+    encode: Callable[[str, Sequence[Span]], list[tuple[int, int]]],
 ) -> SpeechPlan:
     """The plan of a script.
 
     Args:
-        script: what is to be spoken.
-        readable: writes a part of it out.
-        placed_in: (sentence, where each of its characters comes from) → token ids with their places in it, or -1.
+        script: the text and how to speak it.
+        normalize: writes numbers and symbols out in words.
+        encode: (sentence, span of the text that each character comes from) → token ids, each with the index of its
+            character, or -1.
     """
     plan = SpeechPlan()
     words = [match.span() for match in _WORD.finditer(script.text)]
     begin = 0
     for place, seconds in [*script.pauses, (len(script.text), 0.0)]:
-        for sentence, origins in split_script(script, begin, place, readable):
-            placed = placed_in(sentence, origins)
+        for sentence, origins in split_script(script, begin, place, normalize):
+            placed = encode(sentence, origins)
             if any(sentence[at].isalnum() for _, at in placed if at >= 0):
                 plan.sentences.append(_utterance(placed, origins, script.rates))
-                plan.words.append(_marks(placed, sentence, origins, script.text, words))
+                plan.words.append(_word_tokens(placed, sentence, origins, script.text, words))
         if seconds > 0:
             add_pause(plan, seconds)
         begin = place
     return plan
 
 
-def word_times(marks: Sequence[WordTokens], token_samples: Sequence[int], *, begin: int, rate: int) -> list[SpokenWord]:
-    """When the words of a sentence are said, whose first sample is number `begin` of the whole."""
+def word_times(words: Sequence[WordTokens], token_samples: Sequence[int], *, begin: int, rate: int) -> list[SpokenWord]:
+    """Times of the words of a sentence.
+
+    Args:
+        words: words of the sentence.
+        token_samples: samples that each token lasts.
+        begin: first sample of the sentence in the audio of the text.
+        rate: samples per second.
+    """
     ends = [begin, *(begin + sum_ for sum_ in accumulate(token_samples))]
     return [
         SpokenWord(
-            word=mark.word,
-            offset=mark.offset,
-            start=round(ends[mark.first] / rate, 3),
-            end=round(ends[mark.last + 1] / rate, 3),
+            word=word.word,
+            offset=word.offset,
+            start=round(ends[word.first] / rate, 3),
+            end=round(ends[word.last + 1] / rate, 3),
         )
-        for mark in marks
+        for word in words
     ]
 
 
 def split_script(
-    script: ssml.Script, begin: int, end: int, readable: Callable[[TracedText], TracedText]
+    script: ssml.Script, begin: int, end: int, normalize: Callable[[TracedText], TracedText]
 ) -> Iterator[tuple[str, list[Span]]]:
-    """The sentences of a part of the text, made `readable`, with where each character comes from."""
+    """The sentences of a part of the text, normalized, with the span of the text that each character comes from."""
     last = begin
     parts: list[TracedText] = []
-    for first, stop, said in script.replacements:
+    for first, stop, replacement in script.replacements:
         if begin <= first < end:
-            parts += [_cut(script.text, last, first), TracedText(said, [(first, stop)] * len(said))]
+            parts += [_cut(script.text, last, first), TracedText(replacement, [(first, stop)] * len(replacement))]
             last = stop
     parts.append(_cut(script.text, last, end))
     joined = TracedText("".join(part.text for part in parts), [origin for part in parts for origin in part.origins])
-    whole = readable(joined)
-    inked = (origin for character, origin in zip(whole.text, whole.origins, strict=True) if not character.isspace())
-    for sentence in split(whole.text):
-        # Only white space is changed by cutting: the others come in their order.
-        yield sentence, [(-1, -1) if character.isspace() else next(inked) for character in sentence]
+    normalized = normalize(joined)
+    characters = zip(normalized.text, normalized.origins, strict=True)
+    visible = (origin for character, origin in characters if not character.isspace())
+    for sentence in split(normalized.text):
+        # Splitting changes white space only: all other characters keep their order.
+        yield sentence, [(-1, -1) if character.isspace() else next(visible) for character in sentence]
 
 
 def _cut(text: str, begin: int, end: int) -> TracedText:
@@ -138,17 +147,17 @@ def _utterance(
     found: list[float] = []
     for _, at in placed:
         origin = origins[at][0] if at >= 0 else -1
-        # What stands between two characters is said as fast as the one before it.
+        # A token between two characters has the speed of the one before it.
         kept = found[-1] if found else 1.0
         found.append(next((rate for begin, end, rate in rates if begin <= origin < end), 1.0) if origin >= 0 else kept)
     return Utterance(token_ids=token_ids, rates=found if any(rate != 1.0 for rate in found) else [])
 
 
-def _marks(
+def _word_tokens(
     placed: Sequence[tuple[int, int]], sentence: str, origins: Sequence[Span], text: str, words: Sequence[Span]
 ) -> list[WordTokens]:
-    """Words that were read as one, like `$3.5 million`, are one."""
-    marks: list[tuple[int, int, int, int]] = []
+    """The words of a sentence. Words that are read as one, like `$3.5 million`, are one."""
+    merged: list[tuple[int, int, int, int]] = []
     begins = [begin for begin, _ in words]
     for number, (_, at) in enumerate(placed):
         if at < 0 or origins[at][0] < 0 or not sentence[at].isalnum():
@@ -158,21 +167,21 @@ def _marks(
         last = bisect_right(begins, origin[1] - 1) - 1
         if first < 0:
             continue
-        if marks and first <= marks[-1][1]:
-            before = marks[-1]
-            marks[-1] = (before[0], max(before[1], last), before[2], number)
+        if merged and first <= merged[-1][1]:
+            before = merged[-1]
+            merged[-1] = (before[0], max(before[1], last), before[2], number)
         else:
-            marks.append((first, last, number, number))
-    made: list[WordTokens] = []
-    for first, last, token, end in marks:
+            merged.append((first, last, number, number))
+    found: list[WordTokens] = []
+    for first, last, token, end in merged:
         written = text[words[first][0] : words[last][1]]
         left = len(written) - len(written.lstrip(_EDGES))
-        made.append(WordTokens(written.strip(_EDGES) or written, words[first][0] + left, token, end))
-    return made
+        found.append(WordTokens(written.strip(_EDGES) or written, words[first][0] + left, token, end))
+    return found
 
 
 def add_pause(plan: SpeechPlan, seconds: float) -> None:
-    """Silence after what there is so far."""
+    """Add silence at the end of the plan."""
     if not plan.sentences:
         plan.sentences.append(Utterance(pause_s=seconds))
         plan.words.append([])

@@ -1,8 +1,8 @@
-"""The part of SSML that synthesizers here can follow: `break`, `prosody` with `rate`, `say-as`, `sub`, `p`, `s`; and
-`phoneme` where the model reads phonemes.
+"""A parser of the part of SSML that the synthesizers support: `break`, `prosody` with `rate`, `say-as`, `sub`, `p`,
+`s`, and `phoneme` where the model reads phonemes.
 
-What is malformed or not supported is named by its line and column. Nothing outside the text is ever read: documents
-with a DOCTYPE are refused. Source: Speech Synthesis Markup Language 1.1. Does not know models.
+Errors name line and column of what is malformed or not supported. Nothing outside the text is ever read: documents with
+a DOCTYPE are refused. Source: Speech Synthesis Markup Language 1.1. Knows nothing about models.
 """
 
 from __future__ import annotations
@@ -15,12 +15,14 @@ from xml.parsers import expat
 from tessera.errors import InvalidRequestError
 from tessera_speech.text.say_as import INTERPRETATIONS, say_as_words
 
-MOST_PAUSE_S = 10.0
-"""Of one `break`."""
-MOST_PAUSES_S = 60.0
-"""Of all of them together."""
-MOST_DEPTH = 32
-SLOWEST, FASTEST = 0.2, 5.0
+MAX_PAUSE_S = 10.0
+"""Most seconds of one `break`."""
+MAX_TOTAL_PAUSE_S = 60.0
+"""Most seconds of all breaks of a document."""
+MAX_DEPTH = 32
+"""Most elements that are nested in each other."""
+MIN_RATE, MAX_RATE = 0.2, 5.0
+"""Least and largest factor of the speed, nested `prosody` elements multiplied."""
 
 _STRENGTHS = {"none": 0.0, "x-weak": 0.1, "weak": 0.2, "medium": 0.4, "strong": 0.7, "x-strong": 1.2}
 _RATES = {"x-slow": 0.5, "slow": 0.75, "medium": 1.0, "default": 1.0, "fast": 1.5, "x-fast": 2.0}
@@ -40,19 +42,22 @@ _ATTRIBUTES = {
 ALPHABETS = ("ipa", "x-arpabet")
 _TEXT_ONLY = ("say-as", "sub", "phoneme")
 _STANDS_FOR = "word"
-"""What is read instead of a word with phonemes, so that nothing is made of it."""
+"""What stands for a word with phonemes, so that no rule of normalization applies to it."""
 PhonemeReading = Callable[[str, str], list[str]]
-"""(phonemes, alphabet) → the model's own names; raises ValueError with what is wrong."""
+"""(phonemes, alphabet) → the model's names of them; raises ValueError that says what is wrong."""
 _SPACE = re.compile(r"\s+")
 
 
 @dataclass
 class Script:
-    """A text to speak and how.
+    """A text and how to speak it. Lists are in order, and their spans do not overlap.
 
-    `rates` are (begin, end, factor) of characters; `replacements` (begin, end, words) replace characters; `pauses` are
-    (place, seconds) where the text is cut, with or without silence. All are in order and none overlap. `sounds` are the
-    phonemes of some of the replacements, by their (begin, end).
+    Attributes:
+        text: the text without markup.
+        rates: (begin, end, factor) of characters whose speed is multiplied.
+        replacements: (begin, end, words) of characters that are spoken as other words.
+        pauses: (place, seconds) where sentences are split; the seconds of silence may be 0.
+        sounds: phonemes of some of the replacements, by their (begin, end).
     """
 
     text: str = ""
@@ -63,19 +68,19 @@ class Script:
 
 
 def is_ssml(text: str) -> bool:
-    """Whether a text is meant as SSML: it begins with a `speak` element."""
+    """Whether a text is SSML: it begins with a `speak` element."""
     return re.match(r"\s*(<\?xml[^>]*>\s*)?<speak[\s/>]", text) is not None
 
 
 def parse(text: str, phonemes: PhonemeReading | None = None) -> Script:
-    """Read SSML.
+    """Parse an SSML document.
 
     Args:
-        text: a document.
-        phonemes: reads those of `phoneme`; without it there is no such element.
+        text: the document.
+        phonemes: reads the phonemes of a `phoneme` element; without it the element is not supported.
 
     Raises:
-        InvalidRequestError: it is malformed, or asks for what is not supported; names line and column.
+        InvalidRequestError: the document is malformed or has an unsupported element; names line and column.
     """
     reader = _SSMLParser(text, phonemes)
     reader.read()
@@ -90,8 +95,8 @@ class _SSMLParser:
         self._lines = text.encode("utf-8", "replace").split(b"\n")
         self._open: list[tuple[str, dict[str, str]]] = []
         self._rates = [1.0]
-        self._held: list[str] = []
-        self._said: list[str] = []
+        self._element_text: list[str] = []
+        self._given_sounds: list[str] = []
         self._parser = expat.ParserCreate("utf-8")
         self._parser.buffer_text = True
         self._parser.StartElementHandler = self._start
@@ -110,7 +115,7 @@ class _SSMLParser:
         return self._at(self._parser.CurrentLineNumber, self._parser.CurrentColumnNumber, reason)
 
     def _at(self, line: int, column: int, reason: str) -> InvalidRequestError:
-        """`column` counts bytes from 0; people count characters from 1."""
+        """The error at a place. `column` counts bytes from 0; the message counts characters from 1."""
         before = self._lines[line - 1][:column] if line <= len(self._lines) else b""
         place = len(before.decode("utf-8", "ignore")) + 1
         return InvalidRequestError(
@@ -137,21 +142,21 @@ class _SSMLParser:
                 raise self._error(f"`{name}` has no attribute `{attribute}` here; it has: {allowed}")
         if self._open and self._open[-1][0] in _TEXT_ONLY:
             raise self._error(f"`{self._open[-1][0]}` holds text alone, not `{name}`")
-        if len(self._open) >= MOST_DEPTH:
-            raise self._error(f"elements are nested deeper than {MOST_DEPTH}")
+        if len(self._open) >= MAX_DEPTH:
+            raise self._error(f"elements are nested deeper than {MAX_DEPTH}")
         self._open.append((name, attributes))
         if name == "break":
             self._pause(self._seconds(attributes))
         elif name == "prosody":
             self._rates.append(self._rates[-1] * self._rate(attributes.get("rate", "medium")))
-            if not SLOWEST <= self._rates[-1] <= FASTEST:
-                raise self._error(f"`rate` must come to {SLOWEST} to {FASTEST} times")
+            if not MIN_RATE <= self._rates[-1] <= MAX_RATE:
+                raise self._error(f"`rate` must come to {MIN_RATE} to {MAX_RATE} times")
         elif name in {"p", "s"}:
             self._pause(0.0)
         elif name == "say-as" and attributes.get("interpret-as") not in INTERPRETATIONS:
             raise self._error(f"`interpret-as` must be one of {', '.join(INTERPRETATIONS)}")
         elif name == "phoneme":
-            self._said = self._sounds(attributes)
+            self._given_sounds = self._sounds(attributes)
         elif name == "sub" and not attributes.get("alias", "").strip():
             raise self._error("`sub` needs an `alias`: what is said instead")
 
@@ -162,26 +167,26 @@ class _SSMLParser:
         elif name in {"p", "s"}:
             self._pause(0.0)
         elif name in _TEXT_ONLY:
-            written = "".join(self._held).strip()
-            self._held = []
+            written = "".join(self._element_text).strip()
+            self._element_text = []
             self._read(name, attributes, written)
 
     def _read(self, name: str, attributes: dict[str, str], written: str) -> None:
         if not written:
             raise self._error(f"`{name}` is empty")
-        said = attributes.get("alias", "")
+        replacement = attributes.get("alias", "")
         if name == "say-as":
             found = say_as_words(written, attributes["interpret-as"], attributes.get("format", ""))
             if found is None:
                 raise self._error(f"{written!r} cannot be read as `{attributes['interpret-as']}`")
-            said = found
+            replacement = found
         begin = len(self.script.text)
         self._write(written)
         end = len(self.script.text)
         if name == "phoneme":
-            said = _STANDS_FOR
-            self.script.sounds[begin, end] = self._said
-        self.script.replacements.append((begin, end, said))
+            replacement = _STANDS_FOR
+            self.script.sounds[begin, end] = self._given_sounds
+        self.script.replacements.append((begin, end, replacement))
 
     def _sounds(self, attributes: dict[str, str]) -> list[str]:
         assert self._phonemes is not None
@@ -195,14 +200,14 @@ class _SSMLParser:
 
     def _characters(self, data: str) -> None:
         if self._open and self._open[-1][0] in _TEXT_ONLY:
-            self._held.append(data)
+            self._element_text.append(data)
         elif self._open and self._open[-1][0] == "break" and data.strip():
             raise self._error("`break` is empty: write it as <break/>")
         else:
             self._write(data)
 
     def _write(self, data: str) -> None:
-        """Line ends of a document say nothing: white space is a space."""
+        """Append text; every run of white space, line ends included, becomes one space."""
         text = _SPACE.sub(" ", data)
         if self.script.text.endswith(" "):
             text = text.removeprefix(" ")
@@ -213,8 +218,8 @@ class _SSMLParser:
 
     def _pause(self, seconds: float) -> None:
         self.script.pauses.append((len(self.script.text), seconds))
-        if sum(each for _, each in self.script.pauses) > MOST_PAUSES_S:
-            raise self._error(f"all breaks together may last {MOST_PAUSES_S:.0f} s")
+        if sum(each for _, each in self.script.pauses) > MAX_TOTAL_PAUSE_S:
+            raise self._error(f"all breaks together may last {MAX_TOTAL_PAUSE_S:.0f} s")
 
     def _seconds(self, attributes: dict[str, str]) -> float:
         if "time" not in attributes:
@@ -226,8 +231,8 @@ class _SSMLParser:
         if match is None:
             raise self._error(f"`time` is {attributes['time']!r}; write it as 500ms or 1.5s")
         seconds = float(match[1]) / (1000 if match[2] == "ms" else 1)
-        if seconds > MOST_PAUSE_S:
-            raise self._error(f"a break may last {MOST_PAUSE_S:.0f} s")
+        if seconds > MAX_PAUSE_S:
+            raise self._error(f"a break may last {MAX_PAUSE_S:.0f} s")
         return seconds
 
     def _rate(self, text: str) -> float:

@@ -6,17 +6,17 @@ import re
 from collections.abc import Callable, Sequence
 
 Span = tuple[int, int]
+"""(First character, the one after the last)."""
 Rule = tuple[re.Pattern[str], Callable[[re.Match[str]], str]]
-"""What is replaced, and by what."""
+"""(pattern, replacement of a match)."""
 
 
 class TracedText:
-    """A text with origins.
+    """A text whose characters keep their origins in the original text.
 
     Args:
-        text: as it is now.
-        origins: for each character, from where to where (excluded) in the first text what it stands for was; None: the
-            text is the first one.
+        text: the text after the rewriting so far.
+        origins: span of the original text that each character stands for; None if the text is the original.
     """
 
     def __init__(self, text: str, origins: Sequence[Span] | None = None) -> None:
@@ -25,22 +25,23 @@ class TracedText:
         assert len(self.origins) == len(text)
 
     def cut(self, begin: int, end: int) -> TracedText:
-        """A part of it."""
+        """The characters `begin` to `end`."""
         return TracedText(self.text[begin:end], self.origins[begin:end])
 
-    def map(self, say: Callable[[str], str]) -> TracedText:
-        """Each character replaced by what `say` makes of it."""
-        made = [say(character) for character in self.text]
-        origins = [origin for new, origin in zip(made, self.origins, strict=True) for _ in new]
-        return TracedText("".join(made), origins)
+    def map(self, replace: Callable[[str], str]) -> TracedText:
+        """The text with each character replaced by the result of `replace`."""
+        replaced = [replace(character) for character in self.text]
+        origins = [origin for new, origin in zip(replaced, self.origins, strict=True) for _ in new]
+        return TracedText("".join(replaced), origins)
 
-    def sub(self, pattern: re.Pattern[str], say: Callable[[re.Match[str]], str]) -> TracedText:
-        """As `pattern.sub`; what is written anew comes from all that was matched, or from what stands before it."""
+    def sub(self, pattern: re.Pattern[str], replace: Callable[[re.Match[str]], str]) -> TracedText:
+        """Like `pattern.sub`. New characters have the origin of the whole match, or of the character before an empty
+        match."""
         parts: list[str] = []
         origins: list[Span] = []
         last = 0
         for match in pattern.finditer(self.text):
-            new = say(match)
+            new = replace(match)
             parts += [self.text[last : match.start()], new]
             origins += self.origins[last : match.start()]
             matched = (
