@@ -1,1 +1,1 @@
-"""Tessera's video service."""
+"""The video service: text to video, image to video and images, as durable jobs."""

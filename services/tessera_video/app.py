@@ -27,14 +27,15 @@ from tessera_video.routes import routes
 DESCRIPTION = """Videos from text (and from a first frame, where the model takes one), as durable jobs.
 
 `POST /v1/videos` answers at once; poll `GET /v1/videos/{id}` until it is `completed`, then fetch `/content`."""
+"""Description of the service in its OpenAPI document."""
 
 
 def create_app(settings: Settings) -> Litestar:
-    """Make the app. Starts its reaper and its look for workers when it begins to serve."""
+    """Make the app. When it begins to serve, it starts the reaper and the refresh of the workers."""
     registry = CollectorRegistry()
     metrics = ReportedMetrics(registry, "tessera_jobs")
-    looking = AsyncJobStore(settings.redis_url, timeout_s=settings.redis.timeout_s, settings=settings.jobs)
-    catalog = Catalog(settings, looking)
+    worker_store = AsyncJobStore(settings.redis_url, timeout_s=settings.redis.timeout_s, settings=settings.jobs)
+    catalog = Catalog(settings, worker_store)
 
     async def card_of(name: str | None) -> Card:
         return await catalog.card(name)
@@ -60,11 +61,11 @@ def create_app(settings: Settings) -> Litestar:
         return {**parts, "worker": "ok" if catalog.has_worker() else "starting"}
 
     @asynccontextmanager
-    async def looking_ends(_: Litestar) -> AsyncIterator[None]:
+    async def close_worker_store(_: Litestar) -> AsyncIterator[None]:
         try:
             yield
         finally:
-            await looking.close()
+            await worker_store.close()
 
     return build_app(
         "video",
@@ -72,6 +73,6 @@ def create_app(settings: Settings) -> Litestar:
         ready=ready,
         registry=registry,
         description=DESCRIPTION,
-        lifespan=[*videos.lifespan, maintain_jobs(settings, on_counts=on_counts), looking_ends, catalog.lifespan],
+        lifespan=[*videos.lifespan, maintain_jobs(settings, on_counts=on_counts), close_worker_store, catalog.lifespan],
         dependencies={"models": provide(catalog.models)},
     )

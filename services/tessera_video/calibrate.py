@@ -35,6 +35,7 @@ from tessera_video.loading import load_model
 logger = logging.getLogger(__name__)
 
 PROMPT = "a red circle moves right on a white background"
+"""Prompt of the measured clip when none is given."""
 MIN_STEPS = 4
 """Fewest steps of a clip that is measured."""
 IDENTICAL_DB = 99.0

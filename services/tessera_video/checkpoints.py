@@ -17,6 +17,7 @@ from tessera.jobs.worker.runner import JobContext, JobStoppedError
 logger = logging.getLogger(__name__)
 
 NAME, CONTENT_TYPE = "checkpoint.safetensors", "application/octet-stream"
+"""Name and content type of a checkpoint among a job's artifacts."""
 
 
 class Checkpoints:

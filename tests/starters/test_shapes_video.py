@@ -1,4 +1,4 @@
-"""The video starter: what it is asked was never trained, its judge is right and strict, its training adds up."""
+"""The video starter: its test prompts were never trained, its judge is right and strict, its training is consistent."""
 
 from __future__ import annotations
 

@@ -161,3 +161,4 @@ CONTAINERS: Mapping[VideoFormat, VideoContainer] = {
     "webm": VideoContainer("video/webm", _write_webm),
     "gif": VideoContainer("image/gif", _write_gif),
 }
+"""File format by the name that requests use."""

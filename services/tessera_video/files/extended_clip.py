@@ -17,6 +17,7 @@ from tessera.diffusion.request import Frames, Picture
 from tessera.errors import InvalidRequestError
 
 FORMATS = "mov,mp4,matroska,webm,gif"
+"""Demuxers that FFmpeg may use to read a stored clip."""
 
 
 class StoredClip:

@@ -1,1 +1,1 @@
-"""Starter models of the video service: how each is made."""
+"""The starter model of the video service: its data, training, evaluation and weights."""

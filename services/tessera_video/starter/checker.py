@@ -1,7 +1,7 @@
-"""What a clip shows, by classical computer vision: background, and of each thing its colour, shape and motion.
+"""The judge of the video starter: recognizes background, colours, shapes and motions by classical computer vision.
 
-The judge of the video starter. It sees pixels alone: it knows neither the prompt, nor models, nor how clips were made,
-and shares no code with `data`. What it cannot tell apart with confidence it calls `UNCLEAR`.
+It reads only pixels: it knows neither the prompt, nor models, nor how clips were made, and shares no code with `data`.
+An attribute that it cannot recognize with confidence is `UNCLEAR`.
 
 Shapes: T frames, H and W pixels. Lengths are pixels of a 64x64 frame.
 """
@@ -19,13 +19,18 @@ import numpy.typing as npt
 from scipy import ndimage
 
 UNCLEAR = "unclear"
+"""Word for an attribute that cannot be recognized."""
 
 FRAME_EDGE = 2
-GROUND_DISTANCE = 0.22
-"""How far, of the length of an RGB step from 0 to 1, a pixel is from the background when it belongs to a thing."""
-LEAST_SATURATION = 0.35
-LEAST_PIXELS = 12
-MISSED_FRAMES = 3
+"""Width in pixels of the rim whose median colour is the background."""
+BACKGROUND_DISTANCE = 0.22
+"""Euclidean distance from the background, in RGB of 0 to 1, above which a pixel belongs to a thing."""
+MIN_SATURATION = 0.35
+"""Saturation (0 to 1) above which a pixel belongs to a thing."""
+MIN_PIXELS = 12
+"""Fewest pixels of a thing in one frame."""
+MAX_MISSED_FRAMES = 3
+"""Most frames of a clip that may show another number of things than the rest."""
 
 HUES = (
     ("red", 345, 375),
@@ -35,19 +40,24 @@ HUES = (
     ("blue", 200, 250),
     ("purple", 262, 310),
 )
-"""Degrees."""
+"""Name, first and last hue of each colour, in degrees; 345 to 375 passes 0."""
 
 STILL_PIXELS, MOVED_PIXELS = 3.5, 7.0
+"""Pixels of displacement below which a thing is still, and above which it has moved."""
 STILL_RATIO, GROWN_RATIO = 1.35, 1.7
-STILL_TURN, SPUN_TURN = 25.0, 60.0
-LEAST_BOUNCE = 6.0
+"""Ratio of last to first area (or its inverse) below which a thing is still, and above which it has grown or shrunk."""
+STILL_DEGREES, SPUN_DEGREES = 25.0, 60.0
+"""Degrees of rotation below which a thing is still, and above which it spins."""
+MIN_BOUNCE = 6.0
+"""Pixels between the highest and the lowest place of a thing that bounces."""
 
 Floats = npt.NDArray[np.float64]
+"""Array of float64."""
 
 
 @dataclass(frozen=True)
 class ObservedThing:
-    """One thing, in words."""
+    """A recognized thing: its attributes in the words of prompts, or `UNCLEAR`."""
 
     colour: str
     shape: str
@@ -56,7 +66,7 @@ class ObservedThing:
 
 @dataclass(frozen=True)
 class ObservedClip:
-    """A clip, in words."""
+    """A recognized clip: the word for its background, and its things."""
 
     background: str
     things: tuple[ObservedThing, ...]
@@ -64,7 +74,7 @@ class ObservedClip:
 
 @dataclass(frozen=True)
 class _Spot:
-    """One thing in one frame. `harmonics[n]` is the n-fold part of its outline, a complex number of length 0 to 1."""
+    """One thing in one frame. `harmonics[n]` is the n-fold part of its outline, complex with magnitude 0 to 1."""
 
     x: float
     y: float
@@ -74,10 +84,10 @@ class _Spot:
 
 
 def observe(frames: npt.NDArray[np.uint8]) -> ObservedClip:
-    """Say what is in a clip.
+    """Recognize what a clip shows.
 
     Args:
-        frames: [T, H, W, 3], RGB.
+        frames: uint8 [T, H, W, 3], RGB.
     """
     pixels_THWC = frames.astype(np.float64) / 255.0
     ground = _ground(pixels_THWC)
@@ -87,7 +97,7 @@ def observe(frames: npt.NDArray[np.uint8]) -> ObservedClip:
 
 
 def first_frame_agrees(frames: npt.NDArray[np.uint8], image: npt.NDArray[np.uint8]) -> bool:
-    """Whether the first frame of a clip is the picture it was to start from: mean error below 4 % of full scale."""
+    """Return whether a clip starts with the given picture: mean absolute error below 4 % of full scale."""
     error = np.abs(frames[0].astype(np.float64) - image.astype(np.float64)).mean()
     return bool(error < 0.04 * 255.0)
 
@@ -106,7 +116,7 @@ def _ground(pixels_THWC: Floats) -> Floats:
 
 
 def _name_ground(pixels_THWC: Floats, ground: Floats) -> str:
-    alike = np.linalg.norm(pixels_THWC - ground, axis=-1) < GROUND_DISTANCE
+    alike = np.linalg.norm(pixels_THWC - ground, axis=-1) < BACKGROUND_DISTANCE
     if alike.mean() < 0.4 or np.ptp(ground) > 0.15:
         return UNCLEAR
     level = ground.mean()
@@ -121,12 +131,12 @@ def _spots(picture_HWC: Floats, ground: Floats) -> list[_Spot]:
     high, low = picture_HWC.max(-1), picture_HWC.min(-1)
     saturation = (high - low) / np.maximum(high, 1e-6)
     distance = np.linalg.norm(picture_HWC - ground, axis=-1)
-    belongs = (distance > GROUND_DISTANCE) & (saturation > LEAST_SATURATION)
+    belongs = (distance > BACKGROUND_DISTANCE) & (saturation > MIN_SATURATION)
     labels, count = ndimage.label(belongs)
     found = []
     for label in range(1, count + 1):
         inside = labels == label
-        if inside.sum() >= LEAST_PIXELS:
+        if inside.sum() >= MIN_PIXELS:
             found.append(_spot(picture_HWC, ground, inside))
     return found
 
@@ -166,9 +176,9 @@ def _name_colour(colour: Floats) -> str:
 
 
 def _tracks(spots: Sequence[Sequence[_Spot]]) -> list[list[_Spot]]:
-    """The same thing through the frames, as often as there are things; none when frames disagree about how many."""
+    """Follow each thing through the frames. Returns no tracks when frames disagree about the number of things."""
     count, times = Counter(len(found) for found in spots).most_common(1)[0]
-    if count == 0 or count > 3 or times < len(spots) - MISSED_FRAMES:
+    if count == 0 or count > 3 or times < len(spots) - MAX_MISSED_FRAMES:
         return []
     steady = [found for found in spots if len(found) == count]
     tracks = [[spot] for spot in steady[0]]
@@ -208,7 +218,7 @@ def _name_motion(track: Sequence[_Spot], shape: str) -> str:
     ends = max(1, len(track) // 8)
     right, down = (float(path[-ends:].mean() - path[:ends].mean()) for path in (x, y))
     ratio = float(area[-ends:].mean() / area[:ends].mean())
-    turn = _turned(track, shape)
+    turn = _rotation(track, shape)
     names = []
     if abs(right) > MOVED_PIXELS and np.ptp(y) < max(0.5 * abs(right), STILL_PIXELS):
         names.append("right" if right > 0 else "left")
@@ -216,32 +226,32 @@ def _name_motion(track: Sequence[_Spot], shape: str) -> str:
         names.append("down" if down > 0 else "up")
     if max(ratio, 1.0 / ratio) > GROWN_RATIO:
         names.append("grow" if ratio > 1.0 else "shrink")
-    if turn > SPUN_TURN:
+    if turn > SPUN_DEGREES:
         names.append("spin")
-    if np.ptp(y) > LEAST_BOUNCE and _reversals(y) >= 2 and np.ptp(x) < 0.5 * np.ptp(y) + STILL_PIXELS:
+    if np.ptp(y) > MIN_BOUNCE and _reversals(y) >= 2 and np.ptp(x) < 0.5 * np.ptp(y) + STILL_PIXELS:
         names.append("bounce")
     if len(names) == 1:
         return names[0]
     rests = np.ptp(x) < STILL_PIXELS and np.ptp(y) < STILL_PIXELS
-    steady = max(ratio, 1.0 / ratio) < STILL_RATIO and turn < STILL_TURN
+    steady = max(ratio, 1.0 / ratio) < STILL_RATIO and turn < STILL_DEGREES
     return "still" if not names and rests and steady else UNCLEAR
 
 
 def _reversals(path: Floats) -> int:
-    """How often a path turns back by more than `LEAST_BOUNCE` / 2."""
+    """Return how often a path reverses by more than `MIN_BOUNCE` / 2."""
     turns, extreme, heading = 0, path[0], 0
     for place in path[1:]:
-        if heading * (place - extreme) > 0 or (heading == 0 and abs(place - extreme) > LEAST_BOUNCE / 2):
+        if heading * (place - extreme) > 0 or (heading == 0 and abs(place - extreme) > MIN_BOUNCE / 2):
             heading = 1 if place > extreme else -1
             extreme = place
-        elif heading and abs(place - extreme) > LEAST_BOUNCE / 2:
+        elif heading and abs(place - extreme) > MIN_BOUNCE / 2:
             turns += 1
             heading, extreme = -heading, place
     return turns
 
 
-def _turned(track: Sequence[_Spot], shape: str) -> float:
-    """Degrees between the first and the last orientation, followed from frame to frame; 0 for what has none."""
+def _rotation(track: Sequence[_Spot], shape: str) -> float:
+    """Return the degrees between first and last orientation, unwrapped frame by frame; 0 for a circle."""
     fold = {"triangle": 3, "square": 4, "star": 5}.get(shape)
     if fold is None:
         return 0.0

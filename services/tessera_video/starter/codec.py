@@ -1,6 +1,6 @@
-"""First stages of the video starter: the VAE learns to code clips and to paint them again.
+"""The first training stages of the video starter: the VAE learns to encode clips and to decode them.
 
-Trains on windows around the things of generated clips, and on some whole ones. Does not know prompts.
+Trains on windows around the things of generated clips, and on some whole clips. Knows no prompts.
 
 Shapes: B clips, C = 3 colours or latent channels, T frames, H and W pixels.
 """
@@ -20,30 +20,37 @@ from tessera_video.starter import data, whole_clip_vae
 from tessera_video.starter.model import make_codec
 
 WINDOW_SIDE, WINDOW_FRAMES = 32, 9
+"""Pixels per side, and frames, of a training window."""
 SQUARE_WEIGHT, EDGE_WEIGHT, SIZE_WEIGHT = 4.0, 0.3, 1e-4
+"""Weights of the loss: squared error, error of differences between neighbours, and mean square of the latents."""
 
 
 @dataclass(frozen=True)
 class CodecPlan:
-    """One optimisation: how long, on how many windows a step, and what they are from some step on.
+    """One optimisation of the VAE: its length, batch sizes and learning rate.
 
-    Its last part has fewer windows of all frames, or one whole clip: what is only trained on short ones falls apart
-    after as many frames.
+    The last part of the steps trains on fewer windows with all frames, or on one whole clip: a VAE that is trained only
+    on short windows fails on frames beyond their length.
     """
 
     name: str
+    """Name of the stage, which its training checkpoint bears."""
     steps: int
+    """Optimizer steps."""
     windows: int
+    """Windows of `WINDOW_FRAMES` frames per step."""
     last_from: int
+    """Step from which the last part begins."""
     last_windows: int
-    """0: one whole clip."""
+    """Windows of all frames per step in the last part; 0 trains on one whole clip per step."""
     peak: float
+    """Peak learning rate."""
     stars: float = 0.0
-    """Share of windows that are around a star: its tips are the finest thing there is."""
+    """Least share (0 to 1) of windows around a star, whose tips are the finest detail."""
     grid: int = 1
-    """Pixels from one place where a window may be to the next: in the end a latent's, as clips are coded whole."""
+    """Pixels between two possible places of a window; a latent's side at the end, because clips are encoded whole."""
     noise: float = 0.1
-    """Added to latents, so that what is near a clip's latents is painted like it."""
+    """Standard deviation of the noise added to latents, so that latents nearby decode to similar pixels."""
 
 
 ROUGH = CodecPlan("codec", steps=3000, windows=4, last_from=2500, last_windows=0, peak=1.5e-3)
@@ -51,15 +58,16 @@ SHARP = CodecPlan("codec-sharp", steps=4000, windows=6, last_from=2400, last_win
 FINE = CodecPlan("codec-fine", steps=5000, windows=0, last_from=0, last_windows=4, peak=8e-4, grid=8)
 TIPS = CodecPlan("codec-tips", steps=5000, windows=0, last_from=0, last_windows=4, peak=8e-4, stars=0.5, grid=8)
 PLANS = (ROUGH, SHARP, FINE, TIPS)
+"""The optimisations in their order: short windows, all frames, latents on the grid, tips of stars."""
 
 
 class CodecStage:
-    """See the module.
+    """A `Stage` that trains the VAE.
 
     Args:
-        run: that it belongs to.
-        plan: of the optimisation.
-        codec: to go on with; None begins with one that is untrained.
+        run: the training run.
+        plan: the optimisation.
+        codec: VAE to continue training; None starts with an untrained one.
     """
 
     def __init__(self, run: Run, plan: CodecPlan, codec: AutoencoderKLWan | None = None) -> None:
@@ -68,21 +76,21 @@ class CodecStage:
         self.run = run
         self.plan = plan
         self.codec = (codec or make_codec()).to(run.device).train()
-        for layer in self.codec.modules():  # the layout that bfloat16 convolutions are fastest in
+        for layer in self.codec.modules():  # the memory layout in which bfloat16 convolutions are fastest
             if isinstance(layer, nn.Conv3d):
                 layer.weight.data = layer.weight.data.contiguous(memory_format=torch.channels_last_3d)
         self.optimizer = adamw([self.codec], plan.peak)
 
     def modules(self) -> dict[str, nn.Module]:
-        """See `Stage`."""
+        """Implement this part of `Stage`."""
         return {"codec": self.codec}
 
     def optimizers(self) -> dict[str, torch.optim.Optimizer]:
-        """See `Stage`."""
+        """Implement this part of `Stage`."""
         return {"codec": self.optimizer}
 
     def step(self, index: int) -> dict[str, float]:
-        """See `Stage`."""
+        """Implement this part of `Stage`."""
         random = generator(self.run.seed_of(self.name, index))
         clips = self._clips(index, random)
         own = self.run.group.own_items(len(clips))
@@ -95,13 +103,13 @@ class CodecStage:
         return values
 
     def _learn(self, clips: list[data.RenderedClip], own: slice) -> dict[str, float]:
-        """Gradients of this process' part of a batch, and how well it was painted."""
+        """Compute the gradients of this process' part of a batch. Returns the values to report."""
         pixels_BCTHW = to_pixels(np.stack(clips[own])).to(self.run.device, memory_format=torch.channels_last_3d)
         with autocast(self.run.device):
             latents_BCTHW = whole_clip_vae.encode(self.codec, pixels_BCTHW)
             noise_BCTHW = self._noise(latents_BCTHW, len(clips))[own]
-            painted_BCTHW = whole_clip_vae.decode(self.codec, latents_BCTHW + noise_BCTHW).float()
-        error_BCTHW = painted_BCTHW - pixels_BCTHW
+            decoded_BCTHW = whole_clip_vae.decode(self.codec, latents_BCTHW + noise_BCTHW).float()
+        error_BCTHW = decoded_BCTHW - pixels_BCTHW
         absolute, square = error_BCTHW.abs().mean(), error_BCTHW.square().mean()
         edges = torch.stack([error_BCTHW.diff(dim=axis).abs().mean() for axis in (2, 3, 4)]).sum()
         size = latents_BCTHW.float().square().mean()
@@ -111,7 +119,7 @@ class CodecStage:
         return {"absolute": absolute.item(), "size": size.item(), "psnr": decibels.item()}
 
     def _noise(self, latents_BCTHW: torch.Tensor, clips: int) -> torch.Tensor:
-        """For a whole batch, of which these latents are a part."""
+        """Draw noise for a whole batch, of which these latents are a part, independent of the number of processes."""
         return self.plan.noise * torch.randn(clips, *latents_BCTHW.shape[1:]).to(latents_BCTHW)
 
     def _clips(self, index: int, random: np.random.Generator) -> list[data.RenderedClip]:
@@ -123,7 +131,7 @@ class CodecStage:
 
 
 def to_pixels(clips: np.ndarray) -> torch.Tensor:
-    """uint8 [B, T, H, W, 3] as float32 [B, 3, T, H, W] in -1..1."""
+    """Convert clips from uint8 [B, T, H, W, 3] to float32 [B, 3, T, H, W] in -1..1."""
     return torch.from_numpy(clips).permute(0, 4, 1, 2, 3).to(torch.float32).div(127.5).sub(1.0)
 
 
@@ -132,7 +140,7 @@ def _whole(random: np.random.Generator) -> data.RenderedClip:
 
 
 def _window(random: np.random.Generator, plan: CodecPlan, frames: int) -> data.RenderedClip:
-    """Some frames of a square around a thing, which is a star in `plan.stars` of all cases or more."""
+    """Draw some frames of a square around a thing, which is a star with a probability of at least `plan.stars`."""
     scene = data.draw_scene(random)
     starred = [index for index, thing in enumerate(scene.things) if thing.shape == "star"]
     if wanted := bool(plan.stars and random.random() < plan.stars):

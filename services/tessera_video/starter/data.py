@@ -1,7 +1,7 @@
-"""Generated clips and the prompts that describe them: what the video starter is trained on, and what it is asked.
+"""Renders clips and writes the prompts that describe them, for training and evaluation of the video starter.
 
-A scene is a background and one or two things, each a colour, a shape and a motion. Some triples of these are never
-trained (`held_out`); every pair inside such a triple is. Does not know models; the judge shares no code with this.
+A scene is a background and one or two things, each with a colour, a shape and a motion. Some triples of these are never
+trained (`held_out`), but every pair inside such a triple is. Knows no models; the judge shares no code with this.
 
 Shapes: T frames, H and W pixels. Lengths are pixels of a 64x64 frame, angles radians.
 """
@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 FRAMES, SIDE, FRAMES_PER_SECOND = 17, 64, 4
+"""Frames of a clip, pixels per side of a frame, and frames per second."""
 
 COLOURS = {
     "red": (220, 40, 40),
@@ -24,9 +25,13 @@ COLOURS = {
     "blue": (45, 90, 225),
     "purple": (150, 55, 195),
 }
+"""RGB (0 to 255) of each colour of a thing."""
 SHAPES = ("circle", "square", "triangle", "star")
+"""Shapes of things."""
 MOTIONS = ("left", "right", "up", "down", "grow", "shrink", "spin", "bounce", "still")
+"""Motions of things."""
 BACKGROUNDS = {"white": (250, 250, 250), "gray": (128, 128, 128), "black": (8, 8, 8)}
+"""RGB (0 to 255) of each background."""
 
 PARTICIPLES = {
     "left": ("moving left", "sliding to the left", "drifting left"),
@@ -39,6 +44,7 @@ PARTICIPLES = {
     "bounce": ("bouncing", "bouncing up and down"),
     "still": ("standing still", "staying still", "not moving"),
 }
+"""Participles for each motion, one of the two ways to phrase a prompt."""
 VERBS = {
     "left": ("moves left", "slides to the left", "drifts left"),
     "right": ("moves right", "slides to the right", "drifts right"),
@@ -50,14 +56,15 @@ VERBS = {
     "bounce": ("bounces", "bounces up and down"),
     "still": ("stands still", "stays still", "does not move"),
 }
+"""Verbs for each motion, the other way to phrase a prompt."""
 
 RenderedClip = npt.NDArray[np.uint8]
-"""[T, H, W, 3], RGB."""
+"""A clip: uint8 [T, H, W, 3], RGB."""
 
 
 @dataclass(frozen=True)
 class Thing:
-    """What a prompt says of one object."""
+    """The attributes of one thing, as keys of `COLOURS`, `SHAPES` and `MOTIONS`."""
 
     colour: str
     shape: str
@@ -66,51 +73,51 @@ class Thing:
 
 @dataclass(frozen=True)
 class ClipScene:
-    """What a prompt says. The thing that is named first is the one further to the upper left."""
+    """The content of a clip and its prompt. The thing that is named first is the one further to the upper left."""
 
     things: tuple[Thing, ...]
     background: str
 
 
 def held_out(thing: Thing) -> bool:
-    """Whether a triple is kept from training: a sixth of them, spread so that every pair of attributes is trained."""
+    """Return whether a triple is kept from training: a sixth of them, so spread that every pair is trained."""
     place = list(COLOURS).index(thing.colour) + SHAPES.index(thing.shape) + 2 * MOTIONS.index(thing.motion)
     return place % 6 == 0
 
 
 def draw_scene(random: np.random.Generator, *, held: bool = False, things: int | None = None) -> ClipScene:
-    """A scene whose things are all trained ones, or all held-out ones.
+    """Draw a scene whose things are all trained ones, or all held-out ones.
 
     Args:
-        random: where choices come from.
-        held: which of the two.
-        things: one or two; None is either.
+        random: source of the choices.
+        held: whether the things are held-out ones.
+        things: number of things, 1 or 2; None draws the number.
     """
     count = int(random.integers(1, 3)) if things is None else things
     drawn: list[Thing] = []
     while len(drawn) < count:
         thing = Thing(str(random.choice(list(COLOURS))), str(random.choice(SHAPES)), str(random.choice(MOTIONS)))
-        # A circle that spins looks like one that does not.
-        seen = (thing.shape, thing.motion) != ("circle", "spin")
-        if seen and held_out(thing) == held and thing not in drawn:
+        # A spinning circle looks like one that is still.
+        visible = (thing.shape, thing.motion) != ("circle", "spin")
+        if visible and held_out(thing) == held and thing not in drawn:
             drawn.append(thing)
     return ClipScene(tuple(drawn), str(random.choice(list(BACKGROUNDS))))
 
 
 def describe(scene: ClipScene, random: np.random.Generator) -> str:
-    """One of the ways to say a scene."""
+    """Return a random prompt for a scene."""
     return "".join(text for text, _ in describe_in_pieces(scene, random))
 
 
 def describe_in_pieces(scene: ClipScene, random: np.random.Generator) -> list[tuple[str, int | None]]:
-    """One of the ways to say a scene, in pieces, each with the number of the thing that it speaks of."""
+    """Return a random prompt for a scene in pieces, each with the index of the thing that it describes, or None."""
     phrases = PARTICIPLES if random.random() < 0.5 else VERBS
-    said: list[tuple[str, int | None]] = []
+    pieces: list[tuple[str, int | None]] = []
     joint = str(random.choice([" and ", " while ", ", "]))
     for index, thing in enumerate(scene.things):
         if index:
-            said.append((joint, None))
-        said.append((f"{_article(thing)} {thing.shape} {random.choice(phrases[thing.motion])}", index))
+            pieces.append((joint, None))
+        pieces.append((f"{_article(thing)} {thing.shape} {random.choice(phrases[thing.motion])}", index))
     ground = scene.background
     before, after = (
         ("", f" on a {ground} background"),
@@ -118,7 +125,7 @@ def describe_in_pieces(scene: ClipScene, random: np.random.Generator) -> list[tu
         ("", f" in front of a {ground} background"),
         (f"on a {ground} background, ", ""),
     )[random.integers(4)]
-    return [(before, None), *said, (after, None)]
+    return [(before, None), *pieces, (after, None)]
 
 
 def _article(thing: Thing) -> str:
@@ -127,7 +134,7 @@ def _article(thing: Thing) -> str:
 
 @dataclass(frozen=True)
 class Track:
-    """One thing over time. All are float64 of [T]."""
+    """The path of one thing: float64 [T] each, x, y and radius in pixels, angle in radians."""
 
     x: npt.NDArray[np.float64]
     y: npt.NDArray[np.float64]
@@ -136,31 +143,31 @@ class Track:
 
 
 REACH = 1.3
-"""The furthest that any shape extends, in radii."""
+"""Largest extent of any shape from its centre, in radii."""
 GRID = 8
-"""Pixels from one place where a thing's path may be to the next: a latent's. Of few places and sizes there are few
-pictures of each shape, and all of them are learned well."""
+"""Pixels between two possible places of a path: a latent's side. Few places and sizes mean few pictures of each shape,
+and all of them are learned well."""
 
 
 def _near(low: float, high: float) -> list[float]:
-    """The places of the grid between two bounds; the middle when there is none."""
+    """Return the places of the grid between two bounds; the middle when there is none."""
     places = np.arange(np.ceil(low / GRID), np.floor(high / GRID) + 1) * GRID
     return [float(place) for place in places] or [0.5 * (low + high)]
 
 
 @dataclass(frozen=True)
-class _Ways:
-    """All that a draw can come to: rows of tracks, and how likely each is, summed up to it."""
+class _TrackChoices:
+    """All possible results of a draw: one tuple of tracks each, with cumulative weights."""
 
     tracks: list[tuple[Track, ...]]
-    likely: npt.NDArray[np.float64]
+    cumulative: npt.NDArray[np.float64]
 
     def draw(self, random: np.random.Generator) -> tuple[Track, ...]:
-        return self.tracks[int(np.searchsorted(self.likely, random.random() * self.likely[-1], side="right"))]
+        return self.tracks[int(np.searchsorted(self.cumulative, random.random() * self.cumulative[-1], side="right"))]
 
 
 def _paths(motion: str, *, alone: bool) -> list[Track]:
-    """A motion around the origin, in each size and over each distance that there is."""
+    """Return a motion around the origin, in each possible size and over each possible distance."""
     time, none = np.linspace(0.0, 1.0, FRAMES), np.zeros(FRAMES)
     shifts = [(none, none)]
     if motion in ("left", "right", "up", "down"):
@@ -177,52 +184,52 @@ def _paths(motion: str, *, alone: bool) -> list[Track]:
 
 
 @cache
-def _alone(motion: str, *, alone: bool = True) -> _Ways:
-    """One thing that is inside the frame."""
+def _alone(motion: str, *, alone: bool = True) -> _TrackChoices:
+    """Return all tracks of one thing that stays inside the frame."""
     tracks: list[tuple[Track, ...]] = []
-    likely: list[float] = []
+    weights: list[float] = []
     for path in _paths(motion, alone=alone):
         margin = REACH * path.radius.max() + 2.0
         places_x, places_y = (_near(margin - shift.min(), SIDE - margin - shift.max()) for shift in (path.x, path.y))
         for x in places_x:
             for y in places_y:
                 tracks.append((Track(x + path.x, y + path.y, path.radius, path.angle),))
-                likely.append(1.0 / (len(places_x) * len(places_y)))
-    return _Ways(tracks, np.cumsum(likely))
+                weights.append(1.0 / (len(places_x) * len(places_y)))
+    return _TrackChoices(tracks, np.cumsum(weights))
 
 
 @cache
-def _together(first: str, second: str) -> _Ways:
-    """Two things that never come near each other, of which the first is clearly further to the upper left."""
+def _together(first: str, second: str) -> _TrackChoices:
+    """Return all pairs of tracks that never touch, the first one clearly further to the upper left."""
     ways = [_alone(motion, alone=False) for motion in (first, second)]
     x, y, radius = (
         [np.stack([getattr(track, name) for (track,) in one.tracks]) for one in ways] for name in ("x", "y", "radius")
     )
-    chances = [np.diff(one.likely, prepend=0.0) for one in ways]
+    chances = [np.diff(one.cumulative, prepend=0.0) for one in ways]
     tracks: list[tuple[Track, ...]] = []
-    likely: list[float] = []
+    weights: list[float] = []
     for row, (track,) in enumerate(ways[0].tracks):
         gap = np.hypot(x[1] - x[0][row], y[1] - y[0][row]) - REACH * (radius[1] + radius[0][row])
         lead = (x[1] - x[0][row] + y[1] - y[0][row]).mean(axis=1)
         for other in np.flatnonzero((gap.min(axis=1) > 2.0) & (lead > 14.0)):
             tracks.append((track, *ways[1].tracks[other]))
-            likely.append(chances[0][row] * chances[1][other])
-    return _Ways(tracks, np.cumsum(likely))
+            weights.append(chances[0][row] * chances[1][other])
+    return _TrackChoices(tracks, np.cumsum(weights))
 
 
 def draw_tracks(scene: ClipScene, random: np.random.Generator) -> tuple[Track, ...]:
-    """Places, sizes and paths for a scene's things, all inside the frame and apart."""
+    """Draw places, sizes and paths for a scene's things, all inside the frame and apart from each other."""
     motions = [thing.motion for thing in scene.things]
     return (_alone(*motions) if len(motions) == 1 else _together(*motions)).draw(random)
 
 
 def render(scene: ClipScene, random: np.random.Generator) -> RenderedClip:
-    """A clip of a scene, with soft edges."""
+    """Render a clip of a scene on random tracks, with antialiased edges."""
     return paint(scene, draw_tracks(scene, random))
 
 
 def paint(scene: ClipScene, tracks: tuple[Track, ...]) -> RenderedClip:
-    """The clip of a scene on given tracks."""
+    """Render the clip of a scene on given tracks."""
     picture_THWC = np.empty((FRAMES, SIDE, SIDE, 3), np.float32)
     picture_THWC[:] = BACKGROUNDS[scene.background]
     for thing, track in zip(scene.things, tracks, strict=True):
@@ -230,8 +237,8 @@ def paint(scene: ClipScene, tracks: tuple[Track, ...]) -> RenderedClip:
         x_THW = _offsets(track.x, columns)[:, None, :]
         y_THW = _offsets(track.y, rows)[:, :, None]
         cosine, sine = (value.astype(np.float32)[:, None, None] for value in (np.cos(track.angle), np.sin(track.angle)))
-        turned_x, turned_y = cosine * x_THW + sine * y_THW, cosine * y_THW - sine * x_THW
-        distance_THW = _distance(thing.shape, turned_x, turned_y, track.radius.astype(np.float32)[:, None, None])
+        rotated_x, rotated_y = cosine * x_THW + sine * y_THW, cosine * y_THW - sine * x_THW
+        distance_THW = _distance(thing.shape, rotated_x, rotated_y, track.radius.astype(np.float32)[:, None, None])
         cover_THWC = np.clip(0.5 - distance_THW, 0.0, 1.0)[..., None]
         window_THWC = picture_THWC[:, rows, columns]
         window_THWC += cover_THWC * (np.array(COLOURS[thing.colour], np.float32) - window_THWC)
@@ -239,20 +246,20 @@ def paint(scene: ClipScene, tracks: tuple[Track, ...]) -> RenderedClip:
 
 
 def _reached(centre: npt.NDArray[np.float64], radius: npt.NDArray[np.float64]) -> slice:
-    """The pixels of one axis that a thing ever covers."""
+    """Return the pixels of one axis that a thing covers in any frame."""
     low, high = (centre - REACH * radius).min() - 2.0, (centre + REACH * radius).max() + 2.0
     return slice(max(0, int(low)), min(SIDE, int(high) + 1))
 
 
 def _offsets(centre: npt.NDArray[np.float64], pixels: slice) -> npt.NDArray[np.float32]:
-    """[T, pixels]: where pixel centres are, seen from a thing's centre."""
+    """Return the offsets of pixel centres from a thing's centre, [T, pixels]."""
     return (np.arange(pixels.start, pixels.stop) + 0.5 - centre[:, None]).astype(np.float32)
 
 
 def _distance(
     shape: str, x: npt.NDArray[np.float32], y: npt.NDArray[np.float32], radius: npt.NDArray[np.float32]
 ) -> npt.NDArray[np.float32]:
-    """Signed distance to a shape's edge (negative inside); near the edge, which is where it is used."""
+    """Return the signed distance to a shape's edge, negative inside. Exact only near the edge, where it is used."""
     if shape == "circle":
         return np.asarray(np.hypot(x, y) - radius)
     if shape == "square":

@@ -1,9 +1,9 @@
-"""Fourth part of the video starter's training: transformer and text encoder learn to denoise latents by their prompts.
+"""The fourth training stage of the video starter: transformer and text encoder learn to denoise latents by prompts.
 
 Rectified flow (Liu et al. 2022; Esser et al. 2024) as Wan's schedulers define it: the noisy latents are
 (1 - s) * clean + s * noise, the transformer predicts noise - clean, and its timestep is 1000 * s. Every fourth batch
-begins with a clean first frame, whose tokens have timestep 0 (Wan 2.2's image to video). A layer in the middle learns
-what is where, too: see `layout`. Does not know pixels.
+begins with a clean first frame, whose tokens have timestep 0 (Wan 2.2's image to video). A layer in the middle also
+learns where things are, see `layout`. Knows no pixels.
 
 Shapes: B clips, C latent channels, T latent frames, H and W latent sizes, L words of the longest prompt, D their width.
 """
@@ -27,25 +27,32 @@ from tessera_video.starter.layout import NAMES, LayoutHead, LayoutTargets, layou
 from tessera_video.starter.model import make_tokenizer, make_transformer
 
 STEPS, BATCH = 12_000, 32
+"""Optimizer steps, and clips per step."""
 WARMUP, DECAY_SHARE = 100, 0.25
+"""Steps over which the learning rate rises, and the share (0 to 1) of the last steps over which it falls to 0."""
 MATRIX_RATE, OTHER_RATE = 0.02, 1.5e-3
+"""Peak learning rates of the matrices inside the blocks, and of all other parameters."""
 AVERAGE_DECAY = 0.998
+"""Decay per step of the moving average of the weights."""
 DROPPED_PROMPTS = 0.1
+"""Share (0 to 1) of prompts that are empty, for classifier-free guidance."""
 IMAGE_EVERY = 4
+"""Every so many steps a batch begins with a clean first frame."""
 NOISE_MEAN, NOISE_DEVIATION = 0.7, 1.2
-"""Of the logit of the noise level: most batches are noisy, where it is decided what is to be seen."""
+"""Mean and standard deviation of the noise level's logit. Most batches are noisy: there the content is decided."""
 LAYOUT_LAYER, LAYOUT_WEIGHT = 3, 0.1
+"""Index of the block whose features learn the layout, and the weight of that loss."""
 PROMPT_TOKENS = 512
-"""That the engine pads prompts to."""
+"""Tokens to which the engine pads prompts."""
 
 
 class DenoiserStage:
-    """See the module.
+    """A `Stage` that trains transformer and text encoder.
 
     Args:
-        run: that it belongs to.
-        pool: what it learns from.
-        text_encoder: that can read; is trained further.
+        run: the training run.
+        pool: the latents to learn from.
+        text_encoder: the text encoder of the reading stage, which is trained further.
     """
 
     name = "denoiser"
@@ -58,7 +65,7 @@ class DenoiserStage:
         self.tokenizer = make_tokenizer()
         self.text_encoder = text_encoder.train()
         self.transformer = make_transformer().to(run.device).train()
-        start(self.transformer)
+        initialize(self.transformer)
         config = self.transformer.config
         self.layout = LayoutHead(config.num_attention_heads * config.attention_head_dim).to(run.device)
         self._features: torch.Tensor | None = None
@@ -75,22 +82,22 @@ class DenoiserStage:
         self.average = Average(self.trained, AVERAGE_DECAY).to(run.device)
         matrices = [parameter for parameter in self.transformer.blocks.parameters() if parameter.ndim == 2]
         chosen = {id(parameter) for parameter in matrices}
-        # Momentum made orthogonal (Jordan et al. 2024): fewer steps for the matrices inside the blocks.
+        # Orthogonalized momentum (Jordan et al. 2024): the matrices inside the blocks need fewer steps.
         self.matrices = torch.optim.Muon(matrices, lr=MATRIX_RATE, weight_decay=0.01, momentum=0.95)
         everything = [*self.trained.parameters(), *self.layout.parameters()]
         others = [parameter for parameter in everything if id(parameter) not in chosen]
         self.others = adamw([nn.ParameterList(others)], OTHER_RATE)
 
     def modules(self) -> dict[str, nn.Module]:
-        """See `Stage`."""
+        """Implement this part of `Stage`."""
         return {"trained": self.trained, "average": self.average, "layout": self.layout}
 
     def optimizers(self) -> dict[str, torch.optim.Optimizer]:
-        """See `Stage`."""
+        """Implement this part of `Stage`."""
         return {"matrices": self.matrices, "others": self.others}
 
     def step(self, index: int) -> dict[str, float]:
-        """See `Stage`."""
+        """Implement this part of `Stage`."""
         random = generator(self.run.seed_of(self.name, index))
         clips = random.choice(len(self.pool.latents_NCTHW), BATCH, replace=False)
         prompts = [self._prompt(int(clip), random) for clip in clips]
@@ -137,7 +144,7 @@ class DenoiserStage:
         return {"loss": loss.item(), "layout": layout.item(), "gradient": length.item()}
 
     def _rate(self, index: int) -> float:
-        """Share of the peak learning rate: up, level, and down to nothing in the last part."""
+        """Return the share (0 to 1) of the peak learning rate: it rises, stays, and falls to 0 in the last part."""
         left = (self.steps - index) / (DECAY_SHARE * self.steps)
         return min(1.0, (index + 1) / WARMUP, left)
 
@@ -145,7 +152,7 @@ class DenoiserStage:
         return "" if random.random() < DROPPED_PROMPTS else data.describe(self._scenes[clip], random)
 
     def _timesteps(self, timestep_B: torch.Tensor, shape: torch.Size) -> torch.Tensor:
-        """[B, latent tokens]: 0 for those of the first frame."""
+        """Return the timestep of each token, [B, latent tokens]: 0 for the tokens of the first frame."""
         _, height, width = self.transformer.config.patch_size
         frames, tokens = shape[2], (shape[3] // height) * (shape[4] // width)
         frame_T = torch.ones(frames, device=timestep_B.device)
@@ -153,12 +160,12 @@ class DenoiserStage:
         return timestep_B[:, None] * frame_T.repeat_interleave(tokens)[None]
 
     def predict(self, noisy_BCTHW: torch.Tensor, timestep: torch.Tensor, prompts: list[str]) -> torch.Tensor:
-        """Noise minus clean latents; `timestep` is 1000 times the noise level, [B], or one for each token."""
+        """Predict noise minus clean latents; `timestep` is 1000 times the noise level, [B] or one for each token."""
         tokens = self.tokenizer(prompts, padding=True, return_tensors="pt").to(self.run.device)
         mask_BL = tokens.attention_mask
         text_BLD = self.text_encoder(tokens.input_ids.long(), mask_BL).last_hidden_state
         text_BLD = torch.cat([text_BLD * mask_BL[..., None], torch.zeros_like(text_BLD[:, :1])], dim=1)
-        # As the engine does it: the last token stands for all the padding.
+        # As in the engine: the last token stands for all the padding.
         bias_1L = text_BLD.new_zeros(1, text_BLD.shape[1])
         bias_1L[:, -1] = float(np.log(PROMPT_TOKENS - mask_BL.shape[1]))
         padding = ShortPromptAttention()
@@ -170,8 +177,8 @@ class DenoiserStage:
 
 
 @torch.no_grad()
-def start(transformer: Any) -> None:
-    """First weights that learn faster: blocks that add little and do not yet depend on time; a prediction of zero."""
+def initialize(transformer: Any) -> None:
+    """Initialize the weights for fast learning: blocks add little and ignore the timestep; the prediction is zero."""
     transformer.condition_embedder.time_proj.weight.zero_()
     transformer.condition_embedder.time_proj.bias.zero_()
     transformer.proj_out.weight.zero_()

@@ -1,7 +1,7 @@
-"""Judges the video starter: clips of held-out prompts, made as the service makes them, are read by the checker.
+"""Evaluates the video starter: makes clips of held-out prompts as the service does, and lets the checker judge them.
 
-A clip counts when everything is as asked: how many things there are, the colour, shape and motion of each, and the
-background. Does not know training.
+A clip counts when everything is as requested: the number of things, the colour, shape and motion of each, and the
+background. Knows nothing of training.
 """
 
 from __future__ import annotations
@@ -24,22 +24,26 @@ from tessera_video.starter import checker, data
 from tessera_video.starter.model import GUIDANCE_SCALE, STEPS
 
 SAMPLES = 100
-AT_ONCE = 10
-LEAST_SHARE, LEAST_READ = 90.0, 98.0
+"""Clips per measure when the evaluation names no number."""
+BATCH = 10
+"""Clips that are denoised together."""
+MIN_CORRECT, MIN_JUDGED = 90.0, 98.0
+"""Percent of generated clips that must be as requested, and percent of rendered clips that the judge must recognize."""
 
 
 @dataclass(frozen=True)
 class HeldOutPrompt:
-    """One held-out prompt; `picture` is the first frame to begin with, if any."""
+    """One held-out prompt with its scene and seed."""
 
     scene: data.ClipScene
     prompt: str
     seed: int
     picture: Frames | None
+    """First frame to start from: uint8 [height, width, 3]; None for text alone."""
 
 
 def evaluate(directory: Path, evaluation: Evaluation) -> list[Measure]:
-    """A `Recipe.evaluate`."""
+    """Implement `Recipe.evaluate`."""
     samples = evaluation.samples or SAMPLES
     loaded = load(directory, choose(cast("Literal['auto', 'cpu', 'cuda']", evaluation.device)))
     assert isinstance(loaded, WanModel)
@@ -49,27 +53,27 @@ def evaluate(directory: Path, evaluation: Evaluation) -> list[Measure]:
         cases = draw_cases(evaluation.seed, samples, image=image)
         evaluation.report(f"making {samples} clips from held-out prompts{' and first frames' if image else ''}")
         clips = make_clips(loaded, cases)
-        sights = [checker.observe(clip) for clip in clips]
+        observations = [checker.observe(clip) for clip in clips]
         if not image:
-            from_text = list(zip(cases, sights, strict=True))
-    whole = share([agrees(case.scene, sight) for case, sight in from_text])
+            from_text = list(zip(cases, observations, strict=True))
+    whole = share([agrees(case.scene, observed) for case, observed in from_text])
     starts = [
-        case.picture is not None and checker.first_frame_agrees(clip, case.picture) and agrees(case.scene, sight)
-        for case, clip, sight in zip(cases, clips, sights, strict=True)
+        case.picture is not None and checker.first_frame_agrees(clip, case.picture) and agrees(case.scene, observed)
+        for case, clip, observed in zip(cases, clips, observations, strict=True)
     ]
     return [
-        Measure(name="held-out prompts shown as asked", value=whole, unit="%", samples=samples, at_least=LEAST_SHARE),
+        Measure(name="held-out prompts shown as asked", value=whole, unit="%", samples=samples, at_least=MIN_CORRECT),
         *(
             Measure(name=f"… {name} as asked", value=value, unit="%", samples=samples)
             for name, value in attributes(from_text).items()
         ),
         Measure(name="… from a given first frame", value=share(starts), unit="%", samples=samples),
-        Measure(name="rendered clips the judge reads", value=read, unit="%", samples=samples, at_least=LEAST_READ),
+        Measure(name="rendered clips the judge reads", value=read, unit="%", samples=samples, at_least=MIN_JUDGED),
     ]
 
 
 def draw_cases(seed: int, count: int, *, image: bool) -> list[HeldOutPrompt]:
-    """Held-out scenes and what is asked of them; half have one thing, half two."""
+    """Draw held-out prompts; half of them have one thing, half two."""
     random = np.random.default_rng([seed, int(image)])
     cases = []
     for index in range(count):
@@ -80,25 +84,25 @@ def draw_cases(seed: int, count: int, *, image: bool) -> list[HeldOutPrompt]:
 
 
 def make_clips(model: WanModel, cases: Sequence[HeldOutPrompt]) -> list[Frames]:
-    """The clips, with the steps and the guidance of the card."""
+    """Make the clips with the steps and the guidance scale of the card."""
     clips = []
-    for first in range(0, len(cases), AT_ONCE):
-        states = [model.begin(_request(case)) for case in cases[first : first + AT_ONCE]]
+    for first in range(0, len(cases), BATCH):
+        states = [model.begin(_request(case)) for case in cases[first : first + BATCH]]
         while running := [state for state in states if not state.done]:
             model.step(running)
         clips += [to_frames(model.decode(state)) for state in states]
     return clips
 
 
-def agrees(scene: data.ClipScene, sight: checker.ObservedClip) -> bool:
-    """Whether a clip shows a scene, and nothing else."""
-    asked = Counter((thing.colour, thing.shape, thing.motion) for thing in scene.things)
-    seen = Counter((thing.colour, thing.shape, thing.motion) for thing in sight.things)
-    return asked == seen and scene.background == sight.background
+def agrees(scene: data.ClipScene, observed: checker.ObservedClip) -> bool:
+    """Return whether a clip shows exactly a scene."""
+    requested = Counter((thing.colour, thing.shape, thing.motion) for thing in scene.things)
+    shown = Counter((thing.colour, thing.shape, thing.motion) for thing in observed.things)
+    return requested == shown and scene.background == observed.background
 
 
 def read_rendered(seed: int, count: int) -> float:
-    """Percentage of rendered clips that the judge reads right: the most that anything could reach."""
+    """Return the percentage of rendered clips that the judge recognizes: the most that a model could reach."""
     random = np.random.default_rng([seed, 2])
     right = []
     for _ in range(count):
@@ -108,15 +112,17 @@ def read_rendered(seed: int, count: int) -> float:
 
 
 def attributes(pairs: Sequence[tuple[HeldOutPrompt, checker.ObservedClip]]) -> dict[str, float]:
-    """Percentage of clips in which one kind of attribute is right, whatever the others are."""
-    found: dict[str, list[bool]] = {"background": [case.scene.background == sight.background for case, sight in pairs]}
+    """Return for each kind of attribute the percentage of clips in which it is right, whatever the others are."""
+    found: dict[str, list[bool]] = {
+        "background": [case.scene.background == observed.background for case, observed in pairs]
+    }
     for name in ("colour", "shape", "motion"):
-        found[name] = [_values(case.scene.things, name) == _values(sight.things, name) for case, sight in pairs]
+        found[name] = [_values(case.scene.things, name) == _values(seen.things, name) for case, seen in pairs]
     return {name: share(values) for name, values in found.items()}
 
 
 def share(values: Sequence[bool]) -> float:
-    """Percentage of those that are true."""
+    """Return the percentage of values that are true."""
     return 100.0 * sum(values) / len(values)
 
 

@@ -1,8 +1,8 @@
-"""Last part of the video starter's training: the decoder learns to paint clean shapes of what the denoiser leaves.
+"""The last training stage of the video starter: the decoder learns to decode clean shapes from denoised latents.
 
-Generated latents are not coded ones: a circle has a dent, an edge is wavy. So latents are made half noisy, denoised
-again in a few steps, and the decoder is taught to paint the clip that they came from. The encoder stays as it is, so
-latents mean the same as before. Does not learn what to show: that is decided by then.
+Denoised latents differ from encoded ones: a circle has a dent, an edge is wavy. So noise is added to latents, they are
+denoised again in a few steps, and the decoder learns to decode the clip that they came from. The encoder is not
+trained, so latents keep their meaning. Does not change the content of clips, which is decided before.
 
 Shapes: B windows, C latent channels or colours, T frames, H and W latent sizes or pixels.
 """
@@ -22,22 +22,25 @@ from tessera_video.starter.denoiser import DenoiserStage
 from tessera_video.starter.latents import LatentPool, scene_of
 
 STEPS, BATCH = 4000, 6
+"""Optimizer steps, and windows per step."""
 PEAK = 6e-4
+"""Peak learning rate."""
 CLEAN_SHARE = 0.2
-"""Of windows are of coded latents as they are: a given first frame is one."""
-LEAST_NOISE, MOST_NOISE, DENOISED_IN = 0.15, 0.6, 3
+"""Share (0 to 1) of windows with encoded latents that are not denoised, as a given first frame has them."""
+MIN_NOISE, MAX_NOISE, DENOISING_STEPS = 0.15, 0.6, 3
+"""Range of noise levels (0 to 1) that are added, and the steps in which they are removed."""
 CELL = 8
-"""Pixels of a latent's side."""
+"""Pixels per side of a latent."""
 
 
 class FinishingStage:
-    """See the module.
+    """A `Stage` that trains the VAE's decoder.
 
     Args:
-        run: that it belongs to.
-        codec: whose decoder is taught.
-        pool: of latents that it coded.
-        denoiser: trained; its averaged weights are used.
+        run: the training run.
+        codec: the VAE whose decoder is trained.
+        pool: latents that this VAE has encoded.
+        denoiser: the trained denoiser; its averaged weights are used.
     """
 
     name = "codec-finish"
@@ -55,18 +58,18 @@ class FinishingStage:
         self._deviation = torch.tensor(pool.deviation, device=run.device).view(shape)
 
     def modules(self) -> dict[str, nn.Module]:
-        """See `Stage`."""
+        """Implement this part of `Stage`."""
         return {"taught": self.taught}
 
     def optimizers(self) -> dict[str, torch.optim.Optimizer]:
-        """See `Stage`."""
+        """Implement this part of `Stage`."""
         return {"optimizer": self.optimizer}
 
     def step(self, index: int) -> dict[str, float]:
-        """See `Stage`."""
+        """Implement this part of `Stage`."""
         random = generator(self.run.seed_of(self.name, index))
         clips = random.choice(len(self.pool.latents_NCTHW), BATCH, replace=False)
-        levels_B = random.uniform(LEAST_NOISE, MOST_NOISE, BATCH).astype(np.float32)
+        levels_B = random.uniform(MIN_NOISE, MAX_NOISE, BATCH).astype(np.float32)
         levels_B[random.random(BATCH) < CLEAN_SHARE] = 0.0
         prompts = [data.describe(scene_of(self.run, int(clip))[0], random) for clip in clips]
         noises_BCTHW = torch.randn(BATCH, *self.pool.latents_NCTHW.shape[1:])
@@ -74,7 +77,7 @@ class FinishingStage:
         own = self.run.group.own_items(BATCH)
         clips, prompts, windows = clips[own], prompts[own], windows[own]
         level_B, noise_BCTHW = (one[own].to(self.run.device) for one in (torch.from_numpy(levels_B), noises_BCTHW))
-        latents_BCTHW = self._leave(clips, level_B, noise_BCTHW, prompts) * self._deviation + self._mean
+        latents_BCTHW = self._denoised(clips, level_B, noise_BCTHW, prompts) * self._deviation + self._mean
         pixels_BCTHW = to_pixels(np.stack([pixels for pixels, _ in windows])).to(self.run.device)
         side = WINDOW_SIDE // CELL
         cut_BCTHW = torch.stack(
@@ -85,8 +88,8 @@ class FinishingStage:
         )
         set_learning_rate(self.optimizer, cosine(index, self.steps, PEAK, warmup=20))
         with autocast(self.run.device):
-            painted_BCTHW = whole_clip_vae.decode(self.codec, cut_BCTHW).float()
-        error_BCTHW = painted_BCTHW - pixels_BCTHW
+            decoded_BCTHW = whole_clip_vae.decode(self.codec, cut_BCTHW).float()
+        error_BCTHW = decoded_BCTHW - pixels_BCTHW
         absolute, square = error_BCTHW.abs().mean(), error_BCTHW.square().mean()
         edges = torch.stack([error_BCTHW.diff(dim=axis).abs().mean() for axis in (2, 3, 4)]).sum()
         self.optimizer.zero_grad(set_to_none=True)
@@ -97,22 +100,22 @@ class FinishingStage:
         return {"absolute": absolute.item(), "edges": edges.item()}
 
     @torch.no_grad()
-    def _leave(
+    def _denoised(
         self, clips: np.ndarray, level_B: torch.Tensor, noise_BCTHW: torch.Tensor, prompts: list[str]
     ) -> torch.Tensor:
-        """Normalized latents as the denoiser leaves them: made noisy, and denoised with their prompts."""
+        """Return normalized latents after noise was added and removed again by the denoiser with their prompts."""
         clean_BCTHW = self.pool.latents_NCTHW[torch.from_numpy(clips)].to(self.run.device, torch.float32)
         level_B1111 = level_B.view(-1, 1, 1, 1, 1)
         latents_BCTHW = (1.0 - level_B1111) * clean_BCTHW + level_B1111 * noise_BCTHW
-        for step in range(DENOISED_IN):
-            left_B = level_B * (1.0 - step / DENOISED_IN)
+        for step in range(DENOISING_STEPS):
+            left_B = level_B * (1.0 - step / DENOISING_STEPS)
             with autocast(self.run.device):
                 away_BCTHW = self.denoiser.predict(latents_BCTHW, 1000.0 * left_B, prompts).float()
-            latents_BCTHW = latents_BCTHW - level_B1111 / DENOISED_IN * away_BCTHW
+            latents_BCTHW = latents_BCTHW - level_B1111 / DENOISING_STEPS * away_BCTHW
         return latents_BCTHW
 
     def _window(self, clip: int, random: np.random.Generator) -> tuple[data.RenderedClip, tuple[int, int]]:
-        """All frames of a square around a thing of a clip, and its corner in latents."""
+        """Return all frames of a square around a thing of a clip, and the square's corner in latents."""
         scene, drawing = scene_of(self.run, clip)
         tracks = data.draw_tracks(scene, drawing)
         track = tracks[int(random.integers(len(tracks)))]

@@ -1,7 +1,7 @@
-"""What the transformer is taught beside noise: which of its tokens show a thing, and that thing's attributes.
+"""An auxiliary training target of the transformer: which tokens show a thing, and that thing's attributes.
 
-Features that say what is where are what a denoiser otherwise finds slowly (Yu et al. 2024, "Representation Alignment
-for Generation"); here they are known exactly. The head lives only while it is trained. Does not know prompts.
+A denoiser learns slowly to represent what is where (Yu et al. 2024, "Representation Alignment for Generation"); here it
+is known exactly. The head exists only during training. Knows no prompts.
 
 Shapes: B clips, T latent frames, N tokens of a clip in the transformer's order (frames, rows, columns).
 """
@@ -19,27 +19,31 @@ from torch.nn import functional
 from tessera_video.starter import data
 
 LATENT_FRAMES, ROWS = 5, 4
+"""Latent frames of a clip, and tokens per side of a latent frame."""
 TOKENS = LATENT_FRAMES * ROWS * ROWS
+"""Tokens of a clip."""
 CELL = data.SIDE // ROWS
+"""Pixels per side of a token."""
 SEEN_IN = (0, 2, 6, 10, 14)
-"""The frame that stands for each latent frame: the first is alone, the others are in fours."""
+"""Index of the frame that stands for each latent frame: the first covers one frame, the others four."""
 REACHED = 0.9
-"""A token shows a thing that comes nearer to its cell than so many of its radii."""
+"""Radii: a token shows a thing whose centre is nearer to the token's cell than this."""
 EMPTY = 0.2
-"""Weight of tokens that show nothing."""
+"""Weight (0 to 1) of tokens that show nothing, in the loss of attributes."""
 NAMES: dict[str, tuple[str, ...]] = {
     "colour": tuple(data.COLOURS),
     "shape": data.SHAPES,
     "motion": data.MOTIONS,
     "background": tuple(data.BACKGROUNDS),
 }
+"""Values of each attribute; class k + 1 stands for the value at index k."""
 PLACES = 3
-"""Numbers that say where a thing is, seen from a token's middle, and how large."""
+"""Values per token: horizontal and vertical offset of the thing from the token's centre, and its radius."""
 
 
 @dataclass(frozen=True)
 class LayoutTargets:
-    """Of some clips: for each attribute int64 classes [B, N] (0 is nothing), and float32 places [B, N, `PLACES`]."""
+    """Targets of a batch: int64 classes [B, N] for each attribute (0 is nothing), float32 places [B, N, `PLACES`]."""
 
     classes: dict[str, torch.Tensor]
     places_BNP: torch.Tensor
@@ -48,7 +52,7 @@ class LayoutTargets:
 def layout_of(
     scene: data.ClipScene, tracks: tuple[data.Track, ...]
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
-    """Classes [attributes, N] in the order of `NAMES`, and places [N, `PLACES`], of one clip."""
+    """Return the targets of one clip: classes [attributes, N] in the order of `NAMES`, and places [N, `PLACES`]."""
     classes = np.zeros((len(NAMES), TOKENS), np.int64)
     classes[-1] = 1 + NAMES["background"].index(scene.background)
     places = np.zeros((TOKENS, PLACES), np.float32)
@@ -70,7 +74,7 @@ def layout_of(
 
 
 class LayoutHead(nn.Module):
-    """Reads a layout out of a layer's features."""
+    """Linear heads that predict the layout from a layer's features."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -79,7 +83,7 @@ class LayoutHead(nn.Module):
         self.places = nn.Linear(width, PLACES)
 
     def forward(self, features_BND: torch.Tensor, layout: LayoutTargets) -> torch.Tensor:
-        """The loss: cross entropies of all attributes, and the distance of the places."""
+        """Return the loss: cross entropies of all attributes, plus the distance of the places."""
         features_BND = self.norm(features_BND.float())
         shown_BN = layout.classes["colour"] > 0
         weight_BN = torch.where(shown_BN, 1.0, EMPTY)

@@ -16,15 +16,19 @@ from transformers import PreTrainedTokenizerFast, UMT5Config, UMT5EncoderModel
 from tessera_video.starter import data
 
 LATENT_CHANNELS = 8
+"""Channels of the VAE's latents."""
 TEXT_WIDTH = 96
+"""Channels of the text encoder's hidden states."""
 FLOW_SHIFT = 3.0
+"""Shift of the flow scheduler's timesteps towards noise."""
 STEPS, GUIDANCE_SCALE = 24, 2.5
-"""That its card recommends, and that it is judged with."""
+"""Denoising steps and guidance scale that the card recommends and the evaluation uses."""
 PADDING, UNKNOWN = "<pad>", "<unk>"
+"""Tokens for padding and for words outside the vocabulary."""
 
 
 def make_codec(latents_mean: list[float] | None = None, latents_std: list[float] | None = None) -> AutoencoderKLWan:
-    """The VAE: 8 pixels and 4 frames to one latent of `LATENT_CHANNELS` numbers."""
+    """Build the VAE: 8x8 pixels and 4 frames become one latent of `LATENT_CHANNELS` elements."""
     return AutoencoderKLWan(
         base_dim=16,
         z_dim=LATENT_CHANNELS,
@@ -42,7 +46,7 @@ def make_codec(latents_mean: list[float] | None = None, latents_std: list[float]
 
 
 def make_transformer() -> WanTransformer3DModel:
-    """What denoises latents."""
+    """Build the transformer that denoises latents."""
     return WanTransformer3DModel(
         patch_size=(1, 2, 2),
         num_attention_heads=4,
@@ -60,7 +64,7 @@ def make_transformer() -> WanTransformer3DModel:
 
 
 def make_text_encoder(tokenizer: PreTrainedTokenizerFast) -> UMT5EncoderModel:
-    """What reads prompts."""
+    """Build the text encoder."""
     return UMT5EncoderModel(
         UMT5Config(
             vocab_size=len(tokenizer),
@@ -78,8 +82,8 @@ def make_text_encoder(tokenizer: PreTrainedTokenizerFast) -> UMT5EncoderModel:
 
 
 def make_tokenizer() -> PreTrainedTokenizerFast:
-    """Words and punctuation of the prompts, in lower case; any other word is unknown."""
-    phrases = [phrase for said in (data.PARTICIPLES, data.VERBS) for options in said.values() for phrase in options]
+    """Build a tokenizer of the words and punctuation of the prompts, in lower case; other words are unknown."""
+    phrases = [phrase for table in (data.PARTICIPLES, data.VERBS) for options in table.values() for phrase in options]
     words = {word for phrase in phrases for word in phrase.split()}
     words |= {*data.COLOURS, *data.SHAPES, *data.BACKGROUNDS, "a", "an", "and", "while", "on", "in", "front", "of"}
     words |= {"background", "the", "it", "is", ",", "."}
@@ -91,7 +95,7 @@ def make_tokenizer() -> PreTrainedTokenizerFast:
 
 
 def make_scheduler() -> UniPCMultistepScheduler:
-    """How latents are denoised, as Wan does it."""
+    """Build the scheduler, of Wan's class."""
     return UniPCMultistepScheduler(
         prediction_type="flow_prediction", use_flow_sigmas=True, num_train_timesteps=1000, flow_shift=FLOW_SHIFT
     )
@@ -103,5 +107,5 @@ def make_pipeline(
     codec: AutoencoderKLWan,
     transformer: WanTransformer3DModel,
 ) -> Any:
-    """The whole, to be saved. Takes a first frame or none, because its timesteps are per token (Wan 2.2's 5B)."""
+    """Build the pipeline to be saved. A first frame is optional: timesteps are per token, as in Wan 2.2's 5B model."""
     return WanPipeline(tokenizer, text_encoder, codec, make_scheduler(), transformer, expand_timesteps=True)

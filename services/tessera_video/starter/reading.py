@@ -1,7 +1,7 @@
-"""Third part of the video starter's training: the text encoder learns what each word of a prompt speaks of.
+"""The third training stage of the video starter: the text encoder learns which thing each word of a prompt describes.
 
-From every word of a thing one can then read all that is said of it, and of the other thing. A denoiser finds that out
-by itself only late: it shows all that was named, but mixes up who does what. Does not know clips.
+Afterwards the embedding of every word contains all attributes of its thing, and of the other thing. A denoiser alone
+learns that late: it shows everything that was named, but mixes up which thing does what. Knows no clips.
 
 Shapes: B prompts, L words of the longest one, D their width.
 """
@@ -20,14 +20,19 @@ from tessera_video.starter import data
 from tessera_video.starter.model import TEXT_WIDTH, make_text_encoder, make_tokenizer
 
 STEPS, BATCH = 800, 64
+"""Optimizer steps, and prompts per step."""
 RATE = 2e-3
-NOT_SAID = -100
+"""Peak learning rate."""
+NO_ANSWER = -100
+"""Class of tokens that describe no thing; the loss ignores it."""
 ORDER = ("alone", "first", "second")
+"""Answers to the question for a thing's order in the prompt."""
 VALUES: dict[str, tuple[str, ...]] = {"colour": tuple(data.COLOURS), "shape": data.SHAPES, "motion": data.MOTIONS}
+"""Values of each attribute of a thing; answer k + 1 stands for the value at index k."""
 
 
 def meanings(scene: data.ClipScene) -> dict[str, list[int]]:
-    """For each question, its answer in a word of each thing; 0 stands for a thing that is not there."""
+    """Return for each question the answer of each thing's words; 0 stands for a thing that does not exist."""
     order = (0,) if len(scene.things) == 1 else (1, 2)
     answers: dict[str, list[int]] = {"order": list(order)}
     for name, values in VALUES.items():
@@ -39,20 +44,20 @@ def meanings(scene: data.ClipScene) -> dict[str, list[int]]:
 
 
 def questions() -> dict[str, int]:
-    """How many answers each question has."""
+    """Return the number of answers of each question."""
     sizes = {f"{whose} {name}": 1 + len(values) for whose in ("own", "other") for name, values in VALUES.items()}
     return {"order": len(ORDER), **sizes, "background": len(data.BACKGROUNDS)}
 
 
 def owners(tokenizer: PreTrainedTokenizerFast, pieces: list[tuple[str, int | None]]) -> list[int | None]:
-    """Of each token of a prompt, the number of the thing that it speaks of."""
+    """Return for each token of a prompt the index of the thing that it describes, or None."""
     of_character = [owner for text, owner in pieces for _ in text]
     offsets = tokenizer("".join(text for text, _ in pieces), return_offsets_mapping=True)["offset_mapping"]
     return [of_character[start] for start, _ in offsets]
 
 
 class ReadingStage:
-    """See the module."""
+    """A `Stage` that trains the text encoder."""
 
     name = "reading"
     steps = STEPS
@@ -67,15 +72,15 @@ class ReadingStage:
         self.optimizer = adamw([self.text_encoder, self.heads], RATE)
 
     def modules(self) -> dict[str, nn.Module]:
-        """See `Stage`."""
+        """Implement this part of `Stage`."""
         return {"text_encoder": self.text_encoder, "heads": self.heads}
 
     def optimizers(self) -> dict[str, torch.optim.Optimizer]:
-        """See `Stage`."""
+        """Implement this part of `Stage`."""
         return {"optimizer": self.optimizer}
 
     def step(self, index: int) -> dict[str, float]:
-        """See `Stage`."""
+        """Implement this part of `Stage`."""
         set_learning_rate(self.optimizer, cosine(index, self.steps, RATE))
         self.optimizer.zero_grad(set_to_none=True)
         loss, right = self.read(generator(self.run.seed_of(self.name, index)))
@@ -85,13 +90,13 @@ class ReadingStage:
         return {"loss": loss.item(), "right": right}
 
     def read(self, random: np.random.Generator, *, held: bool = False) -> tuple[torch.Tensor, float]:
-        """The loss of a batch of drawn prompts, and the share of answers that are right."""
+        """Return the loss of a batch of random prompts, and the share (0 to 1) of answers that are right."""
         scenes = [data.draw_scene(random, held=held, things=2 if row % 3 else 1) for row in range(BATCH)]
-        said = [data.describe_in_pieces(scene, random) for scene in scenes]
-        prompts = ["".join(text for text, _ in pieces) for pieces in said]
+        described = [data.describe_in_pieces(scene, random) for scene in scenes]
+        prompts = ["".join(text for text, _ in pieces) for pieces in described]
         tokens = self.tokenizer(prompts, padding=True, return_tensors="pt").to(self.run.device)
-        wanted = {name: np.full(tokens.input_ids.shape, NOT_SAID) for name in questions()}
-        for row, (scene, pieces) in enumerate(zip(scenes, said, strict=True)):
+        wanted = {name: np.full(tokens.input_ids.shape, NO_ANSWER) for name in questions()}
+        for row, (scene, pieces) in enumerate(zip(scenes, described, strict=True)):
             answers = meanings(scene)
             for column, owner in enumerate(owners(self.tokenizer, pieces)):
                 if owner is not None:
@@ -103,7 +108,7 @@ class ReadingStage:
         for name, head in self.heads.items():
             answer_BL = torch.from_numpy(wanted[name]).to(self.run.device)
             score_BLK = head(text_BLD.float())
-            total = total + functional.cross_entropy(score_BLK.transpose(1, 2), answer_BL, ignore_index=NOT_SAID)
-            asked_BL = answer_BL != NOT_SAID
+            total = total + functional.cross_entropy(score_BLK.transpose(1, 2), answer_BL, ignore_index=NO_ANSWER)
+            asked_BL = answer_BL != NO_ANSWER
             right.append((score_BLK.argmax(-1) == answer_BL)[asked_BL].float().mean().item())
         return total, float(np.mean(right))

@@ -1,7 +1,7 @@
 """The starter `shapes-video`: a small Wan 2.2 pipeline that shows coloured shapes in motion, from a prompt alone or
 from a prompt and a first frame.
 
-Torch-free: training and judging are imported when they are asked for.
+Torch-free: training and evaluation are imported only when they run.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from tessera.starters.recipe import Recipe, lazily
 from tessera.starters.shipped import build_from
 
 WEIGHTS = Path(__file__).parent / "weights"
+"""Directory of the shipped weights."""
 
 
 RECIPE = Recipe(

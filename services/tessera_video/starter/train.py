@@ -1,6 +1,6 @@
-"""Trains the video starter: the VAE, the text encoder, then transformer and text encoder on the VAE's latents.
+"""Trains the video starter: the VAE, the text encoder, transformer and text encoder on latents, then the decoder.
 
-Does not know how it is judged.
+Does not know how the model is evaluated.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ DATA = (
 
 
 def train(run: Run) -> Card:
-    """A `Recipe.train`."""
+    """Implement `Recipe.train`."""
     codec = None
     for plan in PLANS:
         codec_stage = CodecStage(run, plan, codec)
@@ -51,7 +51,7 @@ def train(run: Run) -> Card:
 
 
 def save(run: Run, codec: AutoencoderKLWan, pool: LatentPool, stage: DenoiserStage) -> Card:
-    """Fill `run.output` with the pipeline in float16, its averaged weights. Returns its card."""
+    """Write the pipeline with its averaged weights in float16 to `run.output`. Returns its card."""
     stage.average.copy_to(stage.trained)
     shipped = make_codec(pool.mean, pool.deviation)
     shipped.load_state_dict(codec.state_dict())

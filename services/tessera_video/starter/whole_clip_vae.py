@@ -1,7 +1,7 @@
-"""Wan's VAE over all frames of a clip at once: equal to its own frame-by-frame way, and faster, which training wants.
+"""Wan's VAE over all frames of a clip at once: equal to its own way in chunks of frames, and faster in training.
 
-`AutoencoderKLWan` codes one frame, then four at a time, and carries the ends over in a cache. Its convolutions only
-look back, so one pass over the clip gives the same sums. Knows the residual kind alone (Wan 2.2), and no training.
+`AutoencoderKLWan` encodes one frame, then four at a time, and caches the last frames of each chunk. Its convolutions
+are causal in time, so one pass over the clip gives the same sums. Knows only the residual variant (Wan 2.2).
 
 Shapes: B clips, C channels, T frames, H and W pixels.
 """
@@ -16,7 +16,7 @@ from diffusers.models.autoencoders.autoencoder_kl_wan import patchify, unpatchif
 
 
 def encode(codec: AutoencoderKLWan, pixels_BCTHW: torch.Tensor) -> torch.Tensor:
-    """The mean of the latents, as `codec.encode(…).latent_dist.mean`."""
+    """Return the mean of the latents, equal to `codec.encode(…).latent_dist.mean`."""
     encoder: Any = codec.encoder
     hidden = encoder.conv_in(patchify(pixels_BCTHW, codec.config.patch_size))
     for block in encoder.down_blocks:
@@ -24,7 +24,7 @@ def encode(codec: AutoencoderKLWan, pixels_BCTHW: torch.Tensor) -> torch.Tensor:
         for layer in block.resnets:
             hidden = layer(hidden)
         if block.downsampler is not None:
-            hidden = _shrink(block.downsampler, hidden)
+            hidden = _downsample(block.downsampler, hidden)
         hidden = hidden + block.avg_shortcut(before)
     hidden = encoder.nonlinearity(encoder.norm_out(encoder.mid_block(hidden)))
     moments: torch.Tensor = codec.quant_conv(encoder.conv_out(hidden))
@@ -32,7 +32,7 @@ def encode(codec: AutoencoderKLWan, pixels_BCTHW: torch.Tensor) -> torch.Tensor:
 
 
 def decode(codec: AutoencoderKLWan, latents_BCTHW: torch.Tensor) -> torch.Tensor:
-    """As `codec.decode(…).sample`, before that is clamped to -1..1."""
+    """Return the pixels, equal to `codec.decode(…).sample` before that is clamped to -1..1."""
     decoder: Any = codec.decoder
     hidden = decoder.mid_block(decoder.conv_in(codec.post_quant_conv(latents_BCTHW)))
     for block in decoder.up_blocks:
@@ -40,7 +40,7 @@ def decode(codec: AutoencoderKLWan, latents_BCTHW: torch.Tensor) -> torch.Tensor
         for layer in block.resnets:
             hidden = layer(hidden)
         if block.upsampler is not None:
-            hidden = _stretch(block.upsampler, hidden)
+            hidden = _upsample(block.upsampler, hidden)
         if block.avg_shortcut is not None:
             hidden = hidden + block.avg_shortcut(before, first_chunk=True)
     hidden = decoder.conv_out(decoder.nonlinearity(decoder.norm_out(hidden)))
@@ -48,16 +48,16 @@ def decode(codec: AutoencoderKLWan, latents_BCTHW: torch.Tensor) -> torch.Tensor
     return pixels
 
 
-def _shrink(layer: Any, hidden_BCTHW: torch.Tensor) -> torch.Tensor:
-    """Half the pixels of a side; half the frames, of which the first has none before it to be merged with."""
+def _downsample(layer: Any, hidden_BCTHW: torch.Tensor) -> torch.Tensor:
+    """Halve the pixels per side, and the number of frames after the first, which has no earlier one to merge with."""
     hidden_BCTHW = _each_frame(layer.resample, hidden_BCTHW)
     if layer.mode != "downsample3d" or hidden_BCTHW.shape[2] == 1:
         return hidden_BCTHW
     return torch.cat([hidden_BCTHW[:, :, :1], layer.time_conv(hidden_BCTHW)], dim=2)
 
 
-def _stretch(layer: Any, hidden_BCTHW: torch.Tensor) -> torch.Tensor:
-    """Twice the pixels of a side; twice the frames but for the first."""
+def _upsample(layer: Any, hidden_BCTHW: torch.Tensor) -> torch.Tensor:
+    """Double the pixels per side, and the number of frames after the first."""
     if layer.mode == "upsample3d" and hidden_BCTHW.shape[2] > 1:
         first, rest = hidden_BCTHW[:, :, :1], hidden_BCTHW[:, :, 1:]
         batch, channels, frames, height, width = rest.shape

@@ -21,6 +21,7 @@ from tessera.diffusion.step_cache.policies import StepCalibration, relative
 logger = logging.getLogger(__name__)
 
 FILE = "step_calibration.json"
+"""Name of the calibration file in a model's directory."""
 MAX_DEGREE = 4
 """Highest degree of the fitted polynomial, as in TeaCache. Few steps get a lower degree, or the fit would be exact."""
 STEPS_PER_DEGREE = 5

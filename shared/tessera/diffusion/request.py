@@ -72,7 +72,7 @@ class DiffusionRequest:
     """Frames per second, read by models that encode a frame's time; None takes the rate the model was trained with."""
     image: Image | None = None
     step_cache: StepCache | None = None
-    """How steps may be skipped; None computes every step."""
+    """Step cache by which steps may be skipped; None computes every step."""
     preview_steps: int = 0
     """Steps between two previews; 0 makes none."""
     on_preview: Callable[[Picture], None] = lambda _: None
@@ -106,7 +106,7 @@ class DiffusionState:
     scheduler: Any
     """Diffusers scheduler of this request alone, because multistep schedulers keep earlier predictions."""
     memory: dict[str, torch.Tensor | float] = field(default_factory=dict)
-    """What steps remember beside the scheduler, such as step caches. Values are replaced, never changed in place."""
+    """State of steps beside the scheduler, such as step caches. Values are replaced, never changed in place."""
     index: int = 0
     """Finished steps: 0 to len(timesteps)."""
     # written by each step, read only by previews

@@ -26,6 +26,7 @@ REQUIRED_ARGUMENTS = (
     "generator",
     "callback_on_step_end",
 )
+"""Arguments that the call of a pipeline must take to be run here."""
 
 
 def unsupported_reason(pipe: Any) -> str | None:

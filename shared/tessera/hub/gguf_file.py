@@ -20,6 +20,7 @@ from tessera.hub.cards import read_card
 from tessera.wire.models import Card
 
 SUFFIX = ".gguf"
+"""Suffix by which a GGUF file is recognized."""
 _MAGIC = b"GGUF"
 
 

@@ -1,4 +1,4 @@
-"""The files that are handed out, decoded again: every frame once and for its time, and what was asked for inside."""
+"""The result files, decoded again: every frame once and for its time, and the request in the metadata."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a job to its files, and faults that name themselves. What is in the files: see `test_video_outputs`."""
+"""From a job to its files, and errors that name their cause. `test_video_outputs` checks the files' content."""
 
 from __future__ import annotations
 

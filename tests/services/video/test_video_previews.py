@@ -1,4 +1,4 @@
-"""Previews: colours near those of the finished clip, small JPEGs, and what they cost when something goes wrong."""
+"""Previews: colours near those of the finished clip, small JPEGs, and failures that never end a clip."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from tessera_video.pipeline import VideoPipeline
 
 CPU = torch.device("cpu")
 NEAR = 45
-"""Of 255: as far as a linear map is from a decoder with random weights."""
+"""Largest mean difference of a linear map from a decoder with random weights, of 255."""
 
 
 @pytest.fixture(autouse=True)

@@ -1,4 +1,4 @@
-"""The video service with real processes, a real Redis and the official SDK: what a job survives."""
+"""The video service with real processes, a real Redis and the official SDK: the faults that a job survives."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Steps in shared batches: who is next, who is told what, and that nobody's fault is another's."""
+"""Batched steps: which request is next, what each is told, and that a failure ends only the request that caused it."""
 
 from __future__ import annotations
 

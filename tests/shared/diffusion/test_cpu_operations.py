@@ -1,4 +1,4 @@
-"""A VAE and a transformer in their fast ways on a CPU give what Diffusers' own operations give."""
+"""Fast CPU operations of a VAE and a transformer give the results of Diffusers' own operations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Memory of clips: told before they are begun, shared in turn, and too little of it one clip's fault alone."""
+"""Memory of clips: estimated before they begin, reserved in order, and too little of it ends only one clip."""
 
 from __future__ import annotations
 

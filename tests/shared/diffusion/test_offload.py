@@ -1,4 +1,4 @@
-"""Weights that wait on the host and come when they are used: what is decided, and that clips stay the same."""
+"""Weights that wait on the host and are copied when they are used: the plan, and that clips stay the same."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Schedulers and guidance: what a directory names steps as in Diffusers' own pipeline, or is refused by its name."""
+"""Schedulers and guidance: a directory's scheduler steps as in Diffusers' own pipeline, or is refused by its name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Decoding: in tiles as Diffusers does it where memory or a setting says so, one clip at a time, beside the steps."""
+"""Decoding: in tiles as Diffusers does it if memory or a setting requires it, one clip at a time, beside the steps."""
 
 from __future__ import annotations
 

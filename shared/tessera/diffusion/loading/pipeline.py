@@ -47,7 +47,7 @@ AS_STORED = TransformerOptions()
 
 @dataclass(frozen=True)
 class OffloadOptions:
-    """How much of the device weights may take.
+    """Limits on the weights that stay on the device.
 
     Attributes:
         how: see `tessera.diffusion.loading.offload_plan.plan_offload`.

@@ -31,7 +31,7 @@ QUANTIZED = ("attn", "attn1", "attn2", "ffn", "ff", "ff_context")
 
 @dataclass(frozen=True)
 class TransformerOptions:
-    """How transformers are computed.
+    """Options for computing a pipeline's transformers.
 
     Attributes:
         weights: scheme of the products in blocks; `stored` keeps them as they are in the files.
@@ -46,10 +46,10 @@ class TransformerOptions:
 
 @dataclass(frozen=True)
 class TransformerReport:
-    """How one transformer was prepared; `str` of it is for the log."""
+    """Summary of one prepared transformer; its `str` is for the log."""
 
     fused: BlockFusionReport | None
-    """What was fused; None when the blocks stay Diffusers' own."""
+    """Counts of fused modules; None when the blocks stay Diffusers' own."""
     why_not: str
     """Reason why nothing was fused."""
     weights: str

@@ -20,7 +20,9 @@ from torch import nn
 from tessera.diffusion.step_cache.policies import RESIDUAL, RowMemory, StepPolicy
 
 HIDDEN, ENCODER = "hidden_states", "encoder_hidden_states"
+"""Block arguments with the tokens of the clip and of the prompt."""
 EMBEDDED_TIMESTEP = "temb"
+"""Block argument with the embedded timestep."""
 PROMPT_BIAS = "prompt_bias"
 """Key of the bias that cross-attention adds to its scores. No block has such an argument; `PromptBiasing` takes it."""
 ROW_ARGUMENTS = frozenset({HIDDEN, ENCODER, EMBEDDED_TIMESTEP, PROMPT_BIAS, "encoder_attention_mask", "attention_mask"})

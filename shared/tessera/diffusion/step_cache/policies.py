@@ -25,16 +25,19 @@ import torch
 StepCacheKind = Literal["first_block", "polynomial", "magnitude"]
 """Name of a policy in requests and settings."""
 DEFAULT_THRESHOLDS: dict[StepCacheKind, float] = {"first_block": 0.15, "polynomial": 0.15, "magnitude": 0.12}
+"""Threshold of each kind for requests that name none; relative change of the residual."""
 MAX_SKIPPED_IN_A_ROW = 3
 """Most steps that `Magnitude` skips in a row."""
 COMPUTED_FIRST_SHARE = 0.2
 """Share (0 to 1) of a clip's steps, from the first, that `Magnitude` always computes: they decide the layout."""
 PREFIX = "cache."
+"""Beginning of the names of step caches' entries in a request's memory."""
 RESIDUAL = "residual"
+"""Name under which a row's last computed residual is remembered."""
 
 
 class StepCalibration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How a model's steps change, measured once over an uncached clip (`python -m tessera_video.calibrate`)."""
+    """Measured changes between a model's steps, from one uncached clip (`python -m tessera_video.calibrate`)."""
 
     coefficients: list[float]
     """Polynomial coefficients, highest power first: from the relative change of the timestep's embedding to that of the
@@ -58,7 +61,7 @@ class StepCache:
 
 @dataclass
 class RowMemory:
-    """What a policy remembers of one row of a request, as entries of the request's own memory."""
+    """A policy's memory of one row of a request, stored as entries of the request's own memory."""
 
     values: MutableMapping[str, torch.Tensor | float]
     name: str

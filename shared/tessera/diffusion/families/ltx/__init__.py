@@ -1,1 +1,1 @@
-"""LTX-Video."""
+"""The family LTX-Video: its step loop and its fused block."""

@@ -59,6 +59,15 @@ class WanModel(FamilyModel):
         first, second = state.request.guidance_scale, state.request.guidance_scale_2
         return first if second is None or self.expert(state) is self.pipe.transformer else second
 
+    def shape(self, state: DiffusionState) -> tuple[object, ...]:
+        """Implement `FamilyModel.shape`. Prompts are padded to one length in each pass."""
+        return (
+            id(self.expert(state)),
+            state.request.adapters,
+            state.latents_BCTHW.shape,
+            *((name, value.shape) for name, value in state.inputs.items()),
+        )
+
     def _prepare(self, request: DiffusionRequest, generator: torch.Generator) -> PreparedRequest:
         shape = (request.height, request.width, request.frames)
         if request.image is None:
@@ -102,15 +111,6 @@ class WanModel(FamilyModel):
         nonzero = encoded[0].any(dim=1).nonzero()
         words = int(nonzero[-1]) + 1 if len(nonzero) else 0
         return (encoded[:, :words].to(self.dtype),)
-
-    def shape(self, state: DiffusionState) -> tuple[object, ...]:
-        """Implement `FamilyModel.shape`. Prompts are padded to one length in each pass."""
-        return (
-            id(self.expert(state)),
-            state.request.adapters,
-            state.latents_BCTHW.shape,
-            *((name, value.shape) for name, value in state.inputs.items()),
-        )
 
     def _forward(self, rows: Sequence[PassRow]) -> torch.Tensor:
         expert, prompts = self.expert(rows[0].state), [row.prompt[0] for row in rows]
