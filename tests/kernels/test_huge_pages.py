@@ -11,7 +11,7 @@ from tessera_kernels.cpu import huge_pages
 from tessera_kernels.storage.paged_kv import PagedKV
 
 
-@pytest.mark.parametrize("size", [0, 1, huge_pages.HUGE, 5 * huge_pages.HUGE + 3])
+@pytest.mark.parametrize("size", [0, 1, huge_pages.HUGE_PAGE_BYTES, 5 * huge_pages.HUGE_PAGE_BYTES + 3])
 def test_a_tensor_is_given_back_and_can_be_used(size: int) -> None:
     empty = torch.empty(size, dtype=torch.uint8)
     assert huge_pages.advise(empty) is empty
@@ -23,7 +23,7 @@ def test_large_memory_gets_them_where_the_kernel_has_some() -> None:
     given = Path("/sys/kernel/mm/transparent_hugepage/enabled")
     if not given.is_file() or "[never]" in given.read_text():
         pytest.skip("this kernel has none to give")
-    tensor = huge_pages.advise(torch.empty(64 * huge_pages.HUGE, dtype=torch.uint8)).zero_()
+    tensor = huge_pages.advise(torch.empty(64 * huge_pages.HUGE_PAGE_BYTES, dtype=torch.uint8)).zero_()
     inside = tensor.data_ptr() + tensor.nbytes // 2
     lines = iter(Path("/proc/self/smaps").read_text().splitlines())
     for line in lines:

@@ -286,12 +286,12 @@ def test_a_key_that_is_not_a_number_is_seen_in_its_row():
     level=st.sampled_from([-np.inf, -3.0, 0.0, 1e-40]),
     begin=st.integers(0, 2999),
 )
-def test_the_likeliest_is_the_first_of_the_largest_and_what_is_no_number_is_seen(width, places, level, begin):
+def test_the_argmax_is_the_first_of_the_largest_and_what_is_no_number_is_seen(width, places, level, begin):
     row_V = np.full(width, level, np.float32)
     for place, value in places:
         row_V[place % width] = np.copysign(np.float32(abs(value)), np.float32(value))
     begin %= width
-    place, value = row_ops.likeliest(row_V, begin, width)
+    place, value = row_ops.argmax(row_V, begin, width)
     if np.isnan(row_V[begin:]).any():
         assert np.isnan(value)
     else:
@@ -299,9 +299,9 @@ def test_the_likeliest_is_the_first_of_the_largest_and_what_is_no_number_is_seen
         assert value == row_V[place]
 
 
-def test_of_no_numbers_none_is_the_likeliest():
+def test_of_no_numbers_none_is_the_argmax():
     row_V = np.full(32, np.nan, np.float32)  # nothing of it is read
-    assert row_ops.likeliest(row_V, 16, 16) == (16, -np.inf)
+    assert row_ops.argmax(row_V, 16, 16) == (16, -np.inf)
 
 
 def test_a_call_that_was_interrupted_leaves_nothing_to_the_next(monkeypatch):

@@ -1,1 +1,1 @@
-"""What compiled CPU ops share: compilation, vector instructions, teams of threads. Knows no op."""
+"""What compiled CPU ops share: compilation, vector instructions, LLVM IR, thread teams, huge pages. Knows no op."""

@@ -1,7 +1,7 @@
-"""Large tensors of the host in huge pages, so that walking through them misses the address cache less often.
+"""Transparent huge pages for large host tensors, so that reading them misses the TLB less often.
 
-A virtual machine looks addresses up in two tables, one behind the other, which makes a miss dear. Linux alone; where
-the kernel has no huge pages to give, memory is as it was.
+A TLB miss is expensive in a virtual machine, which translates each address twice. Works on Linux only; where the
+kernel has no huge pages, the memory stays as it is.
 """
 
 from __future__ import annotations
@@ -12,18 +12,21 @@ import sys
 
 import torch
 
-HUGE = 1 << 21
-"""Bytes of a huge page."""
+HUGE_PAGE_BYTES = 1 << 21
+"""Bytes of a huge page on x86-64."""
 _libc = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
 def advise(tensor: torch.Tensor) -> torch.Tensor:
-    """Ask for huge pages behind a tensor of the host whose memory nobody has touched yet; gives it back."""
+    """Ask the kernel to back a host tensor with huge pages, and return the tensor.
+
+    Only memory that has not been touched yet is affected. A tensor of another device is returned as it is.
+    """
     if _libc is None or tensor.device.type != "cpu":
         return tensor
-    begin = -(-tensor.data_ptr() // HUGE) * HUGE
-    size = (tensor.data_ptr() + tensor.nbytes - begin) // HUGE * HUGE
+    begin = -(-tensor.data_ptr() // HUGE_PAGE_BYTES) * HUGE_PAGE_BYTES
+    size = (tensor.data_ptr() + tensor.nbytes - begin) // HUGE_PAGE_BYTES * HUGE_PAGE_BYTES
     if size > 0:
-        # A wish: a kernel that does not know it says no, and nothing is lost.
+        # The call is a hint: a kernel without huge pages returns an error, which changes nothing.
         _libc.madvise(ctypes.c_void_p(begin), ctypes.c_size_t(size), mmap.MADV_HUGEPAGE)
     return tensor

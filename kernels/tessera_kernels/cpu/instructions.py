@@ -1,7 +1,8 @@
-"""Instructions that NumPy has no words for, as functions for compiled code: atomics, and numbers as bits.
+"""Instructions that Numba does not offer, as functions for compiled code: atomics, bit casts, the spin-loop hint.
 
-Written in LLVM's own language through Numba's `intrinsic`. Addresses are plain integers; nothing is checked.
-Needs AVX-512 VNNI (Intel since Ice Lake, AMD since Zen 4); `available` says whether this processor has it.
+They are written as LLVM IR through Numba's `intrinsic`. Addresses are plain integers; nothing is bounds-checked.
+The int8 code needs AVX-512 VNNI (Intel since Ice Lake, AMD since Zen 4); `available` tells whether this processor has
+it.
 """
 
 from __future__ import annotations
@@ -14,39 +15,39 @@ from typing import Any
 from tessera_kernels.cpu import compiled
 
 LANES = 16
-"""32-bit numbers in a vector."""
-NEEDED = ("f16c", "avx512f", "avx512bw", "avx512vl", "avx512vnni")
+"""32-bit elements of a 512-bit vector."""
+REQUIRED_FEATURES = ("f16c", "avx512f", "avx512bw", "avx512vl", "avx512vnni")
 
 
 @cache
 def available() -> bool:
-    """Whether this processor has the instructions, and Numba is here to use them."""
+    """Whether this processor has `REQUIRED_FEATURES`, and Numba is installed to use them."""
     if not compiled.available():
         return False
     features = import_module("llvmlite.binding").get_host_cpu_features()
-    return all(features.get(name, False) for name in NEEDED)
+    return all(features.get(name, False) for name in REQUIRED_FEATURES)
 
 
 def numba_types() -> Any:
-    """Numba's types."""
+    """The module `numba.types`."""
     return import_module("numba").types
 
 
 def ir() -> Any:
-    """What LLVM's language is written with."""
+    """The module `llvmlite.ir`, which writes LLVM IR."""
     return import_module("llvmlite.ir")
 
 
 def intrinsic(function: Callable[..., Any]) -> Any:
-    """`numba.extending.intrinsic`, or the function itself where there is no Numba and nothing is compiled."""
+    """`numba.extending.intrinsic`, or the function unchanged where Numba is not installed."""
     if not compiled.available():
         return function
     return import_module("numba.extending").intrinsic(function)
 
 
 @intrinsic
-def float_of_bits(_context: Any, _bits: Any) -> Any:
-    """The float32 that 32 bits are."""
+def bitcast_float32(_context: Any, _bits: Any) -> Any:
+    """The float32 whose bits are those of an int32."""
     types = numba_types()
 
     def generate(_: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
@@ -57,7 +58,7 @@ def float_of_bits(_context: Any, _bits: Any) -> Any:
 
 @intrinsic
 def fetch_add(_context: Any, _address: Any, _value: Any) -> Any:
-    """Add to an int64 at an address that other threads see; returns what was there."""
+    """Atomically add to the int64 at an address (sequentially consistent); returns the value before."""
     types = numba_types()
 
     def generate(_: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
@@ -68,8 +69,8 @@ def fetch_add(_context: Any, _address: Any, _value: Any) -> Any:
 
 
 @intrinsic
-def load_shared(_context: Any, _address: Any) -> Any:
-    """An int64 at an address that other threads write to."""
+def atomic_load(_context: Any, _address: Any) -> Any:
+    """Atomically load the int64 at an address (acquire), which other threads write to."""
     types = numba_types()
 
     def generate(_: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
@@ -80,14 +81,14 @@ def load_shared(_context: Any, _address: Any) -> Any:
 
 
 @intrinsic
-def relax(_context: Any) -> Any:
-    """Tell the processor that this is a loop that waits."""
+def pause(_context: Any) -> Any:
+    """The x86 `pause` instruction, which tells the processor that a loop spins."""
     types = numba_types()
 
     def generate(context: Any, builder: Any, _signature: Any, _arguments: Any) -> Any:
         nothing = ir().VoidType()
-        pause = builder.module.declare_intrinsic("llvm.x86.sse2.pause", (), ir().FunctionType(nothing, []))
-        builder.call(pause, [])
+        function = builder.module.declare_intrinsic("llvm.x86.sse2.pause", (), ir().FunctionType(nothing, []))
+        builder.call(function, [])
         return context.get_dummy_value()
 
     return types.void(), generate

@@ -1,11 +1,12 @@
 """A step of a decoder with 8-bit weights on a CPU: all layers in one compiled call instead of some thousand small ones.
 
-The arithmetic is `int8_linear`'s (with steps for groups of inputs where a layer asks for them), `rms_norm`'s and
-`paged_attention`'s; a row's result is the same bits whatever shares its step. Does not know models: who calls says what
-the layers are. Needs a processor with AVX-512 VNNI.
+The arithmetic is that of `int8_linear` (with activation scales for groups of inputs where a layer has them), `rms_norm`
+and `paged_attention`; a row's result has the same bits whatever other rows are in its step. Needs a processor with
+AVX-512 VNNI. Knows no models: the caller describes the layers. `kernels/README.md` has the memory layout and an order
+in which to read the files.
 
 Shape letters: T tokens, C features, V vocabulary, R rows that get logits, L layers, P pages, S slots of a page, H
-key-value heads, D head dim, Q query heads.
+key-value heads, D head dim, Q query heads, B sequences, U row blocks of attention, X threads.
 """
 
 from __future__ import annotations
@@ -27,23 +28,26 @@ from tessera_kernels.storage.paged_kv import PagedKV
 
 __all__ = ["Activation", "Decoder", "DecoderConfig", "DecoderLayer", "DecoderLinear", "unsupported_reason"]
 
-ROWS = 6
-"""Of a sequence that are attended to at once."""
-PAGE_SINGLES = 1024
-"""float32 numbers after which a first-level cache begins again."""
+ATTENTION_ROWS = 6
+"""Rows of a sequence whose attention is computed at once."""
+L1_WAY_FLOATS = 1024
+"""float32 elements (4 KiB) after which addresses map to the same set of a first-level cache."""
 Activation = Literal["silu", "gelu_tanh"]
 _ACTIVATIONS = {"silu": step.SILU, "gelu_tanh": step.GELU}
 
 
 @dataclass(frozen=True)
 class DecoderConfig:
-    """What is the same in all layers.
+    """What all layers of a decoder have in common.
 
     Attributes:
-        features, heads, kv_heads, head_dim: of the decoder.
-        activation: of the gate.
-        epsilon: of the norms.
-        scaling: factor on attention's scores.
+        features: width of the hidden states.
+        heads: query heads.
+        kv_heads: key-value heads; `heads` is a multiple of it.
+        head_dim: elements of a head, a multiple of 16.
+        activation: activation of the gate in the MLP.
+        epsilon: added to the mean square in the norms.
+        scaling: factor on the scores of attention.
     """
 
     features: int
@@ -56,13 +60,20 @@ class DecoderConfig:
 
 
 def unsupported_reason(
-    sizes: DecoderConfig, layers: Sequence[DecoderLayer], head: DecoderLinear, caches: Sequence[PagedKV]
+    config: DecoderConfig, layers: Sequence[DecoderLayer], head: DecoderLinear, caches: Sequence[PagedKV]
 ) -> str:
-    """What keeps a decoder from being run here; empty when nothing does."""
+    """Why `Decoder` cannot run a decoder on this machine; empty when it can.
+
+    Args:
+        config: what all layers have in common.
+        layers: in order.
+        head: the projection to logits.
+        caches: keys and values of each layer, as `PagedKV.stacked` makes them.
+    """
     if not instructions.available():
         return "the processor has no AVX-512 VNNI, or Numba is not installed"
-    if sizes.head_dim % instructions.LANES:
-        return f"heads of {sizes.head_dim} numbers: not a multiple of {instructions.LANES}"
+    if config.head_dim % instructions.LANES:
+        return f"heads of {config.head_dim} elements: not a multiple of {instructions.LANES}"
     linears = [one for layer in layers for one in (layer.qkv, layer.out, layer.gate_up, layer.down)]
     if not all(fits(linear) for linear in [*linears, head]):
         return (
@@ -80,61 +91,62 @@ def unsupported_reason(
 
 
 class Decoder:
-    """Layers, final norm and head, ready to run.
+    """Layers, final norm and head with packed weights, ready to run. Not for concurrent calls.
 
     Args:
-        sizes: of the layers.
-        layers: in order.
-        final_norm_C: float32.
-        head: gives logits.
-        caches: of the layers, views of one tensor: see `PagedKV.stacked`.
+        config: what all layers have in common.
+        layers: in order; their weights are copied.
+        final_norm_C: weight of the final norm, float32 [features].
+        head: the projection to logits.
+        caches: keys and values of each layer, views of one tensor, as `PagedKV.stacked` makes them. The decoder stores
+            keys in an order of its own (`attention`): other code may move whole pages, but not read their keys.
 
     Raises:
-        ValueError: `unsupported_reason` says why.
+        ValueError: the decoder cannot run here, for the reason that `unsupported_reason` gives.
     """
 
     def __init__(
         self,
-        sizes: DecoderConfig,
+        config: DecoderConfig,
         layers: Sequence[DecoderLayer],
         final_norm_C: torch.Tensor,
         head: DecoderLinear,
         caches: Sequence[PagedKV],
     ) -> None:
-        if reason := unsupported_reason(sizes, layers, head, caches):
+        if reason := unsupported_reason(config, layers, head, caches):
             raise ValueError(reason)
-        self.sizes = sizes
+        self.config = config
         self._arenas = Arenas(layers, final_norm_C, head)
         self._team = Team()
         table = self._arenas.table
         linears = [
-            table[:-1, part : part + len(LinearField)]
-            for part in (LayerField.QKV, LayerField.OUT, LayerField.GATE_UP, LayerField.DOWN)
+            table[:-1, begin : begin + len(LinearField)]
+            for begin in (LayerField.QKV, LayerField.OUT, LayerField.GATE_UP, LayerField.DOWN)
         ]
         linears.append(table[-1:, LayerField.QKV : LayerField.QKV + len(LinearField)])
-        self._widest_in = int(max(one[:, LinearField.INPUTS].max() for one in linears))
-        self._widest_out = int(max(one[:, LinearField.OUTPUTS].max() for one in linears[:-1]))
-        self._most_groups = int(
+        self._max_inputs = int(max(one[:, LinearField.INPUTS].max() for one in linears))
+        self._max_outputs = int(max(one[:, LinearField.OUTPUTS].max() for one in linears[:-1]))
+        self._max_groups = int(
             max((-(-one[:, LinearField.INPUTS] // one[:, LinearField.GROUP])).max() for one in linears)
         )
-        gathered = [
+        grouped_outputs = [
             one[one[:, LinearField.GROUP] < one[:, LinearField.INPUTS], LinearField.OUTPUTS].max(initial=0)
             for one in linears
         ]
-        # Two blocks of columns at least, of which one is left over.
-        self._widest_gathered = max(int(max(gathered)), gemm.PAIR * instructions.LANES)
-        self._in_float = int(max(one[:, LinearField.OUTLIERS].max() for one in linears))
+        # Columns of the scratch for sums; layers without groups need room for one pair of blocks.
+        self._sum_columns = max(int(max(grouped_outputs)), gemm.PAIR_BLOCKS * instructions.LANES)
+        self._max_outliers = int(max(one[:, LinearField.OUTLIERS].max() for one in linears))
         self._vocabulary = int(table[-1, LayerField.QKV + LinearField.OUTPUTS])
         stacked = [_stack(tensors) for tensors in zip(*(cache.tensors for cache in caches), strict=True)]
-        number, pages, size, heads, dim = stacked[0].shape
-        # The same memory in another order: see `attend`.
-        keys = stacked[0].reshape(number, pages, heads, size // instructions.LANES, dim, instructions.LANES)
-        scales = [one.reshape(number, pages, heads, size) for one in stacked[2:]]
-        self._stacked = (keys, stacked[1], *(scales or [np.zeros((number, 0, 0, 0), np.float32)] * 2))
+        count, pages, size, heads, dim = stacked[0].shape
+        # The same memory with its elements in another order: see `attention`.
+        keys = stacked[0].reshape(count, pages, heads, size // instructions.LANES, dim, instructions.LANES)
+        scales = [one.reshape(count, pages, heads, size) for one in stacked[2:]]
+        self._stacked = (keys, stacked[1], *(scales or [np.zeros((count, 0, 0, 0), np.float32)] * 2))
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the weights."""
+        """Bytes of the packed weights, norms and tables."""
         return self._arenas.nbytes
 
     def run(
@@ -147,47 +159,51 @@ class Decoder:
         *,
         threads: int,
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """One step; the tokens' keys and values are in the cache afterwards.
+        """Run one step; it writes the tokens' keys and values to the cache.
 
         Args:
-            x_TC: float32, the tokens' embeddings; the last layer's output (before the final norm) when it returns.
-            rotary_TD: cosines and sines of each token's position, float32.
-            slots_T: int64, where in the cache a token's key and value go.
-            ragged: as `paged_attention` takes it.
-            rows_R: int64, tokens whose logits are wanted.
-            threads: to run on.
+            x_TC: float32 embeddings of the tokens; replaced by the last layer's output, before the final norm.
+            rotary_TD: cosines and sines of each token's position, float32 [T, D] each.
+            slots_T: int64, the slot of the cache that each token's key and value are written to.
+            ragged: which tokens and pages belong to which sequence, as for `paged_attention`.
+            rows_R: int64, indices of the tokens whose logits are wanted.
+            threads: threads to run on, the calling one included.
 
         Returns:
-            Logits [R, V], float32; of each row the token of the largest one, the first of equal ones, int64; and that
-            logit, NaN where one of the row is none.
+            Logits, float32 [R, V]; the token with the largest logit of each row, int64 [R], the first of equal ones;
+            and that logit, float32 [R], which is NaN if any logit of the row is NaN.
         """
-        tokens, sizes = len(x_TC), self.sizes
+        tokens, config = len(x_TC), self.config
         counts = np.array(ragged.query_counts)
         sequence_T = np.repeat(np.arange(len(counts)), counts)
         behind_T = counts.cumsum()[sequence_T] - 1 - np.arange(tokens)  # rows of the same sequence after this one
         context_T = ragged.context_B.numpy()[sequence_T] - behind_T
-        # Rows of a sequence are attended to in blocks; each sequence begins a new one.
+        # First rows of the row blocks for attention: each sequence begins a new block.
         block_U = np.array(
-            [at for end, count in zip(counts.cumsum(), counts, strict=True) for at in range(end - count, end, ROWS)]
+            [
+                at
+                for end, count in zip(counts.cumsum(), counts, strict=True)
+                for at in range(end - count, end, ATTENTION_ROWS)
+            ]
             + [tokens]
         )
-        most_seen = int(context_T.max(initial=1))
-        scores = -(-most_seen // instructions.LANES) * instructions.LANES
-        at_once = max(sizes.heads, min(ROWS, tokens) * sizes.heads // sizes.kv_heads)
-        logits_RV = torch.empty(len(rows_R), _apart(self._vocabulary))
-        height = max(tokens, len(rows_R))
+        longest = int(context_T.max(initial=1))
+        scores = -(-longest // instructions.LANES) * instructions.LANES
+        queries = max(config.heads, min(ATTENTION_ROWS, tokens) * config.heads // config.kv_heads)
+        logits_RV = torch.empty(len(rows_R), _padded(self._vocabulary))
+        most_rows = max(tokens, len(rows_R))
         place_XR, largest_XR = np.empty((threads, len(rows_R)), np.int64), np.empty((threads, len(rows_R)), np.float32)
         arguments = (
-            (self._arenas.bytes_, self._arenas.floats, self._arenas.ints),
+            (self._arenas.packed_weights, self._arenas.floats, self._arenas.ints),
             self._arenas.table,
             (
-                sizes.features,
-                sizes.heads,
-                sizes.kv_heads,
-                sizes.head_dim,
-                _ACTIVATIONS[sizes.activation],
-                np.float32(sizes.epsilon),
-                np.float32(sizes.scaling),
+                config.features,
+                config.heads,
+                config.kv_heads,
+                config.head_dim,
+                _ACTIVATIONS[config.activation],
+                np.float32(config.epsilon),
+                np.float32(config.scaling),
             ),
             x_TC.numpy(),
             (rotary_TD[0].numpy(), rotary_TD[1].numpy()),
@@ -195,34 +211,38 @@ class Decoder:
             self._stacked,
             (ragged.page_table_BM.numpy(), sequence_T, context_T, block_U),
             (
-                # torch's memory begins with a line of the cache, as what is written sixteen numbers at a time should.
-                torch.empty(height, self._widest_in, dtype=torch.uint8).numpy(),
-                torch.empty(self._most_groups, height).numpy(),
-                torch.empty(height, self._in_float).numpy(),
-                torch.empty(threads, min(height, gemm.MOST_ROWS) * self._widest_gathered).numpy(),
-                torch.empty(tokens, _apart(self._widest_out)).numpy(),
-                torch.empty(tokens, _apart(sizes.heads * sizes.head_dim)).numpy(),
+                # Made by torch, which aligns memory to cache lines, as stores of whole vectors should be.
+                torch.empty(most_rows, self._max_inputs, dtype=torch.uint8).numpy(),
+                torch.empty(self._max_groups, most_rows).numpy(),
+                torch.empty(most_rows, self._max_outliers).numpy(),
+                torch.empty(threads, min(most_rows, gemm.TILE_ROWS) * self._sum_columns).numpy(),
+                torch.empty(tokens, _padded(self._max_outputs)).numpy(),
+                torch.empty(tokens, _padded(config.heads * config.head_dim)).numpy(),
                 (
-                    torch.empty(threads, at_once, scores).numpy(),
-                    torch.empty(threads, _apart(at_once + 1)).numpy(),
-                    *(torch.empty(threads, at_once, sizes.head_dim).numpy() for _ in range(2)),
+                    torch.empty(threads, queries, scores).numpy(),
+                    torch.empty(threads, _padded(queries + 1)).numpy(),
+                    *(torch.empty(threads, queries, config.head_dim).numpy() for _ in range(2)),
                 ),
             ),
             (rows_R.numpy(), logits_RV.numpy(), place_XR, largest_XR),
         )
         self._team.run(step.decoder_step, threads, *arguments)
-        # Of equal ones the first thread's, whose tokens come first; of what is no number, that.
+        # The first of equal logits is the first thread's, which has the lower tokens; NumPy's argmax prefers NaN.
         best_R, every_R = largest_XR.argmax(axis=0), np.arange(len(rows_R))
         token_R, largest_R = place_XR[best_R, every_R], largest_XR[best_R, every_R]
         return logits_RV[:, : self._vocabulary], torch.from_numpy(token_R), torch.from_numpy(largest_R)
 
 
-def _apart(width: int) -> int:
-    """Numbers from a row to the next, so that rows do not share the few places that a cache has for one column."""
-    return width + instructions.LANES * (2 if (width + instructions.LANES) % PAGE_SINGLES == 0 else 1)
+def _padded(width: int) -> int:
+    """Row stride, in float32 elements, of rows of `width`: not a multiple of `L1_WAY_FLOATS`.
+
+    Rows at such a stride would compete for the few lines of one cache set.
+    """
+    return width + instructions.LANES * (2 if (width + instructions.LANES) % L1_WAY_FLOATS == 0 else 1)
 
 
 def _is_behind(before: PagedKV, after: PagedKV) -> bool:
+    """Whether each tensor of a cache begins where the same tensor of the cache before ends."""
     return all(
         left.data_ptr() + left.nbytes == right.data_ptr()
         for left, right in zip(before.tensors, after.tensors, strict=True)
@@ -230,9 +250,8 @@ def _is_behind(before: PagedKV, after: PagedKV) -> bool:
 
 
 def _stack(tensors: Sequence[torch.Tensor]) -> np.ndarray:
-    """Views that lie one behind another as one array with a first dimension more."""
+    """One array [layers, …] over views that lie one behind another; float16 as int16, as Numba has no float16."""
     first = tensors[0]
     whole = first.as_strided((len(tensors), *first.shape), (first.numel(), *first.stride()), first.storage_offset())
-    # Compiled code knows no float16.
-    made: np.ndarray = whole.view(torch.int16 if whole.dtype == torch.float16 else whole.dtype).numpy()
-    return made
+    array: np.ndarray = whole.view(torch.int16 if whole.dtype == torch.float16 else whole.dtype).numpy()
+    return array

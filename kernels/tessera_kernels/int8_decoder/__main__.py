@@ -1,7 +1,7 @@
-"""How fast the parts of a compiled step are here, beside torch's: `python -m tessera_kernels.int8_decoder`.
+"""Times of the parts of a compiled step, beside torch's: `python -m tessera_kernels.int8_decoder`.
 
-The best of several runs each, shapes of SmolLM2-135M with random weights; parts on one thread, whole steps on one and
-on all. Read the ratios; they want the machine to themselves.
+Shapes of SmolLM2-135M with random weights, the best of several runs each; parts run on one thread, whole steps on one
+thread and on all. Compare ratios of one run only, on a machine that does nothing else.
 """
 
 from __future__ import annotations
@@ -24,16 +24,17 @@ from tessera_kernels.paged_attention import Ragged
 from tessera_kernels.storage.paged_kv import PagedKV
 
 RUNS = 15
-INPUTS, IN_FLOAT = 576, 16
+"""Runs of each measurement; the fastest counts."""
+INPUTS, OUTLIERS = 576, 16
 HEAD, GATE_UP = 49_152, 3_072
-"""Outputs. The head is the largest product, whose 28 MB no cache holds."""
+"""Outputs. The head is the largest linear layer; no cache holds its 28 MB."""
 HEADS, KV_HEADS, DIM, PAGE = 9, 3, 64, 16
 LAYERS, INNER, LONGEST = 30, 1_536, 1_024
 GROUP = 128
 
 
 def best(work: Callable[[], object]) -> float:
-    """Seconds."""
+    """Seconds of the fastest of `RUNS` calls."""
     times = []
     for _ in range(RUNS):
         began = time.perf_counter()
@@ -43,24 +44,24 @@ def best(work: Callable[[], object]) -> float:
 
 
 def linears(outputs: int, inputs: int = INPUTS, group: int | None = None) -> None:
-    """Rows times a layer's weights."""
+    """Print times of one linear layer for several numbers of rows."""
     generator = np.random.default_rng(0)
     weight_NK = generator.integers(-127, 128, (outputs, inputs)).astype(np.int8)
-    floats = generator.standard_normal((IN_FLOAT + 2, outputs)).astype(np.float32)
+    floats = generator.standard_normal((OUTLIERS + 2, outputs)).astype(np.float32)
     weights, rest = packed(weight_NK, group or inputs, floats[0], floats[1], floats[2:])
-    fields = np.array([0, outputs, inputs, group or inputs, rest, 0, IN_FLOAT, 0])
+    fields = np.array([0, outputs, inputs, group or inputs, rest, 0, OUTLIERS, 0])
     groups = 1 if group is None else -(-inputs // group)
     transposed_KN, float_NK = torch.from_numpy(weight_NK).t(), torch.from_numpy(weight_NK).float()
-    steps = "" if group is None else f", a step for {group} inputs"
-    ours_is = "ours with scales and float columns"
-    print(f"{outputs} x {inputs}{steps}, {ours_is}; torch._int_mm; torch in float32; ours ÷ int_mm")
+    scales = "" if group is None else f", a scale for {group} inputs"
+    ours_is = "ours with scales and outlier columns"
+    print(f"{outputs} x {inputs}{scales}, {ours_is}; torch._int_mm; torch in float32; int_mm ÷ ours")
     for tokens in (1, 4, 16, 64, 256):
         x_TK = generator.integers(-127, 128, (tokens, inputs)).astype(np.int8)
         work = (
             (x_TK.astype(np.int16) + 128).astype(np.uint8),
             np.ones((groups, tokens), np.float32),
-            np.ones((tokens, IN_FLOAT), np.float32),
-            np.empty(gemm.MOST_ROWS * outputs, np.float32),
+            np.ones((tokens, OUTLIERS), np.float32),
+            np.empty(gemm.TILE_ROWS * outputs, np.float32),
         )
         out = np.empty((tokens, outputs), np.float32)
         ours = best(
@@ -76,17 +77,17 @@ def linears(outputs: int, inputs: int = INPUTS, group: int | None = None) -> Non
 
 
 def attention() -> None:
-    """Rows of one layer: one alone, and six of a prompt."""
+    """Print times of attention in one layer: for one row, and for six rows of a prompt."""
     generator = np.random.default_rng(0)
     nothing = np.zeros((0, 0, 0), np.float32)
     for context, count in ((200, 1), (1000, 1), (1000, 6)):
         pages = np.arange(-(-context // PAGE), dtype=np.int32)
         keys, values = (generator.standard_normal((len(pages), PAGE, KV_HEADS, DIM)).astype(np.float32) for _ in "kv")
-        by_number = np.ascontiguousarray(keys.reshape(-1, 1, PAGE, KV_HEADS, DIM).transpose(0, 3, 1, 4, 2))
+        by_element = np.ascontiguousarray(keys.reshape(-1, 1, PAGE, KV_HEADS, DIM).transpose(0, 3, 1, 4, 2))
         query = generator.standard_normal((HEADS * count, DIM)).astype(np.float32)
         scores, out = np.empty((HEADS * count, len(pages) * PAGE), np.float32), np.empty_like(query)
-        cache, totals = (by_number, values, nothing, nothing, pages), np.empty(len(query) + 1, np.float32)
-        rest = (context - count + 1, 0, (0, KV_HEADS), count, np.float32(0.125), scores, totals, out)
+        cache, sums = (by_element, values, nothing, nothing, pages), np.empty(len(query) + 1, np.float32)
+        rest = (context - count + 1, 0, (0, KV_HEADS), count, np.float32(0.125), scores, sums, out)
         key, value = [
             torch.from_numpy(one).view(1, -1, KV_HEADS, DIM)[:, :context].transpose(1, 2) for one in (keys, values)
         ]
@@ -100,9 +101,9 @@ def attention() -> None:
 
 
 def decoder(keys: torch.dtype) -> Decoder:
-    """All layers, with room for sixteen sequences."""
+    """A decoder of `LAYERS` layers with a cache of this dtype that has room for sixteen sequences."""
     torch.manual_seed(0)
-    ones_C, outlier_columns_M = torch.ones(INPUTS), torch.arange(IN_FLOAT)
+    ones_C, outlier_columns_M = torch.ones(INPUTS), torch.arange(OUTLIERS)
 
     def linear(outputs: int, inputs: int, group: int | None = None) -> DecoderLinear:
         return DecoderLinear(
@@ -125,7 +126,7 @@ def decoder(keys: torch.dtype) -> Decoder:
     ]
     pages = 16 * LONGEST // PAGE
     caches = PagedKV.stacked(LAYERS, pages, PAGE, KV_HEADS, (DIM, DIM), dtype=keys, device=torch.device("cpu"))
-    for cache in caches:  # memory that was never written is all one page of zeros
+    for cache in caches:  # the kernel maps memory that was never written to one page of zeros
         for tensor in cache.tensors:
             tensor.copy_(torch.randn(tensor.shape[1:])) if tensor.is_floating_point() else tensor.random_(-100, 100)
     sizes = DecoderConfig(INPUTS, HEADS, KV_HEADS, DIM, "silu", 1e-5, DIM**-0.5)
@@ -133,7 +134,14 @@ def decoder(keys: torch.dtype) -> Decoder:
 
 
 def step(made: Decoder, counts: list[int], contexts: list[int], threads: int) -> float:
-    """Seconds of a step of `counts` new tokens of sequences that have `contexts` positions with them."""
+    """Seconds of a step.
+
+    Args:
+        made: the decoder.
+        counts: new tokens of each sequence.
+        contexts: positions of each sequence, the new ones included.
+        threads: threads to run on.
+    """
     tokens, of_one = sum(counts), LONGEST // PAGE
     pages_BM = torch.randperm(16 * of_one)[: len(counts) * of_one].to(torch.int32).view(len(counts), of_one)
     slots_T = torch.cat(
@@ -150,7 +158,7 @@ def step(made: Decoder, counts: list[int], contexts: list[int], threads: int) ->
 
 
 def steps() -> None:
-    """Whole steps: rows at 200 positions, and prompts."""
+    """Print times of whole steps: decode rows at 200 positions, and prompts."""
     for keys in (torch.float32, torch.float16, torch.int8):
         made = decoder(keys)
         for threads in sorted({1, len(os.sched_getaffinity(0))}):

@@ -1,8 +1,12 @@
-"""Loops of attention over a block of sixteen slots, in LLVM's own language; see `code`.
+"""Loops of attention over a block of 16 slots, as LLVM IR: scores, softmax, weighted sums of values.
 
-Keys of a block lie by number: all slots' first, then all slots' second …, so that one register has a number of sixteen
-keys and no sum goes across a register. Values lie slot by slot. Whatever the number of queries, what is computed of one
-is the same bits. Does not know pages.
+Keys of a block lie with the slot as the last dimension, [D, 16]: one register holds element d of sixteen keys, so a
+score needs no sum across the lanes of a register. Values lie slot by slot, [16, D]. A query's result has the same bits
+whatever the number of queries.
+
+Each function returns a function for compiled code; its docstring lists the parameters, which are addresses, strides in
+bytes and counts. `item` is the bytes of a stored element: 4 for float32, 2 for float16, 1 for int8 with a float32
+scale for each slot. Knows no pages.
 """
 
 from __future__ import annotations
@@ -10,193 +14,220 @@ from __future__ import annotations
 from typing import Any
 
 from tessera_kernels.cpu.instructions import LANES
-from tessera_kernels.cpu.llvm_ir import BYTES, Code, Value, function
+from tessera_kernels.cpu.llvm_ir import F16_BYTES, F32_BYTES, I8_BYTES, VECTOR_BYTES, Value, VectorCode, vector_function
 from tessera_kernels.cpu.vector_loops import exponential
 
-SINGLE, HALF, OCTET = 4, 2, 1
-"""Bytes of a float32, of a float16, and of a quantized number."""
-AHEAD = 128 * BYTES
-"""How far in front of the keys and values that are computed others are asked for, each line once. Heads go through a
-page of values one after the other, which a processor does not foresee; and memory that lies behind a sequence's last
-page is asked for in vain."""
+KV_PREFETCH_BYTES = 128 * VECTOR_BYTES
+"""Prefetch distance in keys and values, in bytes: 128 cache lines ahead, each line once. Found by timing decode steps
+of 16 sequences; half the distance was slower (`loadtests/IDEAS.md`). The hardware prefetcher does not help with values:
+the heads walk through a page of values one after another. Lines behind a sequence's last page are fetched in vain."""
 
 
-def _stored(code: Code, at: Value, place: Value, item: int) -> Value:
-    """Sixteen of a cache's numbers of `item` bytes from the place-th vector on, as floats."""
-    where = code.at(at, (place, LANES * item))
-    if item == SINGLE:
-        return code.load(code.singles, where)
-    if item == HALF:
-        return code.builder.fpext(code.load(code.halves, where), code.singles)
-    return code.builder.sitofp(code.builder.sext(code.load(code.octets, where), code.words), code.singles)
+def _load_stored(code: VectorCode, base: Value, vector: Value, item: int) -> Value:
+    """Vector number `vector` of stored elements of `item` bytes, converted to float32 (int8 without its scale)."""
+    where = code.address(base, (vector, LANES * item))
+    if item == F32_BYTES:
+        return code.load(code.f32x16, where)
+    if item == F16_BYTES:
+        return code.builder.fpext(code.load(code.f16x16, where), code.f32x16)
+    return code.builder.sitofp(code.builder.sext(code.load(code.i8x16, where), code.i32x16), code.f32x16)
 
 
 def score_block(queries: int, item: int) -> Any:
-    """(queries [D], bytes between them, keys [D, 16], D / 2, steps [16], scores [16], bytes between these): products.
+    """Scores q · k of some queries and the 16 keys of a block, without the softmax's scaling.
 
-    Numbers of even places are added up by themselves, and those of odd ones; steps are of quantized keys.
+    Even and odd elements are summed in accumulators of their own, so that no FMA waits for the one before.
+
+    Parameters: queries (float32 [queries, D]), bytes between queries, keys ([D, 16]), D / 2, key scales (float32 [16],
+    read for int8 only), scores (float32 [queries, 16], written), bytes between queries' scores.
     """
 
     def write(
-        code: Code,
-        first: Value,
-        stride: Value,
+        code: VectorCode,
+        query: Value,
+        query_stride: Value,
         keys: Value,
         pairs: Value,
-        steps: Value,
+        key_scales: Value,
         scores: Value,
         scores_stride: Value,
     ) -> None:
-        def grow(pair: Value, sums: list[Value]) -> list[Value]:
-            grown: list[Value] = []
+        def body(pair: Value, sums: list[Value]) -> list[Value]:
+            updated: list[Value] = []
             for odd in range(2):
-                place = code.at(code.address(odd), (pair, 2))
-                key = _stored(code, keys, place, item)
-                if item == SINGLE or odd == 0:
-                    code.fetch(code.at(keys, (place, LANES * item), AHEAD))
-                for query in range(queries):
-                    one = code.load(code.single, code.at(first, (stride, query), (place, 4)))
-                    grown.append(code.fused(code.spread(one, code.singles), key, sums[len(grown)]))
-            return grown
+                element = code.address(code.i64(odd), (pair, 2))
+                key = _load_stored(code, keys, element, item)
+                # Sixteen float32 fill a cache line, smaller elements half of one or less: no line is prefetched twice.
+                if item == F32_BYTES or odd == 0:
+                    code.prefetch(code.address(keys, (element, LANES * item), KV_PREFETCH_BYTES))
+                for q in range(queries):
+                    one = code.load(code.f32, code.address(query, (query_stride, q), (element, F32_BYTES)))
+                    updated.append(code.fma(code.broadcast(one, code.f32x16), key, sums[len(updated)]))
+            return updated
 
-        sums = code.loop(pairs, [code.zero(code.singles)] * (2 * queries), grow)
-        step = code.load(code.singles, steps) if item == OCTET else None
-        for query in range(queries):
-            product = code.builder.fadd(sums[query], sums[queries + query])
-            if step is not None:
-                product = code.builder.fmul(product, step)
-            code.store(product, code.at(scores, (scores_stride, query)))
+        sums = code.loop(pairs, [code.zeros(code.f32x16)] * (2 * queries), body)
+        scale = code.load(code.f32x16, key_scales) if item == I8_BYTES else None
+        for q in range(queries):
+            score = code.builder.fadd(sums[q], sums[queries + q])
+            if scale is not None:
+                score = code.builder.fmul(score, scale)
+            code.store(score, code.address(scores, (scores_stride, q)))
 
-    return function(7, write)
+    return vector_function(7, write)
 
 
-def share_out() -> Any:
-    """(scores, bytes between queries', how many, place of the first score that is seen, place behind the last, factor,
-    totals): exp(factor · (scores - the largest)) in place, and their sums.
+def exponentiate_scores() -> Any:
+    """Softmax without its division, in place: weight = exp(scaling · (score - largest score)), and the sum of weights.
 
-    Scores of a query begin with a whole vector; what lies in one with them and is not seen becomes zero. A score that
-    is not a number makes the sum none.
+    A query's scores begin at a multiple of 16 slots; slots of that first and of the last vector that the query does not
+    see get weight zero. A NaN among the scores makes the sum NaN.
+
+    Parameters: scores (float32, replaced by weights), bytes between queries, queries, index of the first slot that is
+    seen, index behind the last one, scaling (float32 [1]), sums (float32 [queries], written).
     """
 
     def write(
-        code: Code, scores: Value, stride: Value, queries: Value, first: Value, end: Value, factor: Value, totals: Value
+        code: VectorCode,
+        scores: Value,
+        stride: Value,
+        queries: Value,
+        first: Value,
+        end: Value,
+        scaling: Value,
+        sums: Value,
     ) -> None:
         builder = code.builder
-        vectors = builder.sdiv(code.at(end, LANES - 1), code.address(LANES))
-        begin, behind = (code.spread(builder.trunc(one, code.word), code.words) for one in (first, end))
-        scaling = code.spread(code.load(code.single, factor), code.singles)
-        smallest, nothing = code.all_of(float("-inf")), code.zero(code.singles)
+        vectors = builder.sdiv(code.address(end, LANES - 1), code.i64(LANES))
+        begin, behind = (code.broadcast(builder.trunc(one, code.i32), code.i32x16) for one in (first, end))
+        scaling_16 = code.broadcast(code.load(code.f32, scaling), code.f32x16)
+        smallest, zeros = code.splat_f32(float("-inf")), code.zeros(code.f32x16)
 
         def seen(index: Value) -> Value:
-            start = builder.trunc(builder.mul(index, code.address(LANES)), code.word)
-            place = builder.add(code.spread(start, code.words), code.places())
-            return builder.and_(builder.icmp_signed(">=", place, begin), builder.icmp_signed("<", place, behind))
+            start = builder.trunc(builder.mul(index, code.i64(LANES)), code.i32)
+            slot = builder.add(code.broadcast(start, code.i32x16), code.lane_indices())
+            return builder.and_(builder.icmp_signed(">=", slot, begin), builder.icmp_signed("<", slot, behind))
 
         def of_query(query: Value, _: list[Value]) -> list[Value]:
-            row = code.at(scores, (query, stride))
+            row = code.address(scores, (query, stride))
 
             def larger(index: Value, before: list[Value]) -> list[Value]:
-                score = code.load(code.singles, code.at(row, (index, BYTES)))
+                score = code.load(code.f32x16, code.address(row, (index, VECTOR_BYTES)))
                 more = builder.and_(seen(index), builder.fcmp_ordered(">", score, before[0]))
                 return [builder.select(more, score, before[0])]
 
             (most,) = code.loop(vectors, [smallest], larger)
-            largest = code.spread(code.across("fmax", most), code.singles)
+            largest = code.broadcast(code.reduce_f32("fmax", most), code.f32x16)
 
-            def share(index: Value, sums: list[Value]) -> list[Value]:
-                place = code.at(row, (index, BYTES))
-                below = builder.fsub(code.load(code.singles, place), largest)
-                weight = builder.select(seen(index), exponential(code, builder.fmul(below, scaling)), nothing)
+            def exponentiate(index: Value, before: list[Value]) -> list[Value]:
+                place = code.address(row, (index, VECTOR_BYTES))
+                below = builder.fsub(code.load(code.f32x16, place), largest)
+                weight = builder.select(seen(index), exponential(code, builder.fmul(below, scaling_16)), zeros)
                 code.store(weight, place)
-                return [builder.fadd(sums[0], weight)]
+                return [builder.fadd(before[0], weight)]
 
-            (sums,) = code.loop(vectors, [nothing], share)
-            code.store(code.across("fadd", sums, code.single(0.0)), code.at(totals, (query, 4)))
+            (total,) = code.loop(vectors, [zeros], exponentiate)
+            code.store(code.reduce_f32("fadd", total, code.f32(0.0)), code.address(sums, (query, F32_BYTES)))
             return []
 
         code.loop(queries, [], of_query)
 
-    return function(7, write)
+    return vector_function(7, write)
 
 
 def divide_rows() -> Any:
-    """(rows float32, bytes between them, how many, vectors of each, totals): each divided by its total."""
+    """Divide each row by its sum of softmax weights, in place.
 
-    def write(code: Code, rows: Value, stride: Value, count: Value, vectors: Value, totals: Value) -> None:
+    Parameters: rows (float32 [count, vectors · 16]), bytes between rows, count, vectors, sums (float32 [count]).
+    """
+
+    def write(code: VectorCode, rows: Value, stride: Value, count: Value, vectors: Value, sums: Value) -> None:
         def of_row(row: Value, _: list[Value]) -> list[Value]:
-            total = code.load(code.single, code.at(totals, (row, 4)))
-            factor = code.spread(code.builder.fdiv(code.single(1.0), total), code.singles)
+            total = code.load(code.f32, code.address(sums, (row, F32_BYTES)))
+            factor = code.broadcast(code.builder.fdiv(code.f32(1.0), total), code.f32x16)
 
             def one(index: Value, _: list[Value]) -> list[Value]:
-                place = code.at(rows, (row, stride), (index, BYTES))
-                code.store(code.builder.fmul(code.load(code.singles, place), factor), place)
+                place = code.address(rows, (row, stride), (index, VECTOR_BYTES))
+                code.store(code.builder.fmul(code.load(code.f32x16, place), factor), place)
                 return []
 
             return code.loop(vectors, [], one)
 
         code.loop(count, [], of_row)
 
-    return function(5, write)
+    return vector_function(5, write)
 
 
-def weigh_block() -> Any:
-    """(shares [16], bytes between queries', how many, steps [16]): shares of quantized values times these' steps."""
+def scale_weights() -> Any:
+    """Multiply the softmax weights of a block by the scales of its int8 values, in place.
 
-    def write(code: Code, shares: Value, stride: Value, count: Value, steps: Value) -> None:
-        step = code.load(code.singles, steps)
+    Parameters: weights (float32 [queries, 16]), bytes between queries, queries, value scales (float32 [16]).
+    """
+
+    def write(code: VectorCode, weights: Value, stride: Value, queries: Value, value_scales: Value) -> None:
+        scales = code.load(code.f32x16, value_scales)
 
         def one(index: Value, _: list[Value]) -> list[Value]:
-            place = code.at(shares, (index, stride))
-            code.store(code.builder.fmul(code.load(code.singles, place), step), place)
+            place = code.address(weights, (index, stride))
+            code.store(code.builder.fmul(code.load(code.f32x16, place), scales), place)
             return []
 
-        code.loop(count, [], one)
+        code.loop(queries, [], one)
 
-    return function(4, write)
+    return vector_function(4, write)
 
 
-def mix_rows(queries: int, width: int, item: int) -> Any:
-    """(shares [count], bytes between queries', values, bytes between slots, count, D / 16 / width, target [D], bytes
-    between queries'): target += shares · values.
+def add_weighted_values(queries: int, width: int, item: int) -> Any:
+    """Add the weighted values of some slots to the outputs: output += weights · values.
 
-    `width` vectors of each query's target stay in registers at once.
+    Parameters: weights (float32 [queries, slots]), bytes between queries' weights, values ([slots, D]), bytes between
+    slots, slots, D / 16 / width, outputs (float32 [queries, D]), bytes between queries' outputs.
+
+    Args:
+        queries: queries that are computed at once.
+        width: vectors of each query's output that stay in registers over all slots.
+        item: bytes of a stored element.
     """
 
     def write(
-        code: Code,
-        shares: Value,
-        shares_stride: Value,
+        code: VectorCode,
+        weights: Value,
+        weights_stride: Value,
         values: Value,
-        stride: Value,
-        count: Value,
+        slot_stride: Value,
+        slots: Value,
         parts: Value,
-        target: Value,
-        target_stride: Value,
+        output: Value,
+        output_stride: Value,
     ) -> None:
-        def body(part: Value, _: list[Value]) -> list[Value]:
-            begin = code.builder.mul(part, code.address(width))
-            places = [code.at(begin, one) for one in range(width)]
+        def part(index: Value, _: list[Value]) -> list[Value]:
+            begin = code.builder.mul(index, code.i64(width))
+            vectors = [code.address(begin, one) for one in range(width)]
             targets = [
-                code.at(target, (target_stride, query), (place, BYTES)) for query in range(queries) for place in places
+                code.address(output, (output_stride, query), (vector, VECTOR_BYTES))
+                for query in range(queries)
+                for vector in vectors
             ]
 
-            def grow(index: Value, sums: list[Value]) -> list[Value]:
-                slot = code.at(values, (index, stride))
-                held = [_stored(code, slot, place, item) for place in places]
-                for place in places[:: SINGLE // item]:
-                    code.fetch(code.at(slot, (place, LANES * item), AHEAD))
-                grown: list[Value] = []
+            def body(index: Value, sums: list[Value]) -> list[Value]:
+                slot = code.address(values, (index, slot_stride))
+                loaded = [_load_stored(code, slot, vector, item) for vector in vectors]
+                for vector in vectors[:: F32_BYTES // item]:
+                    code.prefetch(code.address(slot, (vector, LANES * item), KV_PREFETCH_BYTES))
+                updated: list[Value] = []
                 for query in range(queries):
-                    share = code.load(code.single, code.at(shares, (shares_stride, query), (index, 4)))
-                    spread = code.spread(share, code.singles)
-                    grown += [code.fused(spread, value, sums[len(grown) + at]) for at, value in enumerate(held)]
-                return grown
+                    weight = code.load(code.f32, code.address(weights, (weights_stride, query), (index, F32_BYTES)))
+                    weight_16 = code.broadcast(weight, code.f32x16)
+                    updated += [
+                        code.fma(weight_16, value, sums[len(updated) + position])
+                        for position, value in enumerate(loaded)
+                    ]
+                return updated
 
-            before = [code.load(code.singles, place) for place in targets]
-            for place, total in zip(targets, code.loop(count, before, grow), strict=True):
+            before = [code.load(code.f32x16, place) for place in targets]
+            for place, total in zip(targets, code.loop(slots, before, body), strict=True):
                 code.store(total, place)
             return []
 
-        code.loop(parts, [], body)
+        code.loop(parts, [], part)
 
-    return function(8, write)
+    return vector_function(8, write)

@@ -1,8 +1,10 @@
-"""A decoder's weights in three arenas and a table of where each is: what compiled code can walk without Python.
+"""A decoder's weights in three arenas and a table of offsets, which compiled code walks without Python objects.
 
-Int8 weights are packed for the processor's dot products: by 16 outputs, in those by four inputs; and whatever else is
-read of these outputs lies behind them, so that memory is read in one stream. A decoder here is a row of equal layers:
-norm, fused query-key-value product, rotary embedding, attention, product, norm, gated MLP.
+Weights of 16 output columns are packed for `vpdpbusd`, and whatever else is read for these columns lies behind them, so
+that memory is read in one stream (`packed`; drawn in `kernels/README.md`). A decoder here is a sequence of equal
+layers: norm, fused query-key-value projection, rotary embedding, attention, output projection, norm, gated MLP.
+
+Shape letters: N outputs, K inputs, M outlier inputs, C features, D head dim.
 """
 
 from __future__ import annotations
@@ -18,13 +20,18 @@ import torch
 
 from tessera_kernels.cpu import huge_pages
 from tessera_kernels.cpu.instructions import LANES
-from tessera_kernels.int8_linear import Int8Weight
+from tessera_kernels.int8_linear.weight import Int8Weight
 
-Ints = npt.NDArray[np.int64]
+Int64Array = npt.NDArray[np.int64]
 
 
 class LinearField(IntEnum):
-    """Columns of a linear layer in the table: sizes, and offsets into the arenas."""
+    """Columns of the table for one linear layer: sizes, and offsets into the arenas in elements.
+
+    `WEIGHT`: offset of the packed weights in the byte arena. `OUTPUTS`, `INPUTS`: sizes. `GROUP`: inputs that share an
+    activation scale. `EPILOGUE`: offset of the first block's epilogue data in the byte arena. `OUTLIER_COLUMNS`: offset
+    in the int32 arena; `OUTLIERS`: how many there are. `SMOOTHING`: offset of the inputs' factors in the float arena.
+    """
 
     WEIGHT = 0
     OUTPUTS = 1
@@ -37,7 +44,11 @@ class LinearField(IntEnum):
 
 
 class LayerField(IntEnum):
-    """Columns of a layer in the table: where the fields of its linear layers begin, then offsets of its norms."""
+    """Columns of the table for a decoder layer.
+
+    `QKV`, `OUT`, `GATE_UP` and `DOWN` are where the `LinearField`s of the four linear layers begin; then come offsets
+    of the norms in the float arena (`ABSENT` without the norm), and the attention window in positions (0: none).
+    """
 
     QKV = 0
     OUT = 8
@@ -50,19 +61,21 @@ class LayerField(IntEnum):
     WINDOW = 36
 
 
-WIDTH = 37
-NOTHING = -1
+TABLE_WIDTH = 37
+"""Columns of the table."""
+ABSENT = -1
+"""Offset of a norm that a layer does not have."""
 
 
 @dataclass(frozen=True)
 class DecoderLinear:
-    """A layer in 8 bits.
+    """A linear layer of a decoder in 8 bits.
 
     Attributes:
-        weight: of it.
-        bias_N: [outputs], if it has one.
-        group: inputs of a row that share a step, a multiple of 16; None: all do. Where a few are much larger than the
-            others, these lose less so.
+        weight: int8 weight with its scales and outlier columns.
+        bias_N: [outputs], any float dtype; None without a bias.
+        group: inputs of a row that share an activation scale, a multiple of 16; None: all inputs do. Groups keep the
+            precision of small inputs where a few others are much larger.
     """
 
     weight: Int8Weight
@@ -72,13 +85,18 @@ class DecoderLinear:
 
 @dataclass(frozen=True)
 class DecoderLayer:
-    """A decoder layer. Norms are float32 [features], ready to be multiplied with; those of heads may be None.
+    """A decoder layer.
 
     Attributes:
-        norm_C, mlp_norm_C: before attention and before the MLP.
-        query_norm_D, key_norm_D: of each head (Qwen3).
-        qkv, out, gate_up, down: the linear layers; fused ones have the outputs of the first, then of the second …
-        window: positions that a row sees, its own included; None sees all.
+        norm_C: weight of the norm before attention, float32 [features]; normed values are multiplied with it as it is.
+        qkv: fused projection; outputs are all query heads, then all key heads, then all value heads.
+        query_norm_D: weight of the norm of each query head, float32 [head dim] (Qwen3); None without that norm.
+        key_norm_D: the same for key heads.
+        out: projection of attention's outputs.
+        mlp_norm_C: weight of the norm before the MLP, float32 [features].
+        gate_up: fused projection; outputs are those of the gate, then those of up.
+        down: projection of the gated values.
+        window: positions that a row sees at most, its own included; None: all.
     """
 
     norm_C: torch.Tensor
@@ -93,74 +111,73 @@ class DecoderLayer:
 
 
 class Arenas:
-    """Weights of layers and head one behind another.
+    """All weights of the layers and the head, concatenated by dtype.
 
     Attributes:
-        bytes_: int8, packed weights.
-        floats: float32. ints: int32.
-        table: int64 [layers + 1, WIDTH]; the last row has the final norm as `LayerField.NORM` and
-            the head as `LayerField.QKV`.
+        packed_weights: int8; per linear layer what `packed` returns.
+        floats: float32; norms and smoothing factors.
+        ints: int32; outlier columns.
+        table: int64 [layers + 1, `TABLE_WIDTH`], a row for each layer by `LayerField`. The last row has the final norm
+            at `LayerField.NORM` and the head at `LayerField.QKV`.
     """
 
     def __init__(self, layers: Sequence[DecoderLayer], final_norm_C: torch.Tensor, head: DecoderLinear) -> None:
-        self._bytes: list[npt.NDArray[np.int8]] = []
-        self._floats: list[npt.NDArray[np.float32]] = []
-        self._ints: list[npt.NDArray[np.int32]] = []
+        self._weight_arrays: list[npt.NDArray[np.int8]] = []
+        self._float_arrays: list[npt.NDArray[np.float32]] = []
+        self._int_arrays: list[npt.NDArray[np.int32]] = []
         self._used = [0, 0, 0]
-        self.table: Ints = np.full((len(layers) + 1, WIDTH), NOTHING, dtype=np.int64)
+        self.table: Int64Array = np.full((len(layers) + 1, TABLE_WIDTH), ABSENT, dtype=np.int64)
         for row, layer in zip(self.table, layers, strict=False):
-            for part, linear in (
+            for begin, linear in (
                 (LayerField.QKV, layer.qkv),
                 (LayerField.OUT, layer.out),
                 (LayerField.GATE_UP, layer.gate_up),
                 (LayerField.DOWN, layer.down),
             ):
-                self._add_linear(row[part : part + len(LinearField)], linear)
-            for part, norm in (
+                self._add_linear(row[begin : begin + len(LinearField)], linear)
+            for field, norm in (
                 (LayerField.NORM, layer.norm_C),
                 (LayerField.MLP_NORM, layer.mlp_norm_C),
                 (LayerField.QUERY_NORM, layer.query_norm_D),
                 (LayerField.KEY_NORM, layer.key_norm_D),
             ):
-                row[part] = NOTHING if norm is None else self._add_floats(norm)
+                row[field] = ABSENT if norm is None else self._add_floats(norm)
             row[LayerField.WINDOW] = layer.window or 0
         self._add_linear(self.table[-1, LayerField.QKV : LayerField.QKV + len(LinearField)], head)
         self.table[-1, LayerField.NORM] = self._add_floats(final_norm_C)
-        self.bytes_ = _joined(self._bytes, np.int8)
-        self.floats = _joined(self._floats, np.float32)
-        self.ints = _joined(self._ints, np.int32)
-        self._bytes, self._floats, self._ints = [], [], []
+        self.packed_weights = _concatenated(self._weight_arrays, np.int8)
+        self.floats = _concatenated(self._float_arrays, np.float32)
+        self.ints = _concatenated(self._int_arrays, np.int32)
+        self._weight_arrays, self._float_arrays, self._int_arrays = [], [], []
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all of it."""
-        return int(self.bytes_.nbytes + self.floats.nbytes + self.ints.nbytes + self.table.nbytes)
+        """Bytes of the three arenas and the table."""
+        return int(self.packed_weights.nbytes + self.floats.nbytes + self.ints.nbytes + self.table.nbytes)
 
-    def _add_linear(self, row: Ints, linear: DecoderLinear) -> None:
+    def _add_linear(self, row: Int64Array, linear: DecoderLinear) -> None:
         weight = linear.weight
         inputs, outputs = weight.weight_KN.shape
         columns = weight.outlier_columns_M.numpy()
         row[LinearField.OUTPUTS], row[LinearField.INPUTS], row[LinearField.OUTLIERS] = outputs, inputs, len(columns)
         row[LinearField.GROUP] = group = linear.group or inputs
         bias_N = torch.zeros(outputs) if linear.bias_N is None else linear.bias_N.detach().float()
-        weight_NK, outlier_weight_MN = (
-            weight.weight_KN.t().contiguous().numpy(),
-            weight.outlier_weight_MN.float().numpy(),
-        )
-        records, rest = packed(weight_NK, group, weight.scale_N.float().numpy(), bias_N.numpy(), outlier_weight_MN)
-        row[LinearField.WEIGHT] = self._put(0, self._bytes, records)
-        row[LinearField.EPILOGUE] = row[LinearField.WEIGHT] + rest
-        row[LinearField.OUTLIER_COLUMNS] = self._put(2, self._ints, columns.astype(np.int32))
+        weight_NK = weight.weight_KN.t().contiguous().numpy()
+        outlier_weight_MN = weight.outlier_weight_MN.float().numpy()
+        records, epilogue = packed(weight_NK, group, weight.scale_N.float().numpy(), bias_N.numpy(), outlier_weight_MN)
+        row[LinearField.WEIGHT] = self._append(0, self._weight_arrays, records)
+        row[LinearField.EPILOGUE] = row[LinearField.WEIGHT] + epilogue
+        row[LinearField.OUTLIER_COLUMNS] = self._append(2, self._int_arrays, columns.astype(np.int32))
         row[LinearField.SMOOTHING] = self._add_floats(weight.smoothing_K)
 
     def _add_floats(self, values: torch.Tensor) -> int:
-        return self._put(1, self._floats, values.detach().float().contiguous().view(-1).numpy())
+        return self._append(1, self._float_arrays, values.detach().float().contiguous().view(-1).numpy())
 
-    def _put(self, arena: int, parts: list[Any], values: npt.NDArray[Any]) -> int:
-        place = self._used[arena]
-        parts.append(values)
+    def _append(self, arena: int, arrays: list[Any], values: npt.NDArray[Any]) -> int:
+        offset = self._used[arena]
+        arrays.append(values)
         self._used[arena] += values.size
-        return place
+        return offset
 
 
 def packed(
@@ -170,35 +187,53 @@ def packed(
     bias_N: npt.NDArray[np.float32],
     outlier_weight_MN: npt.NDArray[np.float32],
 ) -> tuple[npt.NDArray[np.int8], int]:
-    """A linear layer as records of sixteen outputs, one behind the other; and where in the first one its rest begins.
+    """Pack a linear layer into one record for each block of 16 outputs, one behind another.
 
-    A record has the weights [inputs / 4, 16, 4]; what sums of products exceed by, int32 [16]: inputs are unsigned for
-    the processor, 128 too large, so that much of each sum is the weights' own; and the rest: scales and bias, float32
-    [16] each, and the weights that are multiplied in float, as float16 [M, 16].
-    Inputs that come in several groups have records of the first two, all of one group and then all of the next one; the
-    rests are behind all of them.
+    A record has, in this order:
+
+    1. weights, int8 [inputs / 4, 16, 4]: for each quad of inputs the four weights of output 0, of output 1, … 15;
+    2. compensation, int32 [16]: 128 · (sum of the output's weights). `vpdpbusd` takes unsigned activations, which have
+       the zero point 128, so this is what each sum of products is too large by;
+    3. epilogue data: scale and bias, float32 [16] each, and outlier weights, float16 [M, 16].
+
+    If inputs come in several groups, each group has records of the first two: those of all blocks for one group, then
+    those of all blocks for the next group; the epilogue data of all blocks is behind all of them.
+
+    Args:
+        weight_NK: [outputs, inputs], both multiples of 16.
+        group: inputs that share an activation scale, a multiple of 16.
+        scale_N: [outputs].
+        bias_N: [outputs].
+        outlier_weight_MN: [outlier inputs, outputs], values that float16 holds.
+
+    Returns:
+        The bytes, and the offset of the first block's epilogue data in them.
     """
     outputs, inputs = weight_NK.shape
     blocks = outputs // LANES
     halves_MN = outlier_weight_MN.astype(np.float16).reshape(-1, blocks, LANES).swapaxes(0, 1)
-    rest = np.concatenate([_bytes(one, blocks) for one in (scale_N, bias_N, halves_MN)], axis=1)
+    epilogue = np.concatenate([_bytes(one, blocks) for one in (scale_N, bias_N, halves_MN)], axis=1)
     records = []
     for at in range(0, inputs, group):
         some_NK = weight_NK[:, at : at + group]
         quads = some_NK.reshape(blocks, LANES, -1, 4).swapaxes(1, 2)
-        excess_N = 128 * some_NK.sum(axis=1, dtype=np.int32)
-        records.append(np.concatenate([_bytes(quads, blocks), _bytes(excess_N, blocks)], axis=1))
+        compensation_N = 128 * some_NK.sum(axis=1, dtype=np.int32)
+        records.append(np.concatenate([_bytes(quads, blocks), _bytes(compensation_N, blocks)], axis=1))
     if len(records) == 1:
-        return np.concatenate([records[0], rest], axis=1).reshape(-1), records[0].shape[1]
-    return np.concatenate([one.reshape(-1) for one in (*records, rest)]), sum(record.size for record in records)
+        return np.concatenate([records[0], epilogue], axis=1).reshape(-1), records[0].shape[1]
+    return np.concatenate([one.reshape(-1) for one in (*records, epilogue)]), sum(record.size for record in records)
 
 
 def _bytes(values: npt.NDArray[Any], blocks: int) -> npt.NDArray[np.int8]:
+    """An array whose first dimension is blocks (times something) as bytes [blocks, bytes of a block]."""
     return np.ascontiguousarray(values).reshape(-1).view(np.int8).reshape(blocks, -1)
 
 
 def fits(linear: DecoderLinear) -> bool:
-    """Whether a layer's sizes are multiples of what the processor takes at once, and its floats are float16's."""
+    """Whether a layer can be packed.
+
+    Outputs, inputs and groups are multiples of 16, outlier columns an even number, and float16 holds their weights.
+    """
     inputs, outputs = linear.weight.weight_KN.shape
     whole = all(size % LANES == 0 for size in (inputs, outputs, linear.group or inputs))
     floats = linear.weight.outlier_weight_MN
@@ -206,8 +241,8 @@ def fits(linear: DecoderLinear) -> bool:
     return whole and held and len(linear.weight.outlier_columns_M) % 2 == 0
 
 
-def _joined(parts: list[npt.NDArray[Any]], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
-    # torch's memory begins at a multiple of 64 bytes, as the processor likes it.
-    empty = torch.empty(sum(part.size for part in parts), dtype=torch.from_numpy(np.zeros(0, dtype)).dtype)
-    whole = huge_pages.advise(empty).numpy()
-    return np.concatenate(parts, out=whole) if parts else whole
+def _concatenated(arrays: list[npt.NDArray[Any]], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+    # torch aligns memory to 64 bytes, so vectors do not cross cache lines; NumPy does not.
+    empty = torch.empty(sum(array.size for array in arrays), dtype=torch.from_numpy(np.zeros(0, dtype)).dtype)
+    arena = huge_pages.advise(empty).numpy()
+    return np.concatenate(arrays, out=arena) if arrays else arena
