@@ -1,4 +1,4 @@
-"""Huge pages are a wish: memory is the same with them and without."""
+"""Huge pages are a hint to the kernel: a tensor has the same contents with them and without."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from tessera_kernels.storage.paged_kv import PagedKV
 
 
 @pytest.mark.parametrize("size", [0, 1, huge_pages.HUGE_PAGE_BYTES, 5 * huge_pages.HUGE_PAGE_BYTES + 3])
-def test_a_tensor_is_given_back_and_can_be_used(size: int) -> None:
+def test_advise_returns_the_same_tensor_and_it_can_be_used(size: int) -> None:
     empty = torch.empty(size, dtype=torch.uint8)
     assert huge_pages.advise(empty) is empty
     empty.fill_(7)
     assert int(empty.sum(dtype=torch.int64)) == 7 * size
 
 
-def test_large_memory_gets_them_where_the_kernel_has_some() -> None:
+def test_a_large_tensor_is_marked_for_huge_pages_where_the_kernel_has_them() -> None:
     given = Path("/sys/kernel/mm/transparent_hugepage/enabled")
     if not given.is_file() or "[never]" in given.read_text():
-        pytest.skip("this kernel has none to give")
+        pytest.skip("this kernel has no transparent huge pages")
     tensor = huge_pages.advise(torch.empty(64 * huge_pages.HUGE_PAGE_BYTES, dtype=torch.uint8)).zero_()
     inside = tensor.data_ptr() + tensor.nbytes // 2
     lines = iter(Path("/proc/self/smaps").read_text().splitlines())
@@ -30,9 +30,9 @@ def test_large_memory_gets_them_where_the_kernel_has_some() -> None:
         begin, _, end = line.split()[0].partition("-")
         if end and int(begin, 16) <= inside < int(end, 16):
             found = next(one for one in lines if one.startswith("VmFlags"))
-            assert "hg" in found.split(), "the wish was heard"
+            assert "hg" in found.split(), "the kernel has marked the range"
             return
-    raise AssertionError("the tensor lies nowhere")
+    raise AssertionError("no mapping has the tensor's address")
 
 
 def test_storage_begins_with_zeros() -> None:
