@@ -1,13 +1,13 @@
-"""A linear layer in 8 bits: weights scaled by output, inputs scaled by token, sums in exact integers.
+"""A linear layer in 8 bits: one scale for each output's weights, one for each token's inputs, exact integer sums.
 
 Symmetric W8A8 with the outlier columns of LLM.int8() (Dettmers et al. 2022): inputs in which language models have
-values many times larger than elsewhere are multiplied in float, so they do not make the steps of all others coarse.
-Other inputs are made smaller where they are large, and their weights larger (SmoothQuant, Xiao et al. 2023, with its
-exponent of one half), then rounded as in ZeroQuant (Yao et al. 2022). A token's scale depends on that token alone,
-integer sums have no rounding and float sums one order, so a row of the result is the same bits whatever shares its
-batch.
+values many times larger than elsewhere are multiplied in float, so they do not coarsen the scale of all others. Large
+values of the other inputs are moved into their weights (SmoothQuant, Xiao et al. 2023, with its exponent of one half);
+then each token is quantized with a scale of its own as in ZeroQuant (Yao et al. 2022). A token's scale depends on that
+token alone, integer sums are exact and float sums have one order, so a row of the result has the same bits whatever
+other rows are in the batch.
 
-Shape letters: T tokens, K inputs, N outputs, M columns in float.
+Shape letters: T tokens, K inputs, N outputs, M outlier columns.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ def int8_linear(x_TK: torch.Tensor, weight: Int8Weight, bias_N: torch.Tensor | N
     """x · weight + bias.
 
     Args:
-        x_TK: [tokens, inputs], any float dtype; each token is rounded to 255 levels of its own.
+        x_TK: [tokens, inputs], any float dtype; each token is quantized to 255 levels with its own scale.
         weight: from `quantize_weight`.
         bias_N: float32 [outputs].
 
     Returns:
-        [tokens, outputs], the dtype of `x`. A token with a value that is not finite gives none that is.
+        [tokens, outputs], the dtype of `x`. A token with a value that is not finite has no finite output.
 
     Raises:
-        ValueError: shapes or dtypes do not fit together; or there is one input alone, for which torch's integer product
-            gives whatever was in memory (2.13, on a CPU).
+        ValueError: shapes or dtypes do not fit together; or the layer has a single input, for which torch's integer
+            product returns uninitialized memory (2.13, on a CPU).
     """
     weight_KN, scale_N = weight.weight_KN, weight.scale_N
     if x_TK.shape[1] == 1:
@@ -45,10 +45,10 @@ def int8_linear(x_TK: torch.Tensor, weight: Int8Weight, bias_N: torch.Tensor | N
             f"{tuple(scale_N.shape)} do not fit together"
         )
     if torch.compiler.is_compiling():
-        found: torch.Tensor = torch.ops.tessera.int8_linear(
+        out_TN: torch.Tensor = torch.ops.tessera.int8_linear(
             x_TK, weight_KN, scale_N, weight.outlier_columns_M, weight.outlier_weight_MN, weight.smoothing_K, bias_N
         )
-        return found
+        return out_TN
     return _run(x_TK, weight, bias_N)
 
 

@@ -1,4 +1,4 @@
-"""What is measured of `int8_linear`: a layer with a few columns in float, as `models/` makes it."""
+"""Bench cases of `int8_linear`: a layer with a few outlier columns, as `tessera.models` makes it."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from tessera_kernels.int8_linear import Int8Weight, quantize_weight, reference
 from tessera_kernels.int8_linear.cost import cost
 
 COLUMNS = 8
+"""Outlier columns of each case."""
 BOUNDS = {torch.float32: 2e-3, torch.bfloat16: 1e-2}
 
 
 def cases() -> Iterator[BenchCase]:
-    """A decode step's and a prefill's layer; both dtypes tiny."""
+    """One layer in a decode step and in a prefill; tiny cases for both dtypes."""
     for tokens in (64, 8192):
         name = f"Llama-3-8B gate and up {tokens} tokens, {COLUMNS} columns in float"
         yield _case(name, tokens, (2 * LLAMA_3_8B.inner, LLAMA_3_8B.hidden), torch.bfloat16)
@@ -44,7 +45,7 @@ def _make_inputs(
     x_TK = torch.randn(tokens, shape[1], device=device).to(dtype)
     outlier_columns_M = torch.arange(COLUMNS) * 7
     made = quantize_weight(torch.randn(shape) / 64, outlier_columns_M, torch.rand(shape[1]))
-    # Moving keeps strides: the numbers are a transposed view.
+    # Moving to a device keeps strides, and with them the transposed view.
     return x_TK, Int8Weight(**{field.name: getattr(made, field.name).to(device) for field in fields(made)})
 
 

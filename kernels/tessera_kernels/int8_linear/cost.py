@@ -1,4 +1,4 @@
-"""What `int8_linear` cannot do without: what `scaled_linear` cannot; columns in float are few and not counted."""
+"""The least work of `int8_linear`, for the roofline: that of `scaled_linear`. Outlier columns are not counted."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ from tessera_kernels.scaled_linear.cost import cost as scaled_cost
 
 
 def cost(tokens: int, outputs: int, inputs: int, dtype: torch.dtype) -> Cost:
-    """Of one product with rounding its inputs."""
+    """FLOPs and bytes of quantizing the inputs and of one product."""
     return scaled_cost(tokens, outputs, inputs, torch.int8, dtype)

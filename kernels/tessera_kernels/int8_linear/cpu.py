@@ -1,4 +1,6 @@
-"""`int8_linear` on a CPU: rounding and scaling in one pass each, around torch's integer product (oneDNN, VNNI)."""
+"""`int8_linear` on a CPU: one compiled pass that quantizes and one that scales, around torch's integer product
+(oneDNN with VNNI).
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
 else:
     np = import_module("numpy") if available() else None
 
-HUGE = np.finfo(np.float32).max if available() else None
+LARGEST_FLOAT32 = np.finfo(np.float32).max if available() else None
 
 
 def suited(x_TK: torch.Tensor) -> bool:
@@ -29,9 +31,9 @@ def int8_linear(x_TK: torch.Tensor, weight: Int8Weight, bias_N: torch.Tensor | N
     quantized_TK = torch.empty(x_TK.shape, dtype=torch.int8)
     scale_T = np.empty(x_TK.shape[0], np.float32)
     columns = weight.outlier_columns_M.numpy()
-    exact_TM = np.empty((x_TK.shape[0], len(columns)), np.float32)
+    outliers_TM = np.empty((x_TK.shape[0], len(columns)), np.float32)
     limits = np.float32(LEVELS), np.float32(SMALLEST)
-    _quantize(x_TK.numpy(), weight.smoothing_K.numpy(), columns, *limits, quantized_TK.numpy(), scale_T, exact_TM)
+    _quantize(x_TK.numpy(), weight.smoothing_K.numpy(), columns, *limits, quantized_TK.numpy(), scale_T, outliers_TM)
     sums_TN = torch._int_mm(quantized_TK, weight.weight_KN)
     out_TN = torch.empty(sums_TN.shape, dtype=torch.float32)
     bias = np.zeros(0, np.float32) if bias_N is None else bias_N.numpy()
@@ -39,7 +41,7 @@ def int8_linear(x_TK: torch.Tensor, weight: Int8Weight, bias_N: torch.Tensor | N
         sums_TN.numpy(),
         scale_T,
         weight.scale_N.numpy(),
-        exact_TM,
+        outliers_TM,
         weight.outlier_weight_MN.numpy(),
         bias,
         out_TN.numpy(),
@@ -48,39 +50,39 @@ def int8_linear(x_TK: torch.Tensor, weight: Int8Weight, bias_N: torch.Tensor | N
 
 
 @compiled(ELEMENTWISE)
-def _quantize(x_TK, smoothing_K, outlier_columns_M, levels, smallest, quantized_TK, scale_T, exact_TM):  # type: ignore[no-untyped-def]
+def _quantize(x_TK, smoothing_K, outlier_columns_M, levels, smallest, quantized_TK, scale_T, outliers_TM):  # type: ignore[no-untyped-def]
     tokens, width = x_TK.shape
     row_K = np.empty(width, np.float32)
     for t in range(tokens):
         for k in range(width):
             row_K[k] = x_TK[t, k] * smoothing_K[k]
-        bad = 0
+        not_finite = 0
         for m in range(len(outlier_columns_M)):
             value = x_TK[t, outlier_columns_M[m]]
-            exact_TM[t, m] = value
-            if not abs(value) <= HUGE:
-                bad += 1
+            outliers_TM[t, m] = value
+            if not abs(value) <= LARGEST_FLOAT32:
+                not_finite += 1
             row_K[outlier_columns_M[m]] = 0
         largest = smallest
         for k in range(width):
             value = abs(row_K[k])
-            if not value <= HUGE:
-                bad += 1
+            if not value <= LARGEST_FLOAT32:
+                not_finite += 1
             largest = max(largest, value)
         factor = levels / largest
         for k in range(width):
             quantized_TK[t, k] = np.int8(np.rint(row_K[k] * factor))
-        scale_T[t] = largest / levels if bad == 0 else np.float32(np.nan)
+        scale_T[t] = largest / levels if not_finite == 0 else np.float32(np.nan)
 
 
 @compiled(ELEMENTWISE)
-def _scale(sums_TN, scale_T, scale_N, exact_TM, outlier_weight_MN, bias_N, out_TN):  # type: ignore[no-untyped-def]
+def _scale(sums_TN, scale_T, scale_N, outliers_TM, outlier_weight_MN, bias_N, out_TN):  # type: ignore[no-untyped-def]
     tokens, width = sums_TN.shape
     for t in range(tokens):
         for n in range(width):
             out_TN[t, n] = np.float32(sums_TN[t, n]) * scale_N[n] * scale_T[t]
-        for m in range(exact_TM.shape[1]):
-            value = exact_TM[t, m]
+        for m in range(outliers_TM.shape[1]):
+            value = outliers_TM[t, m]
             for n in range(width):
                 out_TN[t, n] += value * outlier_weight_MN[m, n]
         if len(bias_N):

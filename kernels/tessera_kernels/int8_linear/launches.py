@@ -1,4 +1,4 @@
-"""Every way in which `int8_linear` is launched, as far as `scaled_linear` does not launch it: with columns in float."""
+"""Launches of `int8_linear` that are not among those of `scaled_linear`: those with outlier columns."""
 
 from __future__ import annotations
 
@@ -9,6 +9,6 @@ from tessera_kernels.scaled_linear.launches import heuristics, product
 
 
 def launches() -> Iterator[Launch]:
-    """By tile."""
+    """One launch for each tile of the heuristic."""
     for tile, how, only in heuristics(integer=True):
         yield product("int8", False, how, only, f"columns in float {tile}", {"COLUMNS": True})

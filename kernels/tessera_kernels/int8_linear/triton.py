@@ -1,6 +1,6 @@
-"""`int8_linear` on a GPU: tokens are rounded in one launch, and multiplied in one by `scaled_linear`'s kernel.
+"""`int8_linear` on a GPU in two launches: one quantizes tokens, one multiplies with `scaled_linear`'s kernel.
 
-Columns in float are left out of the rounding by a factor of zero, and added in the same launch as the rest.
+Outlier columns get a factor of zero before quantizing, and are added in the second launch.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ def int8_linear(
     """See `tessera_kernels.int8_linear.int8_linear`."""
     x_TK = x_TK if x_TK.stride(1) == 1 else x_TK.contiguous()
     factor_K = weight.smoothing_K.index_fill(0, weight.outlier_columns_M, 0.0)
-    numbers_TK, scale_T = quantize_tokens(x_TK, torch.int8, factor_K=factor_K)
+    quantized_TK, scale_T = quantize_tokens(x_TK, torch.int8, factor_K=factor_K)
     out = x_TK.new_empty(len(x_TK), weight.weight_KN.shape[1]) if out is None else out
-    multiplied = ScaledWeight(weight.weight_KN.t().contiguous(), weight.scale_N)  # a view of what is stored
+    scaled = ScaledWeight(weight.weight_KN.t().contiguous(), weight.scale_N)  # `weight_KN` is a view: nothing is copied
     exact = x_TK, weight.outlier_columns_M, weight.outlier_weight_MN
     bias = None if bias_N is None else bias_N.contiguous()
-    multiply(numbers_TK, scale_T, multiplied, bias, out, exact=exact, configuration=configuration)
+    multiply(quantized_TK, scale_T, scaled, bias, out, exact=exact, configuration=configuration)
     return out

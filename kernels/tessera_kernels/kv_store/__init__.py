@@ -1,6 +1,8 @@
-"""Writing new keys and values into their slots of the paged cache, quantized where the cache is.
+"""Writes new keys and values into their slots of the paged cache, quantized if the cache is.
 
-Does not know pages or requests: a slot is a row of the cache seen as `[pages * page_size, ...]`.
+Knows no pages and no requests: a slot is a row of the cache viewed as `[pages * page_size, ...]`.
+
+Shape letters: T tokens, H key-value heads, D head dim, E value dim.
 """
 
 from __future__ import annotations
@@ -19,10 +21,10 @@ def kv_store(key_THD: torch.Tensor, value_THE: torch.Tensor, cache: PagedKV, slo
     """Write row t of `key` and `value` into slot `slots[t]` of the cache, in place.
 
     Args:
-        key_THD: new keys, [tokens, kv heads, head dim]; the cache's dtype unless it is quantized, or on a CPU float32
-            or bfloat16 where the cache is float16, whose largest number stands for larger ones.
+        key_THD: new keys, [tokens, kv heads, head dim], in the cache's dtype. A quantized cache takes any float dtype;
+            a float16 cache on a CPU also takes float32 and bfloat16, clamped to its range.
         value_THE: new values, [tokens, kv heads, value dim]; the value dim may differ from the head dim.
-        cache: contiguous.
+        cache: keys and values, contiguous.
         slots_T: int64, each in [0, pages * page size), all different.
 
     Raises:
@@ -41,9 +43,9 @@ def kv_store(key_THD: torch.Tensor, value_THE: torch.Tensor, cache: PagedKV, slo
         raise ValueError(f"as many values as keys are stored, not {value_THE.shape[0]} and {key_THD.shape[0]}")
     stored = cache.key_PSHD.dtype
     other = key_THD.dtype in {torch.float32, torch.bfloat16}
-    rounded = stored == torch.float16 and other and key_THD.device.type == "cpu"
-    kept = key_THD.dtype if rounded else stored
-    same = key_THD.dtype == value_THE.dtype == kept and stored == cache.value_PSHE.dtype
+    converts = stored == torch.float16 and other and key_THD.device.type == "cpu"
+    expected = key_THD.dtype if converts else stored
+    same = key_THD.dtype == value_THE.dtype == expected and stored == cache.value_PSHE.dtype
     if cache.key_scale_PSH is None and not same:
         raise ValueError(
             f"a cache that is not quantized stores its own dtype {stored}, not {key_THD.dtype} and {value_THE.dtype}"
@@ -63,13 +65,13 @@ def kv_store(key_THD: torch.Tensor, value_THE: torch.Tensor, cache: PagedKV, slo
     elif key_THD.device.type == "cpu":
         reference.kv_store(key_THD, value_THE, cache, slots_T)
     else:
-        _stored(key_THD, value_THE, cache, slots_T)
+        _store(key_THD, value_THE, cache, slots_T)
 
 
-def _stored(key_THD: torch.Tensor, value_THE: torch.Tensor, cache: PagedKV, slots_T: torch.Tensor) -> None:
-    """By Triton where it can."""
-    known = cache.key_PSHD.dtype != torch.float8_e4m3fn or has_float8(key_THD.device)
-    if known and triton_support(key_THD, value_THE, slots_T, *cache.tensors).ok:
+def _store(key_THD: torch.Tensor, value_THE: torch.Tensor, cache: PagedKV, slots_T: torch.Tensor) -> None:
+    """Store with Triton if it supports these tensors, else with the reference."""
+    representable = cache.key_PSHD.dtype != torch.float8_e4m3fn or has_float8(key_THD.device)
+    if representable and triton_support(key_THD, value_THE, slots_T, *cache.tensors).ok:
         from tessera_kernels.kv_store import triton  # noqa: PLC0415 - a CPU needs no Triton
 
         triton.kv_store(key_THD, value_THE, cache, slots_T)
@@ -87,7 +89,7 @@ def _kv_store(
     value_scale: torch.Tensor | None,
     slots: torch.Tensor,
 ) -> None:
-    _stored(key, value, PagedKV(key_cache, value_cache, key_scale, value_scale), slots)
+    _store(key, value, PagedKV(key_cache, value_cache, key_scale, value_scale), slots)
 
 
 @_kv_store.register_fake

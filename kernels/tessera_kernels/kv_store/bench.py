@@ -1,4 +1,4 @@
-"""What is measured of `kv_store`."""
+"""Benchmark cases of `kv_store`."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ from tessera_kernels.storage.paged_kv import PagedKV, dequantize
 
 Arguments = tuple[torch.Tensor, torch.Tensor, PagedKV, torch.Tensor]
 BOUND = {torch.bfloat16: 0.0, torch.float32: 0.0, torch.int8: 2e-3, torch.float8_e4m3fn: 1e-2}
-"""A number on the edge between two steps may fall either way where a division is not rounded alike."""
+"""Bound on the relative RMS error, by dtype of the cache. A value halfway between two quantized values may be rounded
+either way, because the kernel and the reference do not divide in the same way."""
 
 
 def cases() -> Iterator[BenchCase]:
-    """A prefill's tokens and a decode's, as they are and quantized."""
+    """Tokens of a decode step and of a prefill, stored as they are and quantized; tiny shapes."""
     for model in (LLAMA_3_8B, QWEN3_30B_A3B):
         for tokens in (64, 8192):
             for stored in (torch.bfloat16, torch.int8, torch.float8_e4m3fn):
@@ -67,7 +68,7 @@ def _exact(key: torch.Tensor, value: torch.Tensor, cache: PagedKV, slots: torch.
 
 def _values(cache: PagedKV) -> list[torch.Tensor]:
     if cache.key_scale_PSH is None or cache.key_PSHD.shape[0] > 64:
-        # What is timed must not do more than the op; of float8, bytes are compared as they are.
+        # Large cases are timed, so nothing is dequantized; one-byte elements are compared as int8.
         return [tensor.view(torch.int8) if tensor.dtype.itemsize == 1 else tensor for tensor in cache.tensors]
     return [
         dequantize(cache.key_PSHD, cache.key_scale_PSH, torch.float32),

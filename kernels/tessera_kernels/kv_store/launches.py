@@ -1,4 +1,4 @@
-"""Every way in which `kv_store` is launched: what is stored, and as what."""
+"""Launches of `kv_store`: every pair of the new values' dtype and the cache's dtype."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _STRIDES = ("key_stride_t", "key_stride_h", "value_stride_t", "value_stride_h")
 
 
 def launches() -> Iterator[Launch]:
-    """Head dims of common models, one that is no power of two, and values narrower than keys."""
+    """Head dims of common models, one that is not a power of two, and values narrower than keys."""
     stored = [(kind, kind, dtype) for kind, dtype in _STORED.items()]
     stored += [(new, kind, dtype) for kind, dtype in _QUANTIZED.items() for new in _STORED]
     for new, kind, dtype in stored:

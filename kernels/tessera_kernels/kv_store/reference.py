@@ -13,13 +13,14 @@ def kv_store(key_THD: torch.Tensor, value_THE: torch.Tensor, cache: PagedKV, slo
         (key_THD, cache.key_PSHD, cache.key_scale_PSH),
         (value_THE, cache.value_PSHE, cache.value_scale_PSH),
     ):
-        numbers = new
+        elements = new
         if scales is None and new.dtype != stored.dtype:
-            largest = torch.finfo(stored.dtype).max  # which bfloat16 does not have
-            numbers = new.to(stored.dtype).clamp_(-largest, largest)
+            largest = torch.finfo(stored.dtype).max
+            # Clamp after the conversion: bfloat16 cannot represent float16's largest value.
+            elements = new.to(stored.dtype).clamp_(-largest, largest)
         if scales is not None:
-            numbers, scale_TH = quantize(new, stored.dtype)
+            elements, scale_TH = quantize(new, stored.dtype)
             scales.flatten(0, 1).index_copy_(0, slots_T, scale_TH)
-        # Bytes as they are: not every operation knows float8.
+        # Viewed as int8: not every torch operation supports float8.
         kind = torch.int8 if stored.dtype.itemsize == 1 else stored.dtype
-        stored.flatten(0, 1).view(kind).index_copy_(0, slots_T, numbers.view(kind))
+        stored.flatten(0, 1).view(kind).index_copy_(0, slots_T, elements.view(kind))

@@ -1,7 +1,7 @@
 # mypy: disable-error-code="no-untyped-def,untyped-decorator"
-"""`kv_store` on a GPU: keys and values of a token in one program, quantized on the way where the cache is.
+"""`kv_store` on a GPU: one program stores, and quantizes, keys and values of a block of heads of one token.
 
-Shape letters: T tokens, H key-value heads, D head dim, E value dim. Does not know pages: a slot is a row.
+Shape letters: T tokens, H key-value heads, D head dim, E value dim. Knows no pages: a slot is a row.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tessera_kernels.storage.paged_kv import LARGEST, PagedKV
 from tessera_kernels.triton_parts.float8 import to_float8
 
 BLOCK_ELEMENTS = 2048
-"""Numbers of one block of heads: what four warps hold without spilling, scales included."""
+"""Elements of one block of heads at most: what the registers of four warps hold without spilling, scales included."""
 
 
 @triton.jit
@@ -30,7 +30,7 @@ def _put(
     HEADS: tl.constexpr,
     DIM: tl.constexpr,
     BLOCK: tl.constexpr,
-    LARGEST_NUMBER: tl.constexpr,
+    LARGEST_ELEMENT: tl.constexpr,
     ROUND: tl.constexpr,
     INTERPRETED: tl.constexpr,
 ):
@@ -39,18 +39,18 @@ def _put(
     p_row = p_new + token * stride_t + i_h.to(tl.int64)[:, None] * stride_h + o_d[None, :]
     b_new = tl.load(p_row, mask=inside, other=0)
     p_out = p_cache + (slot * HEADS + i_h)[:, None] * DIM + o_d[None, :]
-    if LARGEST_NUMBER > 0:
+    if LARGEST_ELEMENT > 0:
         b_x = b_new.to(tl.float32)
         b_scale = tl.max(tl.abs(b_x), axis=1)
-        # The maximum passes over NaN, and an overflow has to stay visible.
+        # `max` ignores NaN, but an overflow must stay visible in the scale.
         b_bad = tl.max((b_x != b_x).to(tl.int32), axis=1)  # noqa: PLR0124 - only NaN differs from itself
-        b_scale = tl.where(b_bad > 0, float("nan"), tl.div_rn(b_scale, LARGEST_NUMBER * 1.0))
+        b_scale = tl.where(b_bad > 0, float("nan"), tl.div_rn(b_scale, LARGEST_ELEMENT * 1.0))
         b_x = tl.div_rn(b_x, tl.broadcast_to(tl.maximum(b_scale, 1e-30)[:, None], b_x.shape))
         if ROUND:
-            # To the nearest, halves to even: adding 1.5 · 2^23 leaves no bits behind the point.
+            # Round to nearest, ties to even: adding 1.5 · 2^23 leaves no fraction bits.
             b_x = (b_x + 12582912.0) - 12582912.0
             b_x = tl.where(b_x == b_x, b_x, 0.0)  # noqa: PLR0124
-        b_x = tl.minimum(tl.maximum(b_x, -LARGEST_NUMBER * 1.0), LARGEST_NUMBER * 1.0)
+        b_x = tl.minimum(tl.maximum(b_x, -LARGEST_ELEMENT * 1.0), LARGEST_ELEMENT * 1.0)
         if ROUND:
             tl.store(p_out, b_x.to(tl.int8), mask=inside)
         else:
@@ -79,7 +79,7 @@ def kv_store_kernel(
     BLOCK_H: tl.constexpr,
     BLOCK_D: tl.constexpr,
     BLOCK_E: tl.constexpr,
-    LARGEST_NUMBER: tl.constexpr,
+    LARGEST_ELEMENT: tl.constexpr,
     ROUND: tl.constexpr,
     INTERPRETED: tl.constexpr,
 ):
@@ -99,7 +99,7 @@ def kv_store_kernel(
         HEADS,
         DIM,
         BLOCK_D,
-        LARGEST_NUMBER,
+        LARGEST_ELEMENT,
         ROUND,
         INTERPRETED,
     )
@@ -115,7 +115,7 @@ def kv_store_kernel(
         HEADS,
         VALUE_DIM,
         BLOCK_E,
-        LARGEST_NUMBER,
+        LARGEST_ELEMENT,
         ROUND,
         INTERPRETED,
     )
@@ -131,7 +131,7 @@ def constants(heads: int, dim: int, value_dim: int, dtype: torch.dtype) -> dict[
         "BLOCK_H": min(triton.next_power_of_2(heads), max(1, BLOCK_ELEMENTS // max(block_d, block_e))),
         "BLOCK_D": block_d,
         "BLOCK_E": block_e,
-        "LARGEST_NUMBER": LARGEST.get(dtype, 0.0),
+        "LARGEST_ELEMENT": LARGEST.get(dtype, 0.0),
         "ROUND": dtype == torch.int8,
         "INTERPRETED": triton.knobs.runtime.interpret,
     }

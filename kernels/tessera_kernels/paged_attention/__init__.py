@@ -2,7 +2,7 @@
 
 Shape letters: T query tokens of all sequences one after another, B sequences, Q query heads, H key-value heads (Q is a
 multiple of H), D head dim, E value dim, P pages, S slots per page, M page-table width.
-Does not know requests, and that pages may be shared.
+Knows no requests, and not that sequences may share pages.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def paged_attention(
         "tree_BNN": tree_BNN,
     }
     if torch.compiler.is_compiling():
-        return registered.traced(query_TQD, cache, ragged, **options)
+        return registered.call_registered(query_TQD, cache, ragged, **options)
     if query_TQD.device.type != "cpu":
         return registered.compute(query_TQD, cache, ragged, **options)
     if tree_BNN is not None or not cpu.suited(query_TQD, cache):

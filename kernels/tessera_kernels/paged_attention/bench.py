@@ -1,4 +1,4 @@
-"""What is measured of `paged_attention`."""
+"""Benchmark cases and tuning choices of `paged_attention`."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ BOUNDS = {torch.float32: 1e-5, torch.float16: 1.5e-3, torch.bfloat16: 8e-3}
 QUANTIZED = tuple(LARGEST)
 DECODE = {"decode 64 of 4096": [(4096, 1)] * 64, "decode 1 of 32768": [(32768, 1)]}
 Sequences = Sequence[tuple[int, int]]
-"""(context, query rows) of each."""
+"""Context and query rows of each sequence of a batch."""
 
 
 def cases() -> Iterator[BenchCase]:
-    """Decodes, one long decode, prefill, both at once; a window with sinks; caches of one byte."""
+    """Decodes, one long decode, prefill, prefill with decodes, a window with sinks; int8 and float8 caches."""
     bf16 = torch.bfloat16
     for model in (LLAMA_3_8B, QWEN3_30B_A3B):
         for what, sequences in DECODE.items():
@@ -165,7 +165,7 @@ def _exact(query: torch.Tensor, cache: PagedKV, ragged: Ragged, options: dict[st
 
 
 def _sdpa(query: torch.Tensor, cache: PagedKV, ragged: Ragged, options: dict[str, Any]) -> torch.Tensor:
-    # The cases that name it have sequences of one length, whose pages stand in order.
+    # The cases with this peer have sequences of equal length, whose pages are in order.
     batch, count = len(ragged.query_counts), ragged.query_counts[0]
     key, value = (x.view(batch, -1, *x.shape[2:]).transpose(1, 2) for x in (cache.key_PSHD, cache.value_PSHE))
     queries = query.view(batch, count, *query.shape[1:]).transpose(1, 2)

@@ -1,4 +1,4 @@
-"""What `paged_attention` takes at least, for the roofline."""
+"""The least work of `paged_attention`, for the roofline."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ def cost(
     *,
     sliding_window: int | None = None,
 ) -> Cost:
-    """Two products for each pair of a row and a position that it sees; each position that anyone sees is read once.
+    """Two products for each pair of a row and a position that it sees; each position that is seen is read once.
 
     Args:
-        sequences: (context, query rows) of each.
+        sequences: (context, query rows) of each sequence.
         heads: query heads and key-value heads.
-        dims: of keys and of values.
-        dtype: of queries and the result.
-        stored: of keys and values.
-        sliding_window: as in the op.
+        dims: head dims of keys and of values.
+        dtype: dtype of the queries and of the result.
+        stored: dtype of the cache.
+        sliding_window: positions that a row sees at most; None for all.
     """
     pairs = positions = rows = 0
     for context, count in sequences:

@@ -1,7 +1,7 @@
 """`paged_attention` for few query rows on a CPU: reads keys and values where they are, page by page.
 
-The reference gathers all pages of all sequences into one padded tensor for every layer; this one copies nothing and
-visits exactly the positions that are seen.
+The reference gathers all pages of all sequences into one padded tensor for every layer; this implementation copies
+nothing and visits exactly the positions that are seen.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 else:
     np = import_module("numpy") if available() else None
 
-MOST_ROWS = 16
-"""Query rows of one sequence from which on matrix products are faster."""
+MAX_COMPILED_ROWS = 16
+"""Query rows of one sequence up to which compiled code is faster than the reference's matrix products."""
 
 
 def suited(query_TQD: torch.Tensor, cache: PagedKV) -> bool:
@@ -45,13 +45,13 @@ def paged_attention(
     softcap: float | None,
     sinks_Q: torch.Tensor | None,
 ) -> torch.Tensor:
-    """Few rows of a sequence by compiled code, many by matrix products.
+    """Sequences with few rows run as compiled code, those with many by the reference.
 
-    See `tessera_kernels.paged_attention.paged_attention`.
+    Arguments and result are those of `tessera_kernels.paged_attention.paged_attention`.
     """
     out_TQE = query_TQD.new_empty(*query_TQD.shape[:2], cache.value_PSHE.shape[-1])
     counts = np.array(ragged.query_counts)
-    few = (counts > 0) & (counts <= MOST_ROWS)
+    few = (counts > 0) & (counts <= MAX_COMPILED_ROWS)
     ends = counts.cumsum()
     if few.any():
         sequences = np.repeat(np.arange(len(counts)), counts)
@@ -70,18 +70,18 @@ def paged_attention(
             softcap=softcap,
             sinks_Q=sinks_Q,
         )
-    for sequence in np.flatnonzero(counts > MOST_ROWS):
-        part = slice(ends[sequence] - counts[sequence], ends[sequence])
-        alone = replace(
+    for sequence in np.flatnonzero(counts > MAX_COMPILED_ROWS):
+        own_rows = slice(ends[sequence] - counts[sequence], ends[sequence])
+        single = replace(
             ragged,
             page_table_BM=ragged.page_table_BM[sequence : sequence + 1],
             context_B=ragged.context_B[sequence : sequence + 1],
             query_counts=[int(counts[sequence])],
         )
-        out_TQE[part] = reference.paged_attention(
-            query_TQD[part],
+        out_TQE[own_rows] = reference.paged_attention(
+            query_TQD[own_rows],
             cache,
-            alone,
+            single,
             scaling=scaling,
             sliding_window=sliding_window,
             softcap=softcap,
@@ -104,15 +104,17 @@ def attend(
     softcap: float | None,
     sinks_Q: torch.Tensor | None,
 ) -> None:
-    """Fill the rows `rows_N` of `out_TQE`. See `tessera_kernels.paged_attention.paged_attention`.
+    """Compute the query rows `rows_N` and write them to `out_TQE`.
 
     Args:
-        query_TQD, cache, page_table_BM: as there.
-        rows_N: query rows to compute.
-        sequence_N: of each, its row in the page table.
-        context_N: of each, the positions it sees, its own included.
-        out_TQE: written to.
-        scaling, sliding_window, softcap, sinks_Q: as there.
+        query_TQD: float32 queries.
+        cache: keys and values, float32 or int8 with scales.
+        page_table_BM: int32 page indices.
+        rows_N: indices of the query rows to compute.
+        sequence_N: each row's sequence, a row of the page table.
+        context_N: positions that each row sees, its own included.
+        out_TQE: float32; other rows are not touched.
+        scaling, sliding_window, softcap, sinks_Q: those of `tessera_kernels.paged_attention.paged_attention`.
     """
     sinks = np.zeros(0, np.float32) if sinks_Q is None else sinks_Q.float().contiguous().numpy()
     scales = [
@@ -183,7 +185,7 @@ def _attend(  # type: ignore[no-untyped-def]
                         if softcap > 0:
                             total = softcap * np.float32(math.tanh(total / softcap))
                         scores_GL[g, page * size + slot] = total
-                        # A NaN must stay: it is how an overflow is seen.
+                        # `not <=` keeps NaN, so that an overflow stays visible.
                         if not total <= largest_G[g]:
                             largest_G[g] = total
             for g in range(groups):

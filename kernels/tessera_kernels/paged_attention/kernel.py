@@ -1,8 +1,8 @@
 # mypy: disable-error-code="no-untyped-def,untyped-decorator"
-"""The kernel of `paged_attention`: softmax on the way (Milakov & Gimelshein 2018) over pages, a tile of rows a program.
+"""The kernel of `paged_attention`: online softmax (Milakov & Gimelshein 2018) over pages; one program per tile of rows.
 
-Rows of a tile are tokens × the query heads of one key-value head, so that a key is read once for all of them.
-Shape letters: M rows of a tile, N positions of a block, D head dim, E value dim. Does not know how tiles were cut.
+The rows of a tile are tokens × the query heads of one key-value head, so that a key is read once for all of them.
+Shape letters: M rows of a tile, N positions of a block, D head dim, E value dim. Knows nothing about how tiles are cut.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import triton.language as tl
 
 @triton.jit
 def _product(a, b, INTERPRETED: tl.constexpr):
-    """a @ b in the dtype of `a`. The interpreter neither multiplies bfloat16 rightly nor makes it of int8."""
+    """a @ b in the dtype of `a`. In float32 in the interpreter, whose bfloat16 and int8 are wrong."""
     if INTERPRETED:
         a, b = a.to(tl.float32), b.to(tl.float32)
     else:
@@ -23,7 +23,7 @@ def _product(a, b, INTERPRETED: tl.constexpr):
 
 @triton.jit
 def _rows(at, stored, o_d, DIM: tl.constexpr, BLOCK_D: tl.constexpr, MASKED: tl.constexpr):
-    """Numbers at [N, D]; zeros where nothing is stored, for what stands there may be NaN."""
+    """Elements [N, D]; zeros where nothing is stored, because unused slots may hold NaN."""
     if MASKED:
         b_rows = tl.load(at, mask=stored[:, None] & (o_d < DIM)[None, :], other=0.0)
     elif DIM == BLOCK_D:
@@ -67,7 +67,7 @@ def _span(
     MASKED: tl.constexpr,
     INTERPRETED: tl.constexpr,
 ):
-    """Positions begin … end-1, in blocks; unless MASKED all rows see all of them."""
+    """Online softmax over the positions begin … end-1, block by block; unless MASKED all rows see all of them."""
     LOG2_E: tl.constexpr = 1.4426950408889634
     o_n = tl.arange(0, BLOCK_N)
     o_d = tl.arange(0, BLOCK_D)
@@ -93,7 +93,7 @@ def _span(
                 i_draft = i_n - prefix
                 drafted = stored & (i_draft >= 0)
                 tree_at = p_tree + i_token[:, None] * tree_stride + i_draft[None, :]
-                # Rows past the sequence's own have no line; they are not stored.
+                # Rows behind the sequence's last one have no row in the tree; their outputs are not stored.
                 b_tree = tl.load(tree_at, mask=drafted[None, :] & (i_token < tree_stride)[:, None], other=0)
                 seen = stored[None, :] & ((i_draft < 0)[None, :] | (b_tree != 0))
             else:
@@ -112,7 +112,7 @@ def _span(
         if p_value_scale is not None:
             b_scale = tl.load(p_value_scale + i_slot, mask=stored, other=0)
             if b_q.dtype == tl.float16:
-                # Shares times scales would leave its range.
+                # Softmax weights times scales could leave the range of float16.
                 b_v = b_v.to(tl.float32) * b_scale[:, None]
             else:
                 b_p *= b_scale[None, :]
@@ -159,7 +159,10 @@ def paged_attention_kernel(
     SOFTCAP: tl.constexpr,
     INTERPRETED: tl.constexpr,
 ):
-    """A program: a tile, a key-value head, a part of the positions. `rows` is of each sequence if there is no table."""
+    """One program computes a tile for one key-value head over one part of the positions.
+
+    Without a tile table each sequence is one tile of `rows` rows.
+    """
     LOG2_E: tl.constexpr = 1.4426950408889634
     i_tile = tl.program_id(0)
     i_h = tl.program_id(1)
@@ -201,7 +204,7 @@ def paged_attention_kernel(
             begin += part * length
             end = tl.minimum(begin + length, last)
         else:
-            # Sequences of several tiles are whole in the first part.
+            # Sequences of several tiles are not split: the first part has all their positions.
             end = tl.where(part == 0, last, begin)
             if part > 0:
                 return
@@ -218,7 +221,7 @@ def paged_attention_kernel(
     if p_tree is not None:
         p_tree += sequence.to(tl.int64) * tree_stride * tree_stride
 
-    # Blocks that all rows see whole need no mask; then come the rest. In a window there are few blocks.
+    # Blocks that all rows see entirely come first and need no mask. A window has few blocks: all are masked.
     middle = begin
     if not WINDOW:
         middle = tl.maximum(tl.minimum(everyone, end) // BLOCK_N * BLOCK_N, begin)
@@ -258,7 +261,7 @@ def paged_attention_kernel(
         )
 
     stored = ours[:, None] & (o_e < VALUE_DIM)[None, :]
-    if PARTS > 1:  # noqa: SIM102 - this one is decided when compiling
+    if PARTS > 1:  # noqa: SIM102 - the outer condition is decided at compile time
         if place >= 0:
             i_part = ((place.to(tl.int64) + o_t) * PARTS + part) * (HEADS * GROUPS) + i_q
             b_lse = tl.where(b_sum == 0, float("-inf"), b_largest + tl.log2(b_sum))

@@ -1,4 +1,4 @@
-"""What `paged_attention` may launch: decodes, drafts and prefill of common models, by dtype, head dim and option."""
+"""Launches of `paged_attention`: decodes, drafts and prefill of common models, by dtype, head dim and option."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def launches() -> Iterator[Launch]:
 def _by_chip(
     triton: Any, dims: tuple[int, int], most: int, dtype: torch.dtype, stored: torch.dtype, option: str
 ) -> Iterator[Launch]:
-    """One launch for each configuration that the chips choose between them."""
+    """One launch for each different configuration that the chips choose."""
     rows = triton.rows_of_tile(most, 4, max(dims), dtype, tree="tree" in option)
     chosen: dict[tuple[tuple[str, int], ...], list[str]] = {}
     for chip in CHIPS.values():
@@ -70,7 +70,7 @@ def _launch(
 ) -> Launch:
     with_what = OPTIONS[option]
     parts = with_what.get("parts", 1)
-    decode = rows == triton.NARROWEST
+    decode = rows == triton.MIN_TILE_ROWS
     kind, cached = TYPES[dtype], STORED[stored]
     optional = {
         "p_key_scale": "*fp32" if stored not in TYPES else None,
@@ -91,13 +91,13 @@ def _launch(
         **{name: pointer for name, pointer in optional.items() if pointer is not None},
     }
     strides = ("query_stride_t", "query_stride_q", "out_stride_t", "out_stride_q")
-    numbers = {"table_stride": "i32", "tree_stride": "i32", "scaling": "fp32", "window": "i32", "softcap": "fp32"}
-    numbers |= {} if decode else {"rows": "i32"}
+    scalars = {"table_stride": "i32", "tree_stride": "i32", "scaling": "fp32", "window": "i32", "softcap": "fp32"}
+    scalars |= {} if decode else {"rows": "i32"}
     name = f"{ROWS[rows]} {kind}{f' of {cached}' if cached != kind else ''} D{dims[0]} E{dims[1]}"
     return Launch(
         name=f"{name}{f', {option}' if option else ''} (N{how['BLOCK_N']} w{how['num_warps']} s{how['num_stages']})",
         kernel=triton.paged_attention_kernel,
-        signature=pointers | dict.fromkeys(strides, "i32") | numbers,
+        signature=pointers | dict.fromkeys(strides, "i32") | scalars,
         constants={
             **{name: None for name, pointer in optional.items() if pointer is None},
             **({"rows": 1} if decode else {}),

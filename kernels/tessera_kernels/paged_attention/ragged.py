@@ -1,4 +1,7 @@
-"""Which query rows and which pages belong to which sequence of a ragged batch."""
+"""The ragged batch of paged attention: query rows and pages of each sequence.
+
+Shape letters: B sequences, M page-table width, S slots per page.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +12,11 @@ import torch
 
 @dataclass(frozen=True)
 class Ragged:
-    """Which query rows and which pages belong to which sequence. All tensors are on the cache's device.
+    """Query rows and pages of each sequence. All tensors are on the cache's device.
 
     Attributes:
         page_table_BM: int32; entry [b, i] is the page with positions i*S … (i+1)*S-1 of sequence b; unused entries 0.
-        context_B: int64; number of positions of each sequence in the cache, this step's tokens included.
+        context_B: int64; positions of each sequence in the cache, this step's tokens included.
         query_counts: query rows of each sequence this step; they are its last positions.
     """
 

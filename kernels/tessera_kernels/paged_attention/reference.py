@@ -1,6 +1,6 @@
-"""`paged_attention` in plain torch: decodes are one padded batch, each prefill chunk is its own product.
+"""`paged_attention` in plain torch: decodes are one padded batch, each prefill chunk is computed by itself.
 
-Softmax in float32, so that it is also the yardstick for low-precision kernels.
+The softmax is in float32, so that this is also the reference for low-precision kernels.
 """
 
 from __future__ import annotations
@@ -26,9 +26,11 @@ def paged_attention(
     device = query_TQD.device
     page_size = cache.key_PSHD.shape[1]
     out_TQE = query_TQD.new_empty(*query_TQD.shape[:2], cache.value_PSHE.shape[-1])
-    decodes = [(b, row) for b, row, count in _rows(ragged.query_counts) if count == 1]
+    decodes = [(b, row) for b, row, count in _row_ranges(ragged.query_counts) if count == 1]
     groups = [([b for b, _ in decodes], [row for _, row in decodes], 1)] if decodes else []
-    groups += [([b], list(range(row, row + count)), count) for b, row, count in _rows(ragged.query_counts) if count > 1]
+    groups += [
+        ([b], list(range(row, row + count)), count) for b, row, count in _row_ranges(ragged.query_counts) if count > 1
+    ]
     for sequences, rows, count in groups:
         sequences_G = torch.tensor(sequences, device=device)
         rows_R = torch.tensor(rows, device=device)
@@ -55,14 +57,14 @@ def paged_attention(
 def _gathered(
     stored_PSHD: torch.Tensor, scale_PSH: torch.Tensor | None, pages_GM: torch.Tensor, dtype: torch.dtype
 ) -> torch.Tensor:
-    """The values of some pages one after another, [sequences, positions, heads, dim]."""
+    """Keys or values of some pages one after another, dequantized, [sequences, positions, heads, dim]."""
     kind = torch.int8 if stored_PSHD.dtype.itemsize == 1 else stored_PSHD.dtype
-    numbers_GMSHD = stored_PSHD.view(kind)[pages_GM].view(stored_PSHD.dtype)
-    return dequantize(numbers_GMSHD, None if scale_PSH is None else scale_PSH[pages_GM], dtype).flatten(1, 2)
+    elements_GMSHD = stored_PSHD.view(kind)[pages_GM].view(stored_PSHD.dtype)
+    return dequantize(elements_GMSHD, None if scale_PSH is None else scale_PSH[pages_GM], dtype).flatten(1, 2)
 
 
 def _seen_in_tree(tree_GNN: torch.Tensor, context_G: torch.Tensor, count: int, longest: int) -> torch.Tensor:
-    """Which positions each row sees, [sequences, count, longest]: all before this step, and the tree's of this step."""
+    """Mask of the positions that rows see, [sequences, count, longest]: all before this step, and those of the tree."""
     draft_GL = torch.arange(longest, device=tree_GNN.device) - (context_G[:, None] - count)
     inside_GL = (draft_GL >= 0) & (draft_GL < count)
     index_GNL = draft_GL.clamp(0, count - 1)[:, None].expand(-1, count, -1)
@@ -70,14 +72,14 @@ def _seen_in_tree(tree_GNN: torch.Tensor, context_G: torch.Tensor, count: int, l
     return seen_GNL | (draft_GL < 0)[:, None]
 
 
-def _rows(query_counts: list[int]) -> list[tuple[int, int, int]]:
-    """(sequence, first row, rows) of every sequence that has rows."""
-    found, row = [], 0
+def _row_ranges(query_counts: list[int]) -> list[tuple[int, int, int]]:
+    """(sequence, first row, number of rows) of every sequence that has rows."""
+    ranges, row = [], 0
     for b, count in enumerate(query_counts):
         if count:
-            found.append((b, row, count))
+            ranges.append((b, row, count))
         row += count
-    return found
+    return ranges
 
 
 def _attend(
@@ -92,7 +94,7 @@ def _attend(
     batch, count, heads, dim = query_GNQD.shape
     kv_heads = key_GLHD.shape[2]
     groups = heads // kv_heads
-    # [G, H, groups*N, D]: the query heads of one kv head side by side, so that keys are not repeated in memory.
+    # [G, H, groups*N, D]: the query heads of one key-value head are adjacent, so keys are not repeated in memory.
     query = query_GNQD.view(batch, count, kv_heads, groups, dim).permute(0, 2, 3, 1, 4).flatten(2, 3)
     key, value = key_GLHD.permute(0, 2, 3, 1), value_GLHE.transpose(1, 2)
     scores = torch.matmul(query, key).float() * scaling

@@ -1,6 +1,6 @@
-"""`paged_attention` as torch.compile and CUDA graphs see it, and which implementation it runs away from a CPU.
+"""`paged_attention` as a registered operator for torch.compile, and the choice between Triton and the reference.
 
-Does not check arguments: the public function does.
+Does not validate arguments: the public function does.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from tessera_kernels.paged_attention import reference
 from tessera_kernels.paged_attention.ragged import Ragged
 from tessera_kernels.storage.paged_kv import PagedKV
 
-WIDEST = 256
-"""The largest head dim whose tiles fit a program."""
+MAX_HEAD_DIM = 256
+"""Largest head dim whose tiles fit a program."""
 DTYPES = frozenset({torch.float32, torch.float16, torch.bfloat16})
-"""Of queries."""
+"""Dtypes of queries that the kernel takes."""
 
 
 def kernel_support(query_TQD: torch.Tensor, cache: PagedKV) -> Support:
-    """Whether Triton's kernel can run, and why not."""
+    """Whether the Triton kernel supports these tensors, and why not."""
     dims = (query_TQD.shape[2], cache.value_PSHE.shape[3])
-    if max(dims) > WIDEST:
-        return unsupported(f"head dims of {dims} are wider than {WIDEST}")
+    if max(dims) > MAX_HEAD_DIM:
+        return unsupported(f"head dims of {dims} are wider than {MAX_HEAD_DIM}")
     if query_TQD.dtype not in DTYPES:
         return unsupported(f"queries are {query_TQD.dtype}")
     if query_TQD.shape[1] // cache.key_PSHD.shape[2] > 128:
@@ -46,7 +46,7 @@ def compute(
     sinks_Q: torch.Tensor | None,
     tree_BNN: torch.Tensor | None,
 ) -> torch.Tensor:
-    """By Triton where it can."""
+    """Compute `paged_attention` with Triton if it supports these tensors, else with the reference."""
     if not kernel_support(query_TQD, cache).ok:
         return reference.paged_attention(
             query_TQD,
@@ -74,7 +74,7 @@ def compute(
     )
 
 
-def traced(
+def call_registered(
     query_TQD: torch.Tensor,
     cache: PagedKV,
     ragged: Ragged,
@@ -85,7 +85,7 @@ def traced(
     sinks_Q: torch.Tensor | None,
     tree_BNN: torch.Tensor | None,
 ) -> torch.Tensor:
-    """The same through the registered operator."""
+    """Call the registered operator, which `torch.compile` keeps as one node of its graph."""
     out: torch.Tensor = torch.ops.tessera.paged_attention(
         query_TQD,
         cache.key_PSHD,

@@ -1,6 +1,6 @@
-"""How `paged_attention` is launched: the size of tiles, into how many parts positions are split, and the two passes.
+"""Launches `paged_attention`: chooses the size of tiles and the number of parts of the positions, and runs two passes.
 
-Shape letters as in `tessera_kernels.paged_attention`; C parts. Does not know how a tile is computed; `kernel` does.
+Shape letters as in `tessera_kernels.paged_attention`; C parts. Knows nothing about the computation of a tile.
 """
 
 from __future__ import annotations
@@ -17,59 +17,59 @@ from tessera_kernels.storage.paged_kv import PagedKV
 from tessera_kernels.triton_parts.split_combine import parts_of, split_combine
 from tessera_kernels.tuning import device_here, lookup
 
-NARROWEST, WIDEST = 16, 128
-"""Rows of a tile: what a matrix instruction takes at least, and what a program's registers hold at most."""
+MIN_TILE_ROWS, MAX_TILE_ROWS = 16, 128
+"""Rows of a tile: what a matrix instruction needs at least, and what a program's registers hold at most."""
 
 
 def block(dim: int) -> int:
-    """Numbers of a row as a block of a matrix instruction."""
-    return max(NARROWEST, 1 << (dim - 1).bit_length())
+    """Smallest block of a matrix instruction that holds `dim` elements: a power of two, at least 16."""
+    return max(MIN_TILE_ROWS, 1 << (dim - 1).bit_length())
 
 
 def bucket(rows: int, dim: int, stored: torch.dtype) -> str:
-    """What tuned configurations are kept by."""
+    """Key of tuned configurations: rows of a tile, head dim and dtype of the cache."""
     return f"M{rows} D{dim} {str(stored).removeprefix('torch.')}"
 
 
 def rows_of_tile(most: int, groups: int, dim: int, dtype: torch.dtype, *, tree: bool = False) -> int:
     """Rows of a tile: `groups` query heads of a key-value head for each of at most `most` tokens of a sequence."""
-    # What more rows hold would not fit the registers: wide heads, a tree's mask; float32 has no matrix units.
-    widest = WIDEST if block(dim) <= 128 and not tree else 64
+    # More rows would not fit the registers with wide heads or a tree's mask; float32 has no matrix units.
+    widest = MAX_TILE_ROWS if block(dim) <= 128 and not tree else 64
     if dtype == torch.float32:
-        widest = NARROWEST
+        widest = MIN_TILE_ROWS
     return min(block(most * groups), max(widest, block(groups)))
 
 
 def config(
     rows: int, dims: tuple[int, int], dtype: torch.dtype, stored: torch.dtype, chip: Chip, *, tree: bool = False
 ) -> dict[str, int]:
-    """Positions of a block, warps and stages, for tiles of so many rows.
+    """Launch configuration: positions of a block, warps and stages; a tuned one if there is one, else the heuristic's.
 
     Args:
-        rows: of a tile.
-        dims: of keys and of values.
-        dtype: of queries.
-        stored: of keys and values.
-        chip: where.
-        tree: whether there is one.
+        rows: rows of a tile.
+        dims: head dims of keys and of values.
+        dtype: dtype of the queries.
+        stored: dtype of the cache.
+        chip: the device's chip.
+        tree: whether rows are masked by a draft tree.
     """
     kind = str(dtype).removeprefix("torch.")
-    # What was timed without a tree may not fit the registers with one.
+    # Configurations are tuned without a tree, and may not fit the registers with one.
     found = None if tree else lookup("paged_attention", device_here(), kind, bucket(rows, dims[0], stored))
     if found is not None:
         return found
     wide = max(block(dim) for dim in dims) > 128
     older = chip.backend == "cuda" and chip.capability < 90
     positions, warps, stages = (64, 4, 3) if rows < 64 else (64, 8 if rows * block(dims[1]) > 8192 else 4, 2)
-    if wide or tree or (older and rows > NARROWEST):
+    if wide or tree or (older and rows > MIN_TILE_ROWS):
         positions = 32
     if tree and rows == 64:
         warps = 8
-    if older and rows > NARROWEST:
+    if older and rows > MIN_TILE_ROWS:
         stages = 2
     if chip.backend == "hip":
         stages = 2 if rows < 64 else 1
-    if rows == WIDEST and stored != dtype and (older or chip.backend == "hip"):
+    if rows == MAX_TILE_ROWS and stored != dtype and (older or chip.backend == "hip"):
         positions = 16
     if older and wide and (rows == 32 or (rows == 64 and stored != dtype)):
         positions = 16
@@ -78,13 +78,13 @@ def config(
 
     def shared() -> int:
         keys = sum(block(dim) for dim in dims) * positions
-        # What is stored as one byte is turned to the queries' dtype on the way to the matrix units.
-        turned = keys * dtype.itemsize if stored != dtype else 0
-        return stages * keys * stored.itemsize + turned + rows * (block(dims[0]) + positions) * dtype.itemsize
+        # A cache of another dtype is converted to the queries' dtype for the matrix units.
+        converted = keys * dtype.itemsize if stored != dtype else 0
+        return stages * keys * stored.itemsize + converted + rows * (block(dims[0]) + positions) * dtype.itemsize
 
     while shared() > chip.shared and stages > 1:
         stages -= 1
-    while shared() > chip.shared and positions > NARROWEST:
+    while shared() > chip.shared and positions > MIN_TILE_ROWS:
         positions //= 2
     return {"BLOCK_N": positions, "num_warps": warps, "num_stages": stages}
 
@@ -108,12 +108,13 @@ def paged_attention(
     """See `tessera_kernels.paged_attention.paged_attention`.
 
     Args:
-        query_TQD, cache, page_table_BM, context_B, counts: as there, in `Ragged`.
-        scaling, sliding_window, softcap, sinks_Q, tree_BNN: as there.
-        out_TQE: written to if given.
-        parts: into how many, a power of two, the positions of short sequences are split; if not given, as many as give
-            the device enough programs.
-        configuration: as `config` gives; that of the device if not given.
+        query_TQD, cache: as in the public function.
+        page_table_BM, context_B, counts: the fields of `Ragged`.
+        scaling, sliding_window, softcap, sinks_Q, tree_BNN: as in the public function.
+        out_TQE: tensor to write the result to; a new one if not given.
+        parts: number of parts, a power of two, into which the positions of sequences of one tile are split; as many as
+            give the device enough programs if not given.
+        configuration: launch configuration; the result of `config` if not given.
     """
     query = query_TQD if query_TQD.stride(-1) == 1 else query_TQD.contiguous()
     tokens, heads, dim = query.shape
@@ -174,7 +175,7 @@ def paged_attention(
 
 
 def constants(groups: int, kv_heads: int, dims: tuple[int, int], page: int, rows: int) -> dict[str, int]:
-    """Those of the kernel that follow from shapes."""
+    """The compile-time constants of the kernel that follow from shapes."""
     return {
         "HEADS": kv_heads,
         "GROUPS": groups,

@@ -1,1 +1,1 @@
-"""How quantized weights and pages of keys and values lie in memory. Imports no Triton."""
+"""Memory formats of quantized weights and of paged keys and values. Imports no Triton, knows no op."""

@@ -1,9 +1,9 @@
-"""A linear layer's weight in few bits: what is stored, in which order, and what it stands for.
+"""A linear layer's weight in few bits: its elements, scales and zero points, and their order in memory.
 
-Four bits are stored two in a byte, in one order for every format: inputs are cut into runs of R that share their scale,
-and byte r of a block holds input r of the block's first run (low bits) and input r of its second (high bits). So a
-kernel unpacks with a mask and a shift, and multiplies each half with inputs that are neighbours in memory. A block of
-all outputs is contiguous: what one program reads in one step is one piece of memory. Does not know who multiplies.
+Four-bit elements are packed two to a byte, in one order for all formats: inputs are cut into runs of R that share their
+scale; byte r of a block holds input r of the block's first run (low bits) and input r of its second run (high bits). So
+a kernel unpacks with a mask and a shift, and multiplies each half with inputs that are adjacent in memory. A block of
+all outputs is contiguous: one program reads one piece of memory in one step. Knows no kernels.
 
 Shape letters: N outputs, K inputs, G groups of inputs that share a scale, B blocks, R inputs of a run. Weights of
 experts have one more dimension in front of every tensor.
@@ -19,13 +19,15 @@ import torch
 Format = Literal["dense", "int8", "fp8", "int4", "mxfp4", "nvfp4"]
 FORMATS: tuple[str, ...] = get_args(Format)
 NIBBLES = ("int4", "mxfp4", "nvfp4")
-"""Formats of four bits."""
+"""Formats with four-bit elements."""
 LONGEST_RUN = 64
+"""Inputs of a run at most: 64 packed bytes for each output and block."""
 FLOATS = (torch.float32, torch.float16, torch.bfloat16)
+"""Dtypes of dense weights, and of float scales and zeros."""
 E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
-"""What the lower three bits of an e2m1 number stand for (OCP Microscaling Formats 1.0, table 5)."""
+"""Magnitudes of the lower three bits of an e2m1 element (OCP Microscaling Formats 1.0, table 5)."""
 MIDDLE = 8
-"""The number that stands for zero in a symmetric int4 weight."""
+"""Zero point of a symmetric int4 weight: the element that stands for zero."""
 
 
 @dataclass(frozen=True)
@@ -33,13 +35,15 @@ class QuantizedWeight:
     """A weight [N, K]; every tensor is contiguous.
 
     Attributes:
-        format: dense (16 or 32 bits as they are), int8, fp8 (e4m3), int4 (0 to 15), mxfp4 or nvfp4 (e2m1).
+        format: dense (not quantized, 16 or 32 bits), int8, fp8 (e4m3), int4 (0 to 15), mxfp4 or nvfp4 (both e2m1).
         inputs: K.
-        group: inputs that share a scale: 32 (mxfp4), 16 (nvfp4), any multiple of a run else.
-        elements: four bits: uint8 [B, N, R], see the module; else [N, K]: int8, float8_e4m3fn, or the weight itself.
-        scale_GN: float [G, N]; mxfp4: uint8, the exponent plus 127 (e8m0); nvfp4: float8_e4m3fn; None where dense.
-        zero_GN: int4 alone. uint8: the number that stands for zero; float: what is added to number · scale. None: 8.
-        tensor_scale: nvfp4 alone: float32 with one element (one an expert), multiplied with every scale.
+        group: inputs that share a scale: 32 for mxfp4, 16 for nvfp4, any multiple of a run for other formats.
+        elements: uint8 [B, N, R] for four-bit formats, packed as the module says; [N, K] for the others: int8,
+            float8_e4m3fn, or the float weight.
+        scale_GN: float [G, N]; for mxfp4 uint8, the exponent plus 127 (e8m0); for nvfp4 float8_e4m3fn; None for dense.
+        zero_GN: for int4 only. uint8: zero points; float: values that are added to element · scale; None: the zero
+            point 8.
+        tensor_scale: for nvfp4 only: float32 [1] (or [experts]), multiplied with every scale.
     """
 
     format: Format
@@ -62,17 +66,17 @@ class QuantizedWeight:
 
     @property
     def tensors(self) -> list[torch.Tensor]:
-        """All of them."""
-        found = (self.elements, self.scale_GN, self.zero_GN, self.tensor_scale)
-        return [tensor for tensor in found if tensor is not None]
+        """All tensors that the weight has."""
+        tensors = (self.elements, self.scale_GN, self.zero_GN, self.tensor_scale)
+        return [tensor for tensor in tensors if tensor is not None]
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all of it."""
+        """Bytes of all tensors."""
         return sum(tensor.nbytes for tensor in self.tensors)
 
     def check(self) -> None:
-        """Raise ValueError where the parts do not fit together, with what was expected."""
+        """Raise ValueError if the tensors do not fit together; the message says what was expected."""
         if self.format not in FORMATS:
             raise ValueError(f"an unknown format {self.format!r}; there are {', '.join(FORMATS)}")
         if self.format == "dense":
@@ -108,8 +112,8 @@ class QuantizedWeight:
         shape = (*self.experts, -(-self.inputs // self.group), self.outputs)
         scale = self.scale_GN
         if scale is None or tuple(scale.shape) != shape or scale.dtype not in dtypes:
-            came = "none" if scale is None else f"{scale.dtype} {tuple(scale.shape)}"
-            raise ValueError(f"{self.format} scales must be {' or '.join(map(str, dtypes))} {shape}, not {came}")
+            given = "none" if scale is None else f"{scale.dtype} {tuple(scale.shape)}"
+            raise ValueError(f"{self.format} scales must be {' or '.join(map(str, dtypes))} {shape}, not {given}")
         zero = self.zero_GN
         if zero is not None and (
             self.format != "int4" or tuple(zero.shape) != shape or zero.dtype not in (torch.uint8, *FLOATS)
@@ -126,17 +130,17 @@ class QuantizedWeight:
 
     @property
     def experts(self) -> tuple[int, ...]:
-        """[E], or nothing where there is one weight alone."""
+        """The leading dimension [E], or () for a single weight."""
         return tuple(self.elements.shape[: -3 if self.format in NIBBLES else -2])
 
 
 def run_of(group: int) -> int:
-    """Inputs of a run where `group` inputs share a scale."""
+    """Inputs of a run if `group` inputs share a scale."""
     return min(group, LONGEST_RUN)
 
 
 def pack(elements_NK: torch.Tensor, run: int) -> torch.Tensor:
-    """Numbers [..., N, K] below 16 as bytes [..., B, N, R]; inputs that a block has too many are 0."""
+    """Pack elements [..., N, K] from 0 to 15 into bytes [..., B, N, R]; the last block is padded with 0."""
     *front, outputs, inputs = elements_NK.shape
     blocks = -(-inputs // (2 * run))
     padded = torch.nn.functional.pad(elements_NK.to(torch.uint8), (0, blocks * 2 * run - inputs))
@@ -145,13 +149,13 @@ def pack(elements_NK: torch.Tensor, run: int) -> torch.Tensor:
 
 
 def unpack(bytes_BNR: torch.Tensor, inputs: int) -> torch.Tensor:
-    """Numbers [..., N, K] of bytes [..., B, N, R]."""
+    """Elements [..., N, K] of packed bytes [..., B, N, R]."""
     rows = bytes_BNR.transpose(-3, -2)
     return torch.stack([rows & 15, rows >> 4], dim=-2).flatten(-3)[..., :inputs]
 
 
 def dequantize(weight: QuantizedWeight) -> torch.Tensor:
-    """What a weight stands for: float32 [..., N, K]."""
+    """The weight's values, float32 [..., N, K]."""
     if weight.format == "dense":
         return weight.elements.float()
     assert weight.scale_GN is not None
@@ -161,13 +165,13 @@ def dequantize(weight: QuantizedWeight) -> torch.Tensor:
 
     if weight.format not in NIBBLES:
         return weight.elements.float() * spread(weight.scale_GN)
-    numbers = unpack(weight.elements, weight.inputs)
+    elements = unpack(weight.elements, weight.inputs)
     if weight.format == "int4":
         zero = weight.zero_GN
         if zero is not None and zero.dtype.is_floating_point:
-            return numbers.float() * spread(weight.scale_GN) + spread(zero)
-        return (numbers.float() - (MIDDLE if zero is None else spread(zero))) * spread(weight.scale_GN)
-    values = torch.tensor((*E2M1, *(-value for value in E2M1)), device=numbers.device)[numbers.int()]
+            return elements.float() * spread(weight.scale_GN) + spread(zero)
+        return (elements.float() - (MIDDLE if zero is None else spread(zero))) * spread(weight.scale_GN)
+    values = torch.tensor((*E2M1, *(-value for value in E2M1)), device=elements.device)[elements.int()]
     if weight.format == "mxfp4":
         return values * spread(exponents(weight.scale_GN))
     values = values * spread(weight.scale_GN)
@@ -177,7 +181,7 @@ def dequantize(weight: QuantizedWeight) -> torch.Tensor:
 
 
 def exponents(bits: torch.Tensor) -> torch.Tensor:
-    """Powers of two of e8m0 bits, float32; 255 is not a number."""
-    # A float32's exponent has the same offset; the smallest of ours is one of its subnormal numbers.
+    """Powers of two of e8m0 exponents, float32; 255 is NaN."""
+    # float32's exponent has the same bias; e8m0's smallest power is a subnormal float32.
     powers = torch.where(bits == 0, 1 << 22, bits.int() << 23).view(torch.float32)
     return torch.where(bits == 255, torch.nan, powers)

@@ -1,6 +1,6 @@
-"""A linear layer's weight in eight bits whose inputs are rounded to eight bits too: int8 or float8 (e4m3).
+"""A linear layer's weight in eight bits whose inputs are quantized to eight bits too: int8 or float8 (e4m3).
 
-Does not know who multiplies.
+Knows no kernels.
 
 Shape letters: N outputs, K inputs, I and J blocks of 128 outputs and of 128 inputs. Weights of experts have one more
 dimension in front of every tensor.
@@ -15,7 +15,7 @@ import torch
 from tessera_kernels.storage.paged_kv import LARGEST
 
 BLOCK = 128
-"""Inputs, and outputs, of a block (DeepSeek-V3, section 3.3.2)."""
+"""Inputs, and outputs, of a block that shares a scale (DeepSeek-V3, section 3.3.2)."""
 
 
 @dataclass(frozen=True)
@@ -24,10 +24,11 @@ class ScaledWeight:
 
     Attributes:
         elements_NK: int8 or float8_e4m3fn.
-        scale: float32. [N]: one for each output (all the same where there is one for the tensor), and inputs are
-            rounded with a scale for each token. [I, J]: one for each block, and inputs with one for 128 of a token.
-        input_scale: float32 [1], what inputs are divided by before they are rounded, where it was measured offline;
-            None: found for each token. Not with blocks.
+        scale: float32. [N]: one scale for each output (all equal if the checkpoint has one for the tensor); inputs are
+            quantized with one scale for each token. [I, J]: one scale for each block; inputs are quantized with one for
+            each 128 inputs of a token.
+        input_scale: float32 [1], scale of the inputs if it was calibrated offline; None: computed for each token. Not
+            with scales by block.
     """
 
     elements_NK: torch.Tensor
@@ -36,48 +37,48 @@ class ScaledWeight:
 
     @property
     def blocked(self) -> bool:
-        """Whether scales are for blocks."""
+        """Whether there is a scale for each block."""
         return self.scale.ndim == self.elements_NK.ndim
 
     @property
     def experts(self) -> tuple[int, ...]:
-        """[E], or nothing where there is one weight alone."""
+        """The leading dimension [E], or () for a single weight."""
         return tuple(self.elements_NK.shape[:-2])
 
     @property
     def tensors(self) -> list[torch.Tensor]:
-        """All of them."""
+        """All tensors that the weight has."""
         return [one for one in (self.elements_NK, self.scale, self.input_scale) if one is not None]
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all of it."""
+        """Bytes of all tensors."""
         return sum(tensor.nbytes for tensor in self.tensors)
 
     def check(self) -> None:
-        """Raise ValueError where the parts do not fit together, with what was expected."""
-        numbers, scale = self.elements_NK, self.scale
-        if numbers.dtype not in LARGEST or numbers.ndim < 2:
+        """Raise ValueError if the tensors do not fit together; the message says what was expected."""
+        elements, scale = self.elements_NK, self.scale
+        if elements.dtype not in LARGEST or elements.ndim < 2:
             raise ValueError(
-                f"elements must be {' or '.join(map(str, LARGEST))} [..., outputs, inputs], not {numbers.dtype} "
-                f"{tuple(numbers.shape)}"
+                f"elements must be {' or '.join(map(str, LARGEST))} [..., outputs, inputs], not {elements.dtype} "
+                f"{tuple(elements.shape)}"
             )
-        outputs, inputs = numbers.shape[-2:]
+        outputs, inputs = elements.shape[-2:]
         each, blocks = (*self.experts, outputs), (*self.experts, -(-outputs // BLOCK), -(-inputs // BLOCK))
         if scale.dtype != torch.float32 or tuple(scale.shape) not in {each, blocks}:
             raise ValueError(f"scales must be float32 {each} or {blocks}, not {scale.dtype} {tuple(scale.shape)}")
         given = self.input_scale
         if given is not None and (self.blocked or given.dtype != torch.float32 or given.numel() != 1):
-            raise ValueError("an inputs' scale is one float32 number, and not for weights with scales by block")
+            raise ValueError("an input scale is one float32 element, and not for weights with scales by block")
         if not all(tensor.is_contiguous() for tensor in self.tensors):
             raise ValueError("a scaled weight must be contiguous")
 
 
 def dequantize(weight: ScaledWeight) -> torch.Tensor:
-    """What a weight stands for: float32 [..., N, K]."""
-    numbers, scale = weight.elements_NK.float(), weight.scale
+    """The weight's values, float32 [..., N, K]."""
+    elements, scale = weight.elements_NK.float(), weight.scale
     if not weight.blocked:
-        return numbers * scale[..., None]
-    outputs, inputs = numbers.shape[-2:]
+        return elements * scale[..., None]
+    outputs, inputs = elements.shape[-2:]
     spread = scale.repeat_interleave(BLOCK, -2).repeat_interleave(BLOCK, -1)
-    return numbers * spread[..., :outputs, :inputs]
+    return elements * spread[..., :outputs, :inputs]
