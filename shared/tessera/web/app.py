@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 Lifespan = Callable[[Litestar], AbstractAsyncContextManager[None]]
 ReadyCheck = Callable[[], Awaitable[Mapping[str, str]]]
-"""Answers the state of each part; the app is ready when every value is `ok`."""
+"""Returns the state of each part; the app is ready when every value is `ok`."""
 
 
 def tessera_version() -> str:
@@ -56,16 +56,16 @@ def build_app(
     """Make a service's app.
 
     Args:
-        service: its name in health answers and logs.
-        route_handlers: its own routes.
-        ready: states of the parts it needs to answer requests.
-        registry: where its metrics are registered.
-        description: what the API description says about it, in Markdown.
-        lifespan: context managers around serving.
+        service: name of the service in health responses and logs.
+        route_handlers: the service's own routes.
+        ready: states of the parts that the service needs to answer requests.
+        registry: where the service's metrics are registered.
+        description: what the API description says about the service, in Markdown.
+        lifespan: context managers that are open while the app serves, entered in this order.
         dependencies: the collaborators that handlers take as typed parameters, by name.
-        state: objects that handlers take from `state`.
-        max_body_bytes: default body limit; routes may set their own.
-        security_schemes: what the API description offers to authorize with; routes say which they need.
+        state: objects that handlers take from `state`; new handlers take `dependencies`.
+        max_body_bytes: most bytes of a body, where a route does not set its own limit.
+        security_schemes: ways to authorize, for the API description; each route names the one that it needs.
     """
     release = tessera_version()
 

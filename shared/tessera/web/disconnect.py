@@ -1,6 +1,7 @@
-"""Noticing that a client has left while its answer is still being computed.
+"""Cancels the work for a client that leaves before its response is computed.
 
-Streaming responses notice by themselves; a handler that computes one whole answer does not, so it races the client.
+Streaming responses notice it by themselves; a handler that computes one whole response waits for the disconnect beside
+the work.
 """
 
 from __future__ import annotations
@@ -15,16 +16,14 @@ T = TypeVar("T")
 
 
 class ClientLeftError(Exception):
-    """The client has closed its connection; nobody is there to answer."""
+    """The client has closed its connection, so there is nobody to respond to."""
 
 
 async def unless_client_leaves(request: Request[Any, Any, Any], work: Coroutine[Any, Any, T]) -> T:
-    """The result of `work`, which is cancelled when the client disconnects first.
-
-    Call it after the body has been read.
+    """The result of `work`, which is cancelled if the client disconnects first. Call it after the body has been read.
 
     Raises:
-        ClientLeftError: the client left; the answer to it goes nowhere.
+        ClientLeftError: the client left.
     """
     task = asyncio.ensure_future(work)
     gone = asyncio.ensure_future(_left(request))

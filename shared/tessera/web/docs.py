@@ -53,7 +53,7 @@ BYTES = {"type": "string", "format": "binary"}
     opt={"public": True},
 )
 def swagger_asset(name: Annotated[str, Parameter(description="file name")]) -> Response[bytes]:
-    """A file of the Swagger UI package; only the three that the page loads."""
+    """One of the three files of the Swagger UI package that the page loads."""
     if name not in _ASSETS:
         raise NotFoundError(f"there is no file {name!r} here")
     body = (Path(swagger_ui_bundle.swagger_ui_path) / name).read_bytes()
@@ -61,7 +61,7 @@ def swagger_asset(name: Annotated[str, Parameter(description="file name")]) -> R
 
 
 def render_plugin() -> SwaggerRenderPlugin:
-    """Swagger UI at `/docs` without a CDN."""
+    """Swagger UI at `/docs`, served without a CDN."""
     return SwaggerRenderPlugin(
         js_url="/docs/assets/swagger-ui-bundle.js",
         css_url="/docs/assets/swagger-ui.css",
@@ -103,7 +103,7 @@ class RawSchema(Schema):
     raw: dict[str, Any] | None = None
 
     def to_schema(self) -> dict[str, Any]:
-        """What goes into the document."""
+        """The schema as the document has it."""
         return self.raw or {}
 
 

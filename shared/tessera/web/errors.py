@@ -1,6 +1,6 @@
-"""The one translator from exceptions to OpenAI's error envelope.
+"""Translates exceptions to OpenAI's error envelope.
 
-Does not know which errors there are: they carry their own status (`tessera.errors`).
+Errors have their own status (`tessera.errors`), so this module does not list them.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from tessera.web.disconnect import ClientLeftError
 logger = logging.getLogger(__name__)
 
 CLIENT_CLOSED_REQUEST = 499
-"""nginx's status for a client that left before its answer; only logs and metrics see it."""
+"""nginx's status for a client that left before its response; only logs and metrics show it."""
 
 LEFT_EARLY = "client disconnected prematurely"
-"""What Litestar says when a client leaves while its body is read."""
+"""Litestar's message for a client that leaves while its body is read."""
 
 
 class ErrorEnvelope(msgspec.Struct, frozen=True):
-    """`{"error": {…}}`."""
+    """The body of every error response: `{"error": {…}}`."""
 
     error: ErrorBody
 
@@ -52,7 +52,7 @@ def envelope(error: TesseraError) -> bytes:
 
 
 def translate(error: Exception) -> TesseraError:
-    """Any exception as one of ours. What we do not know becomes an `InternalError` without details."""
+    """Any exception as a `TesseraError`. An unknown one becomes an `InternalError` without details."""
     if isinstance(error, TesseraError):
         return error
     if isinstance(error, NotFoundException):
@@ -70,7 +70,7 @@ def translate(error: Exception) -> TesseraError:
 
 
 def _invalid(error: HTTPException) -> InvalidRequestError:
-    """Litestar's own validation of query parameters says in `extra` which one is wrong and why."""
+    """The error of Litestar's own validation, which names the wrong query parameter and the reason in `extra`."""
     wrong = error.extra[0] if isinstance(error.extra, list) and error.extra else {}
     if isinstance(wrong, dict) and "key" in wrong:
         return InvalidRequestError(f"`{wrong['key']}`: {wrong.get('message', error.detail)}", param=str(wrong["key"]))
@@ -78,7 +78,7 @@ def _invalid(error: HTTPException) -> InvalidRequestError:
 
 
 def handle(_: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
-    """Litestar's exception handler for everything."""
+    """The exception handler of every app: one response for each error."""
     known = translate(error)
     if isinstance(error, ClientLeftError):
         return Response(b"", status_code=CLIENT_CLOSED_REQUEST)

@@ -1,7 +1,7 @@
-"""Bodies that come as JSON or as a multipart form, as one shape: fields and files.
+"""Bodies in JSON or as a multipart form, both as a `Form`: fields and files.
 
-Bracketed names (`input_reference[image_url]`) become nested objects, `name[]` becomes a list: this is how OpenAI's SDK
-writes nested fields in forms.
+Bracketed names (`input_reference[image_url]`) become nested objects, and `name[]` becomes a list, which is how OpenAI's
+SDK writes nested fields in forms.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 _BRACKETED = re.compile(r"^(?P<outer>[^\[\]]+)\[(?P<inner>[^\[\]]*)\]$")
 MAX_PARTS = 64
+"""Most parts of a form."""
 
 
 class Upload(msgspec.Struct, frozen=True):
@@ -55,10 +56,10 @@ class Form(msgspec.Struct, frozen=True):
 
 
 def parse_multipart(body: bytes, content_type: str) -> Form:
-    """Decode a multipart body that is already in memory (the route's body limit bounds it).
+    """Decode a multipart body that is in memory, where the route's body limit bounds it.
 
     Raises:
-        InvalidRequestError: no boundary, a broken part, a field twice, more than `MAX_PARTS` parts.
+        InvalidRequestError: there is no boundary, a damaged part, a field twice, or more than `MAX_PARTS` parts.
     """
     boundary = boundary_of(content_type)
     fields: dict[str, Any] = {}
@@ -91,16 +92,16 @@ def put_field(fields: dict[str, Any], name: str, raw: bytes) -> None:
     """Add a field of a form to those before it.
 
     Raises:
-        InvalidRequestError: it is not text, or given twice.
+        InvalidRequestError: the field is not text, or given twice.
     """
     _put(fields, name, _text(name, raw))
 
 
 def boundary_of(content_type: str) -> str:
-    """What separates the parts of a form.
+    """The boundary between the parts of a form.
 
     Raises:
-        InvalidRequestError: nothing does.
+        InvalidRequestError: the content type has none.
     """
     _, options = multipart.parse_options_header(content_type)
     if not options.get("boundary"):

@@ -1,6 +1,6 @@
-"""Prometheus metrics: a registry per app, never the library's global one.
+"""Prometheus metrics, in a registry of each app and never in the library's global one.
 
-Does not know which metrics an engine has: they come by name in its `Metrics` messages.
+The metrics of an engine come by name in its `Metrics` messages, so this module does not list them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 
 
 
 class HTTPMetrics:
-    """What every app counts about its requests."""
+    """The metrics of requests, the same for every app."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.requests = Counter(
@@ -34,9 +34,9 @@ class HTTPMetrics:
 
 
 class ReportedMetrics:
-    """Metrics whose names and values another process reports: the latest value of each.
+    """Metrics whose names and values another process reports; shows the latest value of each.
 
-    One whose name ends in `_total` is a counter, which begins again when that process does; others are gauges.
+    A name that ends in `_total` is a counter, which begins again when that process does; others are gauges.
     """
 
     def __init__(self, registry: CollectorRegistry, prefix: str) -> None:
@@ -45,11 +45,11 @@ class ReportedMetrics:
         registry.register(self)
 
     def update(self, values: dict[str, float]) -> None:
-        """Replace the values that are named in `values`."""
+        """Replace the values of the names in `values`."""
         self.values.update(values)
 
     def collect(self) -> Iterable[Metric]:
-        """What the registry asks for."""
+        """The metrics, for the registry."""
         for name, value in self.values.items():
             says = f"Last reported {name.replace('_', ' ')}."
             kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily

@@ -1,6 +1,6 @@
 """Request ids, tenants, access log and HTTP metrics: one ASGI middleware around every route.
 
-Does not know what is requested. Label values are route templates, never raw paths, so their number is bounded.
+Knows no route. Label values are route templates, never raw paths, so their number is bounded.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _QUIET = frozenset({"/health", "/ready", "/metrics"})
 
 
 def request_id_from(scope: Scope) -> str:
-    """The client's `x-request-id` when it is short and plain, else a new one."""
+    """The client's `x-request-id` if it is short and plain, else a new id."""
     for name, value in scope["headers"]:
         if name == b"x-request-id" and _SAFE_ID.match(value):
             return value.decode()

@@ -30,7 +30,7 @@ MODEL_ROUTES = [list_models, get_model]
 
 
 def model_of(card: Card, device: str) -> Model:
-    """A card in OpenAI's shape."""
+    """A card as one of OpenAI's models."""
     return Model(id=card.id, created=card.created, card=card, device=device)
 
 
@@ -38,7 +38,7 @@ def find_model(models: ModelList, model_id: str) -> Model:
     """The model with this id.
 
     Raises:
-        ModelNotFoundError: names those there are.
+        ModelNotFoundError: there is no such model; names those there are.
     """
     for model in models.data:
         if model.id == model_id:

@@ -1,6 +1,6 @@
-"""Whether a WebSocket comes from a web page of somebody else: browsers let any page open one anywhere.
+"""Refuses WebSockets of web pages of other origins: browsers let any page open one to any address.
 
-Does not know keys: where one is asked for, a page that has none gets nowhere.
+For servers without keys. Where a key is required, a page without one is refused anyway.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from tessera.errors import PermissionDeniedError
 
 
 def refuse_foreign_pages(connection: ASGIConnection[Any, Any, Any, Any], *, advice: str) -> None:
-    """Let programs and our own pages pass. Programs send no `Origin`; browsers always do.
+    """Let programs and pages of this server pass. Programs send no `Origin`; browsers always do.
 
     Args:
-        connection: as it wishes to connect.
-        advice: what to do instead.
+        connection: the connection that is asked for.
+        advice: what the operator can do instead, for the message.
 
     Raises:
-        PermissionDeniedError: a page of another origin.
+        PermissionDeniedError: the connection comes from a page of another origin.
     """
     origin = connection.headers.get("origin")
     if origin and urlsplit(origin).netloc != connection.headers.get("host"):

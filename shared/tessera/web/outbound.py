@@ -1,4 +1,4 @@
-"""Addresses that a client names and we connect to: checked when they are given, and again when they are resolved.
+"""Addresses that a client names and this server connects to, checked when they are given and when they are resolved.
 
 Public and https, or a host that the operator allows. What is connected to is what was checked: the resolver refuses
 addresses that are not public, so a name cannot change between check and use. Does not know what is sent there.
@@ -16,23 +16,24 @@ from aiohttp.resolver import ThreadedResolver
 
 from tessera.errors import InvalidRequestError
 
-MOST_CHARACTERS = 2048
-TRANSLATED = ipaddress.IPv6Network("64:ff9b::/96")
-"""IPv4 behind NAT64 (RFC 6052)."""
+MAX_URL_CHARS = 2048
+"""Most characters of an address."""
+NAT64_NETWORK = ipaddress.IPv6Network("64:ff9b::/96")
+"""IPv6 addresses that stand for IPv4 addresses behind NAT64 (RFC 6052)."""
 
 
 def checked_url(url: str, *, allow_hosts: Collection[str], param: str) -> str:
-    """`url`, when something may be sent there, as far as its text says.
+    """`url`, if its text allows that something is sent there.
 
     Raises:
-        InvalidRequestError: it is no https address of a public host, or holds a name and password.
+        InvalidRequestError: it is no https address of a public host, or has a user name and password.
     """
 
     def refused(why: str) -> InvalidRequestError:
         return InvalidRequestError(f"`{param}` {why}", param=param)
 
-    if len(url) > MOST_CHARACTERS:
-        raise refused(f"has {len(url)} characters; the limit is {MOST_CHARACTERS}")
+    if len(url) > MAX_URL_CHARS:
+        raise refused(f"has {len(url)} characters; the limit is {MAX_URL_CHARS}")
     try:
         parts = urlsplit(url)
         host, _ = parts.hostname, parts.port
@@ -58,25 +59,25 @@ def public(host: str) -> bool:
     try:
         address = ipaddress.ip_address(host)
     except ValueError:
-        # Other writings of an IPv4 address, which resolvers understand: 2130706433, 0x7f.1, 127.1
+        # Other notations of an IPv4 address that resolvers understand: 2130706433, 0x7f.1, 127.1
         return not host.rsplit(".", 1)[-1][:1].isdigit() and "." in host
     if isinstance(address, ipaddress.IPv6Address):
         if address.ipv4_mapped is not None:
             address = address.ipv4_mapped
-        elif address.sixtofour or address.teredo or address in TRANSLATED:
+        elif address.sixtofour or address.teredo or address in NAT64_NETWORK:
             return False  # an IPv4 address within, which may be private
     return address.is_global and not address.is_multicast
 
 
 class PublicResolver(aiohttp.abc.AbstractResolver):
-    """Resolves names to public addresses alone, and those of `allow_hosts` to any."""
+    """Resolves names to public addresses only, and the names of `allow_hosts` to any address."""
 
     def __init__(self, allow_hosts: Collection[str]) -> None:
         self.allow_hosts = frozenset(allow_hosts)
         self._resolver = ThreadedResolver()
 
     async def resolve(self, host: str, port: int = 0, family: int = 0) -> list[aiohttp.abc.ResolveResult]:
-        """See `AbstractResolver.resolve`. Raises OSError when there is no address that may be used."""
+        """See `AbstractResolver.resolve`. Raises `OSError` if no address may be used."""
         found = await self._resolver.resolve(host, port, family)  # type: ignore[arg-type]
         if host not in self.allow_hosts:
             found = [one for one in found if public(one["host"].partition("%")[0])]

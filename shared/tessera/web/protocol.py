@@ -1,4 +1,4 @@
-"""HTTP/1.1 as uvicorn speaks it through httptools, with the limits that it lacks: a request's head in bytes and time.
+"""uvicorn's HTTP/1.1 over httptools, with limits that it lacks: bytes and seconds of a request's head.
 
 httptools keeps a head of any size in memory and waits for its end for ever. Errors below the app are answered in
 OpenAI's envelope too. Does not know apps, and leaves bodies to them.
@@ -16,13 +16,13 @@ from tessera.errors import HeaderTooLargeError, InvalidRequestError, TesseraErro
 from tessera.web.errors import envelope
 
 MAX_HEAD_BYTES = 64 * 1024
-"""Request line and headers together."""
+"""Most bytes of a request line and its headers together."""
 HEAD_TIMEOUT_S = 30.0
-"""From the first byte of a request, or from connecting, to the end of its headers."""
+"""Most seconds from connecting, or from the first byte of a request, to the end of its headers."""
 
 
 class BoundedProtocol(HttpToolsProtocol):
-    """One connection."""
+    """One connection, whose heads are bounded in bytes and in time."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -51,7 +51,7 @@ class BoundedProtocol(HttpToolsProtocol):
                 self.send_400_response("")
 
     def on_message_begin(self) -> None:
-        """A head begins."""
+        """Called when a head begins."""
         super().on_message_begin()
         self._in_head = True
         self._head_bytes = 0
@@ -59,7 +59,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self._start_timer()
 
     def on_headers_complete(self) -> None:
-        """A head has ended: weigh it before anything is done with it."""
+        """Called when a head has ended: check its size before anything is done with it."""
         self._in_head = False
         self._stop_timer()
         size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
@@ -69,7 +69,8 @@ class BoundedProtocol(HttpToolsProtocol):
         super().on_headers_complete()
 
     def send_400_response(self, msg: str) -> None:
-        """Answer what never reaches the app, and hang up. Called by uvicorn for what is not HTTP, too."""
+        """Answer a request that never reaches the app, and close the connection. uvicorn calls it for bytes that are
+        not HTTP."""
         error: TesseraError = InvalidRequestError(f"not a valid HTTP request: {msg}", code="invalid_http")
         if self._too_large:
             error = HeaderTooLargeError(f"request line and headers may have {MAX_HEAD_BYTES} bytes together")

@@ -1,4 +1,4 @@
-"""Byte ranges of a file in an HTTP answer (RFC 9110, section 14). Does not know where files live."""
+"""Byte ranges of a file in an HTTP response (RFC 9110, section 14). Does not know where files are stored."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from typing import BinaryIO
 import msgspec
 
 CHUNK_BYTES = 1 << 20
+"""Bytes that are read and sent at once."""
 
 
 class ByteRange(msgspec.Struct, frozen=True):
-    """A stretch of a file: the first byte and how many."""
+    """A contiguous part of a file: the position of its first byte, and its length in bytes."""
 
     start: int
     length: int
@@ -23,17 +24,18 @@ _RANGE = re.compile(r"^bytes=(?P<first>\d*)-(?P<last>\d*)$")
 
 
 def parse_range(header: str | None, size: int) -> ByteRange | None:
-    """What a `Range` header asks for (RFC 9110, section 14).
+    """The range that a `Range` header asks for (RFC 9110, section 14).
 
     Args:
-        header: the header's value.
-        size: of the whole file in bytes.
+        header: the header's value; None without the header.
+        size: bytes of the whole file.
 
     Returns:
-        None for the whole file: no header, one of another unit, a malformed one, or several ranges at once.
+        The range; None for the whole file, because the header is missing, malformed, in another unit, or has several
+            ranges.
 
     Raises:
-        ValueError: the range lies outside the file: answer 416.
+        ValueError: the range lies outside the file, which is status 416.
     """
     found = _RANGE.match(header.replace(" ", "")) if header else None
     if found is None or not (found["first"] or found["last"]):

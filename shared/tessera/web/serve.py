@@ -1,7 +1,4 @@
-"""Running an app: one uvicorn server in this process, stopped by SIGTERM or SIGINT, streams given time to end.
-
-Does not know which app.
-"""
+"""Runs an app: one uvicorn server in this process, stopped by SIGTERM or SIGINT, which gives streams time to end."""
 
 from __future__ import annotations
 
@@ -13,12 +10,13 @@ from litestar import Litestar
 from tessera.web.protocol import BoundedProtocol
 
 GRACE_S = 5
+"""Seconds that open connections have to end after a signal."""
 MOST_FRAME_BYTES = 16 * 1024 * 1024
-"""Of a WebSocket message; a larger one ends its connection."""
+"""Most bytes of a WebSocket message; a larger one ends its connection."""
 
 
 def server(app: Litestar, *, host: str, port: int) -> uvicorn.Server:
-    """The server, not yet running. Port 0 takes a free one."""
+    """A server that is not running yet. Port 0 stands for a free port."""
     config = uvicorn.Config(
         app,
         host=host,
@@ -39,6 +37,6 @@ def server(app: Litestar, *, host: str, port: int) -> uvicorn.Server:
 def serve(app: Litestar, *, host: str, port: int) -> None:
     """Serve until a signal. Returns when all connections are closed, at most `GRACE_S` seconds after the signal."""
     for sign in (signal.SIGTERM, signal.SIGINT):
-        # uvicorn raises the signal again when it has stopped. It has been obeyed by then: end as one that succeeded.
+        # uvicorn raises the signal again when it has stopped. The signal has been obeyed by then: exit with success.
         signal.signal(sign, lambda *_: None)
     server(app, host=host, port=port).run()

@@ -1,6 +1,6 @@
 """Server-sent events over a plain stream: framing, keep-alive comments, errors after the first byte.
 
-Does not know what the events say. Litestar 2's own SSE has no keep-alive ping, so proxies would cut silent streams.
+Does not know what is in the events. Litestar 2's own SSE has no keep-alive ping, so proxies would cut silent streams.
 """
 
 from __future__ import annotations
@@ -20,16 +20,17 @@ logger = logging.getLogger(__name__)
 DONE = b"data: [DONE]\n\n"
 PING = b": ping\n\n"
 PING_EVERY_S = 15.0
+"""Seconds of silence after which a comment keeps the connection open."""
 
 
 def event(value: object, name: str | None = None, *, identity: str | None = None) -> bytes:
-    """One event with `value` as JSON; `identity` is what a client that comes again sends as `Last-Event-ID`."""
+    """One event with `value` as JSON; a client that reconnects sends `identity` as `Last-Event-ID`."""
     head = (f"id: {identity}\n" if identity else "").encode() + (f"event: {name}\n" if name else "").encode()
     return head + b"data: " + msgspec.json.encode(value) + b"\n\n"
 
 
 async def framed(events: AsyncIterator[bytes], *, done: bool = True) -> AsyncIterator[bytes]:
-    """Pass `events` on; ping while they are silent; end with an error event if they fail, with `[DONE]` if not.
+    """Pass `events` on and ping while they are silent; end with an error event if they fail, else with `[DONE]`.
 
     Closing this iterator (the client left) closes `events`, which is how a disconnect becomes a cancel.
     """

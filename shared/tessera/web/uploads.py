@@ -1,6 +1,6 @@
-"""A form whose file is too large for memory: fields into memory, the file onto a disk, as they come.
+"""A form whose file is too large for memory: its fields go to memory, its file to a disk, as they arrive.
 
-Does not know what is uploaded, nor what else the file's place is for.
+Does not know what is uploaded.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from tessera.errors import InvalidRequestError, PayloadTooLargeError
 from tessera.web.forms import MAX_PARTS, boundary_of, put_field
 
 WRITE_BYTES = 1024 * 1024
-"""Gathered before a thread writes them."""
+"""Bytes that are collected before a thread writes them."""
 
 
 class Uploaded(msgspec.Struct, frozen=True):
-    """A form whose one file lies where it was to be put."""
+    """The fields of a form, and a description of its one file, which is written."""
 
     fields: dict[str, Any]
     filename: str
@@ -33,15 +33,15 @@ class Uploaded(msgspec.Struct, frozen=True):
 
 
 class FormToDisk:
-    """A multipart body, fed as it comes.
+    """A multipart body that is parsed as it arrives.
 
     Args:
-        content_type: of the request.
-        file_field: name of the one file that it may have.
-        file: where that is written.
-        most_file_bytes: of the file.
-        most_field_bytes: of all other fields together.
-        on_file: told the fields so far when the file begins; what it raises ends the upload there.
+        content_type: content type of the request.
+        file_field: name of the one file that the form may have.
+        file: where the file is written.
+        most_file_bytes: most bytes of the file.
+        most_field_bytes: most bytes of all other fields together.
+        on_file: called with the fields so far when the file begins; an error that it raises ends the upload.
     """
 
     def __init__(
@@ -67,12 +67,12 @@ class FormToDisk:
         self._digest = hashlib.sha256()
 
     def feed(self, data: bytes) -> None:
-        """More of the body. Blocks while it is written.
+        """Parse the next bytes of the body. Blocks while they are written.
 
         Raises:
-            InvalidRequestError: a damaged form, a field twice, another file.
+            InvalidRequestError: the form is damaged, or has a field twice or another file.
             PayloadTooLargeError: the file, or the other fields, are over their limit.
-            OSError: there is no room.
+            OSError: the disk is full.
         """
         try:
             for piece in self._parser.parse(data):
@@ -81,10 +81,10 @@ class FormToDisk:
             raise InvalidRequestError(f"the multipart body is damaged: {error}", code="invalid_form") from error
 
     def finish(self) -> Uploaded:
-        """The body has ended.
+        """End the body.
 
         Raises:
-            InvalidRequestError: not at its end, or without the file.
+            InvalidRequestError: the body is cut short, or has no file.
         """
         try:
             self._parser.close()
@@ -144,7 +144,7 @@ async def read_to_disk(
     most_field_bytes: int,
     on_file: Callable[[dict[str, Any]], None],
 ) -> Uploaded:
-    """Read a request's body as a form; its file is at `path` afterwards. Raises as `FormToDisk` does."""
+    """Read a request's body as a form, and write its file to `path`. Raises the errors of `FormToDisk`."""
     waiting = bytearray()
     with path.open("wb") as file:
         form = FormToDisk(
@@ -165,10 +165,10 @@ async def read_to_disk(
 
 
 async def read_to_memory(request: Request[Any, Any, Any], most_bytes: int) -> bytes:
-    """A request's body, which is small.
+    """A request's body, which has to be small.
 
     Raises:
-        PayloadTooLargeError: it is not, by what it announces or by what comes.
+        PayloadTooLargeError: the announced length or the bytes that arrive are over `most_bytes`.
     """
     body = bytearray()
     if (request.content_length or 0) <= most_bytes:
