@@ -12,7 +12,7 @@ from tessera_gateway.app import create_app
 
 
 def main() -> int:
-    """Serve until a signal. Exits 2 with one line when a setting is wrong."""
+    """Serve until a signal. The exit status is 2, with one line of explanation, if a setting is wrong."""
     try:
         settings = settings_module.load()
         configure_logging("gateway", level=settings.suite.log_level, form=settings.suite.log_format)

@@ -36,15 +36,17 @@ DESCRIPTION = """One address for text, vision, video and speech, in OpenAI's API
 
 `/health`, `/ready`, `/metrics` and `/docs` need no key: give them to your network, not to the world."""
 POOL_KEEP_ALIVE_S = 4.0
-"""Idle connections are closed before common servers do it (after 5 s), so that a request never meets a closing one."""
+"""Seconds after which an idle connection is closed: before common servers do it (5 s), so that no request is sent over
+a closing one."""
 DNS_CACHE_S = 5
+"""Seconds for which the addresses of an upstream are cached."""
 
 
 def create_app(settings: Settings) -> Litestar:
-    """Make the gateway.
+    """Make the gateway's app. It connects to nothing before it serves.
 
     Raises:
-        SettingsError: a key or an upstream that cannot be.
+        SettingsError: a key or an upstream of the settings is not valid.
     """
     registry = CollectorRegistry()
     metrics = GatewayMetrics(registry)
@@ -144,7 +146,7 @@ _SCHEMES: Mapping[str, SecurityScheme] = {
 
 
 def _session() -> aiohttp.ClientSession:
-    """Connections to upstreams: bytes as they come, no cookies kept, no proxy taken from the environment."""
+    """A pool of connections to upstreams, without decompression, cookies or a proxy from the environment."""
     connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=POOL_KEEP_ALIVE_S, ttl_dns_cache=DNS_CACHE_S)
     arguments: dict[str, Any] = {"connector": connector, "cookie_jar": aiohttp.DummyCookieJar()}
     return aiohttp.ClientSession(auto_decompress=False, trust_env=False, **arguments)

@@ -1,13 +1,13 @@
-"""Server-sent events on their way through: bytes stay as they are, but an event is passed on only when it is whole.
+"""Passes server-sent events on whole: their bytes stay as they are, but no event is passed on before its end.
 
-So a connection that is cut within an event leaves the client with the events before it, and what the gateway adds
-then (an error event) is read as an event of its own. Does not know what events say.
+If the connection is cut within an event, the client has the events before it, and an error event that the gateway adds
+is an event of its own. Does not know what is in the events.
 """
 
 from __future__ import annotations
 
 MAX_HELD_BYTES = 1024 * 1024
-"""A longer unfinished event is passed on in pieces: memory is bounded, whatever an upstream sends."""
+"""Most bytes of an unfinished event that are held; a longer event is passed on in pieces, so memory is bounded."""
 _ENDS = (b"\n\n", b"\r\n\r\n", b"\r\r")
 
 
@@ -18,7 +18,7 @@ class WholeEvents:
         self._held = bytearray()
 
     def feed(self, piece: bytes) -> bytes:
-        """The bytes up to the last end of an event; what follows is held until its end comes."""
+        """The bytes up to the last end of an event; the rest is held until its end arrives."""
         if not self._held and piece.endswith(_ENDS):
             return piece
         # An end can begin in what is held, at most three bytes before the new piece.
@@ -32,7 +32,7 @@ class WholeEvents:
         return ready
 
     def rest(self) -> bytes:
-        """What is still held when the stream ended as it should."""
+        """The bytes that are still held when the stream has ended regularly."""
         rest = bytes(self._held)
         self._held.clear()
         return rest

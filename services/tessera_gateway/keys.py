@@ -1,7 +1,7 @@
-"""API keys: who may use the gateway, and whose work it is.
+"""API keys: who may use the gateway, and who owns a request.
 
-Keys are held and compared as SHA-256 digests in constant time, and are never logged: an owner is the beginning of the
-digest. Does not know routes: `app` puts the guard on everything under `/v1`.
+Keys are held as SHA-256 digests, compared in constant time and never logged; an owner is the beginning of the digest.
+Knows no route: `app` puts the guard in front of everything under `/v1`.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from tessera.errors import AuthenticationError, SettingsError
 
 ANONYMOUS = "anonymous"
 OWNER_HEX_DIGITS = 16
+"""Hex digits of a key's digest that name its owner."""
 _HASHED = re.compile(r"^sha256:(?P<digest>[0-9a-fA-F]{64})$")
 
 
@@ -26,10 +27,10 @@ class Keys:
     """The accepted keys.
 
     Args:
-        accepted: plain keys, or `sha256:<64 hex digits>` of them. Empty lets everybody in as `anonymous`.
+        accepted: plain keys, or `sha256:<64 hex digits>` of keys. An empty list accepts everybody as `anonymous`.
 
     Raises:
-        SettingsError: an empty key or a damaged digest. The message names its place in the list, never the key.
+        SettingsError: a key is empty or a digest is damaged. The message names its place in the list, never the key.
     """
 
     def __init__(self, accepted: Sequence[str]) -> None:
@@ -41,10 +42,10 @@ class Keys:
         return bool(self._digests)
 
     def owner_of(self, authorization: str | None) -> str:
-        """Whose request this is, from its `Authorization` header.
+        """The owner of a request, from its `Authorization` header.
 
         Raises:
-            AuthenticationError: a key is required and there is none, or it is not an accepted one.
+            AuthenticationError: a key is required, and the header is missing or has no accepted key.
         """
         if not self._digests:
             return ANONYMOUS
@@ -54,13 +55,14 @@ class Keys:
         if scheme.lower() != "bearer" or not key.strip():
             raise AuthenticationError("the Authorization header is not of the form `Bearer <key>`")
         digest = hashlib.sha256(key.strip().encode("utf-8", "surrogateescape")).digest()
-        # Every digest is compared, so the time tells nothing about which one matched.
+        # Every digest is compared, so the time does not reveal which one matched.
         if sum([hmac.compare_digest(digest, accepted) for accepted in self._digests]) == 0:
             raise AuthenticationError("this API key is not accepted here")
         return digest.hex()[:OWNER_HEX_DIGITS]
 
     def guard(self, connection: ASGIConnection[Any, Any, Any, Any], _: BaseRouteHandler) -> None:
-        """Litestar's guard: refuses a request without an accepted key before its body is read; names its owner."""
+        """A guard for routes: refuses a request without an accepted key before its body is read, and names its
+        owner."""
         connection.scope["tessera.owner"] = self.owner_of(  # type: ignore[typeddict-unknown-key]
             connection.headers.get("authorization")
         )

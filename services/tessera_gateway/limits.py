@@ -1,7 +1,7 @@
-"""Limits before work, and the little of a body that routing needs: its model.
+"""Reads bodies under their limits and decodes the one field that routing needs: the model.
 
-Bodies are read under their route's byte limit (Litestar's `request_max_body_size`, set in `app`), decoded only as far
-as the model's name, and passed on as they came. What else is in a body is for the service that answers it to judge.
+A body is read under its route's limit (Litestar's `request_max_body_size`, set in `app`), decoded only as far as the
+model's name, and passed on unchanged. The service that answers the request checks everything else in it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tessera.web.uploads import read_to_memory
 from tessera.wire.decoding import convert_form, decode_json
 
 PARSE_INLINE_BYTES = 256 * 1024
-"""Larger forms are parsed in a thread, so that they do not hold up other requests' streams."""
+"""Bytes above which a form is parsed in a thread, so that it does not delay the streams of other requests."""
 
 
 class Routed(msgspec.Struct, frozen=True):
@@ -29,7 +29,7 @@ class Routed(msgspec.Struct, frozen=True):
 
 
 class Body(msgspec.Struct, frozen=True):
-    """A body as it came, and whom it is for."""
+    """A body as it arrived, and the model that it is for."""
 
     model: str
     data: bytes
@@ -40,10 +40,10 @@ async def read_json(request: Request[Any, Any, Any]) -> Body:
     """The body of a JSON route.
 
     Raises:
-        UnsupportedMediaError: another content type. (A browser sends JSON to another origin only after asking it, so
-            this also keeps foreign web pages from using a gateway without keys.)
-        InvalidRequestError: not JSON, or without a model.
-        PayloadTooLargeError: over the route's limit.
+        UnsupportedMediaError: the content type is not JSON. (A browser sends JSON to another origin only after a
+            preflight request, so this also keeps foreign web pages from using a gateway without keys.)
+        InvalidRequestError: the body is not JSON, or names no model.
+        PayloadTooLargeError: the body is over the route's limit.
     """
     content_type = request.headers.get("content-type", "")
     if content_type.partition(";")[0].strip().lower() != "application/json":
@@ -54,12 +54,12 @@ async def read_json(request: Request[Any, Any, Any]) -> Body:
 
 
 async def read_multipart(request: Request[Any, Any, Any], most_bytes: int) -> tuple[Body, Form]:
-    """The body of a form with a file, and what is in it.
+    """The body of a multipart form, and the form decoded.
 
     Raises:
-        UnsupportedMediaError: another content type.
-        InvalidRequestError: a damaged form, or one without a model.
-        PayloadTooLargeError: over `most_bytes`.
+        UnsupportedMediaError: the content type is not a multipart form.
+        InvalidRequestError: the form is damaged, or names no model.
+        PayloadTooLargeError: the body is over `most_bytes`.
     """
     content_type = request.headers.get("content-type", "")
     if content_type.partition(";")[0].strip().lower() != "multipart/form-data":

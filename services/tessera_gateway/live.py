@@ -1,7 +1,8 @@
-"""Live sessions through the gateway: a WebSocket of a client, one to an upstream, and what is said between them.
+"""Live sessions through the gateway: relays messages between a client's WebSocket and one to an upstream.
 
-Who may not come in is told so by HTTP, before there is a WebSocket. A client that leaves ends its session upstream; an
-upstream that is cut ends it for the client, with an `error` event first. Does not read events.
+A client that is not admitted is refused by HTTP, before there is a WebSocket. A client that leaves ends its session
+upstream; if the connection to the upstream is cut, the client gets an `error` event before the session ends. Does not
+read events.
 """
 
 from __future__ import annotations
@@ -35,22 +36,25 @@ logger = logging.getLogger(__name__)
 
 PATH = "/v1/realtime"
 KEY_PROTOCOL = "openai-insecure-api-key."
-"""How a browser, which cannot set headers, sends its key: as a subprotocol. OpenAI's clients do so."""
+"""Prefix of the subprotocol by which a browser, which cannot set headers, sends its key; OpenAI's clients use it."""
 HEARTBEAT_S = 20.0
-MOST_FRAME_BYTES = 16 * 1024 * 1024
+"""Seconds between two pings to the upstream."""
+MAX_FRAME_BYTES = 16 * 1024 * 1024
+"""Most bytes of a message from the upstream."""
 UPSTREAM_CUT = 1011
+"""Close code of a session whose upstream was cut."""
 
 
 class LiveProxy:
     """Carries live sessions.
 
     Args:
-        upstreams: who may answer.
-        session: connections to them.
-        metrics: of the gateway.
-        keys: who may come in.
+        upstreams: the servers that may carry a session.
+        session: pool of connections to them.
+        metrics: metrics of the gateway.
+        keys: the accepted API keys.
         max_sessions: live sessions that one key may have open at once.
-        connect_timeout_s: to reach an upstream.
+        connect_timeout_s: most seconds to connect to an upstream.
     """
 
     def __init__(
@@ -72,29 +76,29 @@ class LiveProxy:
         self._open: Counter[str] = Counter()
 
     async def carry(self, socket: WebSocket[Any, Any, State]) -> None:
-        """A whole session."""
+        """Carry a session from its handshake to its end."""
         with contextlib.ExitStack() as held:
             try:
                 owner = self._admitted(socket)
-                held.enter_context(self._seat(owner))
-                upstream, line = await self._connect(socket, owner)
+                held.enter_context(self._session_slot(owner))
+                upstream, upstream_socket = await self._connect(socket, owner)
             except TesseraError as error:
                 await _deny(socket, error)
                 return
             self._count_in_flight(upstream, 1)
             try:
                 await socket.accept(subprotocols="realtime" if "realtime" in _protocols(socket) else None)
-                await self._relay(socket, line, upstream)
+                await self._relay(socket, upstream_socket, upstream)
             finally:
                 self._count_in_flight(upstream, -1)
-                await line.close()
+                await upstream_socket.close()
 
     def _admitted(self, socket: WebSocket[Any, Any, State]) -> str:
-        """Whose session it is.
+        """The owner of a session that is admitted.
 
         Raises:
-            AuthenticationError: no key, or a wrong one.
-            PermissionDeniedError: a web page of another origin, where no key is asked for.
+            AuthenticationError: a key is required, and there is none or a wrong one.
+            PermissionDeniedError: no key is required, and a web page of another origin connects.
         """
         key = next(
             (name.removeprefix(KEY_PROTOCOL) for name in _protocols(socket) if name.startswith(KEY_PROTOCOL)), ""
@@ -105,7 +109,7 @@ class LiveProxy:
         return owner
 
     @contextlib.contextmanager
-    def _seat(self, owner: str) -> Iterator[None]:
+    def _session_slot(self, owner: str) -> Iterator[None]:
         if self._open[owner] >= self._max_sessions:
             raise RateLimitError(
                 f"this key has {self._max_sessions} live sessions open, which is the limit; close one", retry_after=5
@@ -123,7 +127,7 @@ class LiveProxy:
     ) -> tuple[Upstream, aiohttp.ClientWebSocketResponse]:
         query = dict(socket.query_params.items())
         if query.get("intent") != "transcription" and query.get("model"):
-            await self.upstreams.candidates(query["model"], "chat")  # one that nobody has is refused here
+            await self.upstreams.candidates(query["model"], "chat")  # refuses a model that no upstream has
         card = await self.upstreams.card(None, "transcription")
         for upstream in await self.upstreams.candidates(card.id, "transcription"):
             if not upstream.ours:
@@ -132,33 +136,33 @@ class LiveProxy:
             headers = {TENANT_HEADER: owner, "x-request-id": request_id_from(socket.scope), **upstream.headers}
             try:
                 async with asyncio.timeout(self._timeout_s):
-                    line = await self._session.ws_connect(
-                        url, headers=headers, heartbeat=HEARTBEAT_S, max_msg_size=MOST_FRAME_BYTES, autoclose=True
+                    upstream_socket = await self._session.ws_connect(
+                        url, headers=headers, heartbeat=HEARTBEAT_S, max_msg_size=MAX_FRAME_BYTES, autoclose=True
                     )
             except (aiohttp.ClientError, TimeoutError, OSError) as error:
                 self._metrics.errors.labels(upstream.name, "unreachable").inc()
                 logger.warning("no live session with upstream %s: %s", upstream.name, error or type(error).__name__)
                 continue
             upstream.sent += 1
-            return upstream, line
+            return upstream, upstream_socket
         raise UnavailableError("no speech service can be reached for a live session now; try again", retry_after=2)
 
     async def _relay(
-        self, socket: WebSocket[Any, Any, State], line: aiohttp.ClientWebSocketResponse, upstream: Upstream
+        self, socket: WebSocket[Any, Any, State], upstream_socket: aiohttp.ClientWebSocketResponse, upstream: Upstream
     ) -> None:
-        there = asyncio.create_task(_to_upstream(socket, line))
-        back = asyncio.create_task(_to_client(socket, line))
-        done, waiting = await asyncio.wait({there, back}, return_when=asyncio.FIRST_COMPLETED)
+        sending = asyncio.create_task(_to_upstream(socket, upstream_socket))
+        receiving = asyncio.create_task(_to_client(socket, upstream_socket))
+        done, waiting = await asyncio.wait({sending, receiving}, return_when=asyncio.FIRST_COMPLETED)
         for task in waiting:
             task.cancel()
-        await asyncio.gather(there, back, return_exceptions=True)
+        await asyncio.gather(sending, receiving, return_exceptions=True)
         for task in done:
             if not task.cancelled() and task.exception() is not None:
                 logger.warning("a live session with upstream %s broke: %r", upstream.name, task.exception())
-        if there in done:
+        if sending in done:
             return
         with contextlib.suppress(WebSocketDisconnect, RuntimeError, OSError):
-            code = line.close_code or UPSTREAM_CUT
+            code = upstream_socket.close_code or UPSTREAM_CUT
             if code not in {1000, 1001, 1008, 1009, 1013}:
                 self._metrics.errors.labels(upstream.name, "cut").inc()
                 cut = BadGatewayError(f"the upstream {upstream.name} cut the session; connect again")
@@ -171,20 +175,20 @@ class LiveProxy:
         self._metrics.in_flight.labels(upstream.name).set(upstream.in_flight)
 
 
-async def _to_upstream(socket: WebSocket[Any, Any, State], line: aiohttp.ClientWebSocketResponse) -> None:
+async def _to_upstream(socket: WebSocket[Any, Any, State], upstream_socket: aiohttp.ClientWebSocketResponse) -> None:
     while True:
         message = await socket.receive()
         if message["type"] == "websocket.disconnect":
             return
         text, data = message.get("text"), message.get("bytes")
         if isinstance(text, str):
-            await line.send_str(text)
+            await upstream_socket.send_str(text)
         else:
-            await line.send_bytes(data if isinstance(data, bytes) else b"")
+            await upstream_socket.send_bytes(data if isinstance(data, bytes) else b"")
 
 
-async def _to_client(socket: WebSocket[Any, Any, State], line: aiohttp.ClientWebSocketResponse) -> None:
-    async for message in line:
+async def _to_client(socket: WebSocket[Any, Any, State], upstream_socket: aiohttp.ClientWebSocketResponse) -> None:
+    async for message in upstream_socket:
         if message.type == aiohttp.WSMsgType.TEXT:
             await socket.send_data(message.data)
         elif message.type == aiohttp.WSMsgType.BINARY:
@@ -202,13 +206,13 @@ def _event(error: TesseraError) -> bytes:
 
 
 async def _deny(socket: WebSocket[Any, Any, State], error: TesseraError) -> None:
-    """Answer the wish to connect with the error's status and envelope."""
+    """Answer the handshake with the error's status and envelope."""
     headers = [(b"content-type", b"application/json")]
     if error.retry_after is not None:
         headers.append((b"retry-after", str(max(1, math.ceil(error.retry_after))).encode()))
     start: Any = {"type": "websocket.http.response.start", "status": error.status, "headers": headers}
     body: Any = {"type": "websocket.http.response.body", "body": envelope(error), "more_body": False}
-    await socket.receive()  # the wish to connect
+    await socket.receive()  # the handshake
     await socket.send(start)
     await socket.send(body)
 

@@ -1,4 +1,4 @@
-"""What the gateway measures about its upstreams. Labels are names from the settings, so their number is bounded."""
+"""Metrics of the gateway's upstreams. Labels are names from the settings, so their number is bounded."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tessera.web.metrics import SECONDS
 
 
 class GatewayMetrics:
-    """Counters, gauges and the histogram, in the app's registry."""
+    """The metrics of all upstreams, in the app's registry."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.requests = Counter(

@@ -1,10 +1,11 @@
-"""The proxy: sends a request to an upstream and its answer back as bytes, chunk by chunk.
+"""The proxy: sends a request to an upstream and passes the response back as bytes, chunk by chunk.
 
-A client that leaves cancels the upstream at once, by closing the connection to it, whether the answer is a stream or
-not. What goes wrong before the first byte of the answer's body becomes an error with its own status; after it, a stream
-of events ends with an error event and anything else with a cut connection, never with a short answer that looks whole.
+A client that leaves cancels the upstream at once, because the connection to it is closed, whether the response is a
+stream or not. A failure before the first byte of the response's body becomes an error with its own status. After that
+byte, a stream of events ends with an error event and any other response with a cut connection, never with a short
+response that looks complete.
 
-Does not know models: `upstreams` says who may answer. Reads no body: see `limits`.
+Knows no models: `upstreams` says which servers may answer. Reads no body: `limits` does.
 """
 
 from __future__ import annotations
@@ -43,9 +44,10 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 MAX_RESENDS = 1
-"""How often a request that was sent may be sent again. One that ends the process of its upstream must not walk on
-through all replicas."""
+"""How often a request that was sent may be sent again. A request that ends the process of its upstream must not reach
+all replicas."""
 SENT_HEADERS = ("accept", "traceparent", "tracestate")
+"""Headers of the client that are passed on to the upstream."""
 RETURNED_HEADERS = (
     "content-type",
     "content-length",
@@ -58,27 +60,36 @@ RETURNED_HEADERS = (
     "x-accel-buffering",
     "openai-processing-ms",
 )
+"""Headers of the upstream that are passed back to the client."""
 
 
 class _UpstreamUnreachableError(Exception):
-    """The request did not get to the upstream."""
+    """The request did not reach the upstream."""
 
 
 class _UpstreamCutError(Exception):
-    """The request was sent; the connection ended before the first byte of the answer's body."""
+    """The request was sent, but the connection ended before the first byte of the response's body."""
 
 
 class UpstreamResponse(msgspec.Struct, frozen=True):
-    """An upstream's answer that has begun."""
+    """The response of an upstream, of which the first piece has arrived."""
 
     upstream: Upstream
     response: aiohttp.ClientResponse
     first: bytes
-    """The body's first piece; empty when the body is."""
+    """The first piece of the body; empty if the body is empty."""
 
 
 class Proxy:
-    """Sends requests to upstreams over one pool of connections."""
+    """Sends requests to upstreams over one pool of connections.
+
+    Args:
+        upstreams: the servers that may answer.
+        session: pool of connections to them.
+        metrics: metrics of the gateway.
+        connect_timeout_s: most seconds to connect to an upstream.
+        idle_timeout_s: most seconds that an upstream may send nothing.
+    """
 
     def __init__(
         self,
@@ -99,16 +110,16 @@ class Proxy:
         """Send `body` to an upstream that has its model and can do `task`.
 
         Args:
-            request: the client's; its body has been read, so its channel has nothing left to say but "disconnected".
-            path: the route, the same on every server that speaks OpenAI's API.
+            request: the client's request; its body has been read, so all that can still arrive is the disconnect.
+            path: the route, the same on every server with OpenAI's API.
             task: what the model must be able to do.
-            body: as it came.
+            body: the body as it arrived.
 
         Returns:
-            The response as an ASGI app, made when the first piece of the answer is there.
+            The response as an ASGI app, when the first piece of the upstream's body has arrived.
 
         Raises:
-            TesseraError: nobody can answer, or the upstream failed before the first piece.
+            TesseraError: no upstream can answer, or the upstream failed before the first piece.
             ClientClosedError: the client left.
         """
         headers = {
@@ -119,7 +130,7 @@ class Proxy:
         }
         gone = asyncio.create_task(_disconnect(request.receive))
         try:
-            # Only our own services are told whose request it is.
+            # Only the suite's own services are sent the tenant.
             ours = {TENANT_HEADER: request.scope["tessera.owner"]}  # type: ignore[typeddict-item]
             answer = await _unless(gone, self._first_answer(path, task, body, headers, ours))
         except BaseException:
@@ -128,7 +139,7 @@ class Proxy:
         return Relay(answer, gone, self)
 
     def finish(self, answer: UpstreamResponse) -> None:
-        """Give the connection back, or close it when the answer has not ended."""
+        """Give the connection back to the pool, or close it if the response has not ended."""
         answer.response.close()
         self._count_in_flight(answer.upstream, -1)
 
@@ -188,7 +199,8 @@ class Proxy:
         return UpstreamResponse(upstream, response, first)
 
     def _explain(self, error: BaseException, upstream: Upstream) -> BaseException:
-        """What an exception before the first piece means; one that is not the upstream's fault stays as it is."""
+        """The error for an exception before the first piece; an exception that is not the upstream's fault is returned
+        as it is."""
         if isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError | aiohttp.InvalidURL):
             return _UpstreamUnreachableError(str(error))
         if isinstance(error, TimeoutError):
@@ -205,7 +217,7 @@ class Proxy:
         return error
 
     def silent(self, upstream: Upstream) -> GatewayTimeoutError:
-        """The error for an upstream that said nothing for too long."""
+        """The error for an upstream that sent nothing for too long."""
         return GatewayTimeoutError(f"the upstream {upstream.name} was silent for {self.idle_timeout_s:g} seconds")
 
     def _count_in_flight(self, upstream: Upstream, change: int) -> None:
@@ -214,7 +226,8 @@ class Proxy:
 
 
 class Relay:
-    """An answer on its way to the client, as an ASGI app. Owns the answer and the watch over the client."""
+    """Passes an upstream's response to the client, as an ASGI app. Owns the response and the task that waits for the
+    client's disconnect."""
 
     def __init__(self, answer: UpstreamResponse, gone: asyncio.Task[None], proxy: Proxy) -> None:
         self.answer = answer
@@ -222,10 +235,10 @@ class Relay:
         self.proxy = proxy
 
     async def __call__(self, _: Scope, __: Receive, send: Send) -> None:
-        """Pass the answer on. Closing the response wakes a pending read, so a leaving client ends this at once."""
+        """Pass the response on. Closing it wakes a pending read, so a client that leaves ends this at once."""
         response, upstream = self.answer.response, self.answer.upstream
         self.gone.add_done_callback(lambda _: response.close())
-        # Compressed events cannot be told apart, nor added to: they pass as any other bytes.
+        # Compressed events cannot be separated or added to, so they pass as any other bytes.
         is_events = response.content_type == "text/event-stream" and "content-encoding" not in response.headers
         whole = WholeEvents() if is_events else None
         try:
@@ -247,7 +260,7 @@ class Relay:
             if is_events:
                 last = b"data: " + envelope(failure) + b"\n\n"
                 await send({"type": "http.response.body", "body": last, "more_body": False})
-            # Anything else is left unfinished: the server then cuts the connection, and the client sees a short read.
+            # Any other response is left unfinished: the server cuts the connection, and the client sees a short read.
         finally:
             self.gone.cancel()
             self.proxy.finish(self.answer)
@@ -270,13 +283,13 @@ class Relay:
 
 
 async def _disconnect(receive: Receive) -> None:
-    """Returns when the client has left."""
+    """Return when the client has left."""
     while (await receive())["type"] != "http.disconnect":
         pass
 
 
 async def _unless(gone: asyncio.Task[None], work: Coroutine[Any, Any, T]) -> T:
-    """The result of `work`, which is cancelled when `gone` ends first.
+    """The result of `work`, which is cancelled if `gone` ends first.
 
     Raises:
         ClientClosedError: `gone` ended first.
@@ -294,10 +307,10 @@ async def _unless(gone: asyncio.Task[None], work: Coroutine[Any, Any, T]) -> T:
 
 
 def _refuse_unusable(upstream: Upstream, response: aiohttp.ClientResponse) -> None:
-    """Answers that are about the gateway, not about the client's request, are not passed on.
+    """Refuse a response that concerns the gateway and not the client's request.
 
     Raises:
-        BadGatewayError: the upstream refuses the gateway's own key, or points elsewhere.
+        BadGatewayError: the upstream refuses the gateway's own key, or redirects.
     """
     if response.status in {401, 407}:
         raise BadGatewayError(

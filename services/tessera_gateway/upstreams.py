@@ -1,9 +1,9 @@
-"""Upstreams: which servers there are, which models they have, whether they are well, and who gets a request.
+"""Upstreams: which servers there are, which models they have, which of them are ready, and which one gets a request.
 
-Each upstream is polled for its models (and, when it is one of our services, for its readiness). A model that was seen
-once stays known while its upstream is away: "not there now" and "no such model" are different answers.
+Each upstream is polled for its models and, if it is one of the suite's services, for its readiness. A model that was
+seen once stays known while its upstream is away, because "unavailable now" and "no such model" are different errors.
 
-Does not know how a request is sent: see `proxy`.
+Does not know how a request is sent: `proxy` does.
 """
 
 from __future__ import annotations
@@ -29,19 +29,22 @@ logger = logging.getLogger(__name__)
 State = Literal["ok", "starting", "failed"]
 
 POLL_S = 2.0
+"""Seconds between two polls of an upstream."""
 FIRST_POLL_S = 0.25
 """Seconds between two polls of an upstream that has not named a model yet."""
 REFRESH_S = 0.5
-"""Misses ask the upstreams again at most this often, whatever clients send."""
+"""Fewest seconds between two polls of all upstreams because of an unknown model, however many clients ask for one."""
 REFRESH_WAIT_S = 1.0
-"""A miss waits no longer for the answers, so that one silent upstream does not hold up requests for others."""
+"""Most seconds that a request for an unknown model waits for such a poll, so that one silent upstream delays no
+others."""
 MAX_ANSWER_BYTES = 8 * 1024 * 1024
+"""Most bytes of an upstream's answer to a poll."""
 CARDLESS: frozenset[Task] = frozenset({"chat", "completions", "embeddings"})
-"""What a model without a card is taken to be able to do. Other servers do not say."""
+"""Tasks of a model without a card, because other servers than ours do not list them."""
 
 
 class ListedModel(msgspec.Struct, frozen=True):
-    """A model as any server lists it: only `id` is sure. `card` is ours when it decodes as one."""
+    """A model as any server lists it. Only `id` is certain; `card` is one of ours if it decodes as a `Card`."""
 
     id: str
     created: Any = 0
@@ -51,13 +54,13 @@ class ListedModel(msgspec.Struct, frozen=True):
 
 
 class ListedModels(msgspec.Struct, frozen=True):
-    """Any server's answer to `GET /v1/models`."""
+    """The answer of any server to `GET /v1/models`."""
 
     data: list[ListedModel]
 
 
 class Upstream:
-    """One server and what is known about it."""
+    """One server, and what its last poll found."""
 
     def __init__(self, name: str, url: str, *, api_key: str = "", ours: bool = False) -> None:
         self.name = name
@@ -72,16 +75,16 @@ class Upstream:
         self.sent = 0
 
     def lost(self, reason: str) -> None:
-        """A poll or a request could not reach it. It gets no requests until a poll succeeds."""
+        """Record that a poll or a request could not reach the server. It gets no requests until a poll succeeds."""
         if self.reachable:
             logger.warning("upstream %s is down: %s", self.name, reason)
         self.reachable = False
         self.reason = reason
-        # Before it has ever named a model it is starting, as far as anybody can tell from outside.
+        # Seen from outside, a server that has never named a model is starting.
         self.state = "failed" if self.models else "starting"
 
     def seen(self, models: dict[str, Model], state: State, reason: str) -> None:
-        """A poll succeeded."""
+        """Record that a poll succeeded."""
         if not self.reachable or self.state != state or models.keys() != self.models.keys():
             logger.info("upstream %s is %s with models: %s", self.name, state, ", ".join(models) or "none")
         self.models = models
@@ -98,10 +101,10 @@ class Upstream:
 
 
 def configured(settings: Settings) -> list[Upstream]:
-    """The upstreams that the settings name: our services first, then others.
+    """The upstreams of the settings: the suite's services first, then others.
 
     Raises:
-        SettingsError: a name twice, or an address that is not one.
+        SettingsError: two upstreams have the same name, or an address is not valid.
     """
     ours = [Upstream(name, settings.service_url(name), ours=True) for name in settings.gateway.services]
     others = [Upstream(entry.name, entry.url, api_key=entry.api_key) for entry in settings.gateway.upstreams]
@@ -179,7 +182,7 @@ class Upstreams:
         """The card of a model by its name, or of the first that can do `task`; its upstream may be away.
 
         Raises:
-            ModelNotFoundError, InvalidRequestError, UnavailableError: as `candidates`.
+            ModelNotFoundError, InvalidRequestError, UnavailableError: for the reasons of `candidates`.
         """
         for attempt in range(2):
             for model in self.models():
@@ -192,12 +195,13 @@ class Upstreams:
         raise self._not_able(name, task)
 
     async def candidates(self, model: str, task: Task) -> list[Upstream]:
-        """Who may answer, best first: ready before starting, then least requests in flight, then least used.
+        """The upstreams that may answer, best first: ready before starting, then fewest requests in flight, then fewest
+        sent.
 
         Raises:
-            ModelNotFoundError: no upstream has the model. The message names those there are.
-            InvalidRequestError: the model is known but cannot do this.
-            UnavailableError: those who have it are away.
+            ModelNotFoundError: no upstream has the model; the message names the models that there are.
+            InvalidRequestError: the model cannot do this task.
+            UnavailableError: the upstreams that have the model are away.
         """
         able = self._able(model, task)
         if not any(upstream.reachable for upstream in able):
@@ -216,7 +220,7 @@ class Upstreams:
         return sorted(reachable, key=lambda upstream: (upstream.state != "ok", upstream.in_flight, upstream.sent))
 
     def states(self) -> dict[str, str]:
-        """State of each upstream, for `/ready`."""
+        """The state of each upstream by name, for `/ready`."""
         return {upstream.name: upstream.state for upstream in self.all}
 
     def _able(self, model: str, task: Task) -> list[Upstream]:
@@ -264,7 +268,7 @@ class Upstreams:
                 listed = msgspec.json.decode(body, type=ListedModels)
                 models = {entry.id: _model(entry, upstream) for entry in listed.data}
                 state, reason = await self._readiness(upstream)
-                # A service that is back lists nothing until it has loaded; its models are not unknown meanwhile.
+                # A service that restarted lists nothing until it has loaded; its models stay known meanwhile.
                 upstream.seen(upstream.models if state == "starting" and not models else models, state, reason)
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             upstream.lost(str(error) or type(error).__name__)

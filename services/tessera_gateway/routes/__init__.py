@@ -1,1 +1,2 @@
-"""The gateway's routes, a file per subject. Each reads a body under its limits and hands it to the proxy."""
+"""The gateway's routes, one file for each subject. A handler reads a body under its limits and gives it to the
+proxy."""

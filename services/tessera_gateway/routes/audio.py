@@ -95,5 +95,6 @@ async def translations(request: HTTPRequest, proxy: Injected[Proxy], max_form_by
 
 
 def _as_app(request: HTTPRequest, response: Response[Any]) -> ASGIApp:
-    """What is passed on is an ASGI app, so an answer of the gateway's own is made one, too."""
+    """A response of the gateway's own as an ASGI app, which is what the proxy returns for one that is passed
+    through."""
     return response.to_asgi_response(None, request)

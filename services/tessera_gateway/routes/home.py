@@ -1,4 +1,4 @@
-"""The page at `/`: where to go from here."""
+"""The page at `/`, with links to the API description, the models and the state of the gateway."""
 
 from __future__ import annotations
 
@@ -20,5 +20,5 @@ PAGE = """<!doctype html>
 
 @get("/", include_in_schema=False, sync_to_thread=False)
 def home() -> Response[str]:
-    """Links; it needs no key and tells nothing about the installation."""
+    """Links. The page needs no key and shows nothing about the installation."""
     return Response(PAGE, media_type=MediaType.HTML)

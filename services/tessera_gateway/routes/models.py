@@ -1,4 +1,4 @@
-"""Which models there are, over all upstreams."""
+"""The models of all upstreams."""
 
 from __future__ import annotations
 

@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any, Literal, TypeVar
+from typing import Literal, TypeVar
 
 from litestar import Litestar, MediaType, Response, get
-from litestar.datastructures import State
 from litestar.di import Provide
 from litestar.openapi.config import OpenAPIConfig
 from litestar.openapi.spec import Components, SecurityScheme
@@ -49,7 +48,6 @@ def build_app(
     description: str,
     lifespan: Sequence[Lifespan] = (),
     dependencies: Mapping[str, Provide] | None = None,
-    state: Mapping[str, Any] | None = None,
     max_body_bytes: int = 64 * 1024 * 1024,
     security_schemes: Mapping[str, SecurityScheme] | None = None,
 ) -> Litestar:
@@ -63,7 +61,6 @@ def build_app(
         description: what the API description says about the service, in Markdown.
         lifespan: context managers that are open while the app serves, entered in this order.
         dependencies: the collaborators that handlers take as typed parameters, by name.
-        state: objects that handlers take from `state`; new handlers take `dependencies`.
         max_body_bytes: most bytes of a body, where a route does not set its own limit.
         security_schemes: ways to authorize, for the API description; each route names the one that it needs.
     """
@@ -97,7 +94,6 @@ def build_app(
         [health, readiness, metrics, docs.swagger_asset, *route_handlers],
         lifespan=list(lifespan),
         dependencies=dict(dependencies or {}),
-        state=State(dict(state or {})),
         exception_handlers={Exception: handle},
         request_max_body_size=max_body_bytes,
         openapi_config=OpenAPIConfig(
