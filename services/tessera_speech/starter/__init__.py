@@ -1,1 +1,1 @@
-"""Starter models of the speech service: how each is made."""
+"""How the starter models of the speech service are made, trained and judged."""

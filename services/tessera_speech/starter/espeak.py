@@ -52,13 +52,13 @@ _CALLBACK = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_short), ctype
 
 @dataclass(frozen=True)
 class EspeakEvent:
-    """Something that begins at a sample.
+    """An event of the synthesizer: a phoneme, a word or a sentence begins, or a clause has ended.
 
     Args:
-        kind: a phoneme begins, a word begins, a sentence begins, or a clause has ended.
-        sample: where, at the teacher's sample rate.
-        name: of the phoneme, in IPA; empty for the pause that ends a clause, and for the other kinds.
-        position: index of the word's first character in the text (words and sentences).
+        kind: kind of the event.
+        sample: index of the sample at which it happens, at the teacher's sample rate.
+        name: name of the phoneme in IPA; empty for the pause that ends a clause, and for the other kinds.
+        position: index of the word's first character in the text, for words and sentences.
         length: characters of the word.
     """
 
@@ -71,12 +71,12 @@ class EspeakEvent:
 
 @dataclass(frozen=True)
 class EspeakSpeech:
-    """What was spoken.
+    """Synthesized speech.
 
     Args:
         samples: int16 [time].
         rate: samples a second.
-        events: in the order of their samples.
+        events: events in the order of their samples.
     """
 
     samples: npt.NDArray[np.int16]
@@ -85,10 +85,10 @@ class EspeakSpeech:
 
 
 class EspeakTeacher:
-    """espeak-ng. Make one a process.
+    """The synthesizer espeak-ng. Make one a process.
 
     Args:
-        data: the library's data, where voices are; None is the wheel's own.
+        data: folder of the library's data, with its voices; None takes the wheel's own.
 
     Raises:
         ModuleNotFoundError: the wheel `espeakng-loader` is not installed.
@@ -116,7 +116,7 @@ class EspeakTeacher:
             raise RuntimeError(f"espeak-ng did not start: {self.rate}")
         self._pieces: list[npt.NDArray[np.int16]] = []
         self._events: list[EspeakEvent] = []
-        # The library keeps the pointer: the callback has to live as long as it does.
+        # The library keeps the pointer, so the callback must live as long as the library.
         self._callback = _CALLBACK(self._collect)
         self._library.espeak_SetSynthCallback(self._callback)
 
@@ -127,14 +127,14 @@ class EspeakTeacher:
 
         Args:
             text: one or more sentences.
-            voice: a language, and after `+` a variant: `en-us`, `en-gb+f2`, `en-us+klatt4`.
-            words_per_minute: 80 to 450.
-            pitch: 0 to 100, of the voice's own range.
-            pitch_range: 0 (monotone) to 100.
+            voice: a language, and a variant after `+`: `en-us`, `en-gb+f2`, `en-us+klatt4`.
+            words_per_minute: pace, 80 to 450.
+            pitch: pitch within the voice's own range, 0 to 100.
+            pitch_range: range of the pitch, 0 (monotone) to 100.
 
         Raises:
-            ValueError: there is no such voice.
-            RuntimeError: the library did not speak.
+            ValueError: the voice does not exist.
+            RuntimeError: the library failed.
         """
         library = self._library
         if library.espeak_SetVoiceByName(voice.encode()):

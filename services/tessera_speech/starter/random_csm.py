@@ -1,7 +1,7 @@
-"""Codec language models with seeded random weights: a tiny one for tests, one of a hundred million to measure with.
+"""Makes codec language models with seeded random weights: a tiny one for tests, one of 100 million for benchmarks.
 
-They take the same way as `sesame/csm-1b` (same classes, loader, tokenizer files, codec), and what they say is noise.
-Their cards say so. Does not know how they are used.
+They have the classes, loader, tokenizer files and codec of `sesame/csm-1b`; their speech is noise, as their cards say.
+Knows nothing about how they are used.
 """
 
 from __future__ import annotations
@@ -21,20 +21,21 @@ from tessera.wire.models import Card
 NOTICE = "random weights: the output is noise, only the way there is real"
 SEED = 20_250_227
 LOUDNESS = 0.02
-"""Of the codec's last layer, so that noise is safe to play."""
+"""Scale of the codec's last layer, so that the noise is quiet enough to play."""
 DECISION = 0.3
-"""Deviation of the tiny model's weights: with less, all codes are about equally likely and rounding decides."""
+"""Standard deviation of the tiny model's weights; with less, all codes are about equally likely and rounding
+decides."""
 _SPECIAL = ["<|begin_of_text|>", "<|end_of_text|>", "<|AUDIO|>", "<|audio_eos|>"]
 
 
 def build(directory: Path, report: Report) -> Card:
-    """Write the tiny model into the empty `directory`; the same weights on every machine."""
+    """Write the tiny model into the empty `directory`, with the same weights on every machine."""
     report("making a tiny codec language model with random weights")
     return write(directory, "tiny-random-csm", tiny_config(), deviation=DECISION)
 
 
 def build_large(directory: Path, report: Report) -> Card:
-    """Write one with a backbone of a hundred million weights, as many codebooks as CSM has, and Mimi as it is."""
+    """Write a model with a backbone of 92 million weights, as many codebooks as CSM, and Mimi in its own size."""
     report("making a codec language model of 100 million random weights (a minute)")
     return write(directory, "random-csm-100m", large_config())
 
@@ -43,10 +44,10 @@ def write(directory: Path, name: str, config: CsmConfig, *, deviation: float | N
     """Write a model of these shapes with its tokenizer.
 
     Args:
-        directory: empty.
-        name: of the card.
-        config: complete.
-        deviation: of the language model's matrices, where it is not to be the configuration's.
+        directory: an empty directory.
+        name: name on the card.
+        config: the complete configuration.
+        deviation: standard deviation of the language model's matrices; None takes that of the configuration.
     """
     transformers_logging.disable_progress_bar()
     with torch.random.fork_rng(devices=[]), torch.no_grad():
@@ -56,11 +57,11 @@ def write(directory: Path, name: str, config: CsmConfig, *, deviation: float | N
             for parameter in part.parameters() if deviation is not None else ():
                 if parameter.ndim > 1:
                     parameter.normal_(0.0, deviation)
-        # Codes that the codec does not have are never likeliest: a trained model does not say them either.
+        # Codes that the codec does not have are never the likeliest: a trained model does not choose them either.
         sounds = config.codec_config.codebook_size
         model.lm_head.weight[sounds:] = 0
         model.depth_decoder.codebooks_head.weight[:, :, sounds:] = 0
-        # Codebooks are buffers, all zero when new: every code would sound the same.
+        # Codebooks are buffers, zero when new, by which every code would sound the same.
         for buffer_name, buffer in model.codec_model.named_buffers():
             if buffer_name.endswith("embed_sum"):
                 buffer.normal_()
@@ -85,7 +86,7 @@ def write(directory: Path, name: str, config: CsmConfig, *, deviation: float | N
 
 
 def tiny_config() -> CsmConfig:
-    """Everything that CSM has, small: 8 codebooks, a codec whose transformer's window is shorter than a sentence."""
+    """A small configuration with all parts of CSM: 8 codebooks, and a codec whose window is shorter than a sentence."""
     return _config(
         hidden_size=32,
         intermediate_size=64,
@@ -127,7 +128,7 @@ def tiny_config() -> CsmConfig:
 
 
 def large_config() -> CsmConfig:
-    """A backbone of 92 million weights, CSM's proportions otherwise, and Mimi as it is."""
+    """A configuration with a backbone of 92 million weights, CSM's other proportions, and Mimi in its own size."""
     return _config(
         hidden_size=768,
         intermediate_size=2560,
@@ -160,7 +161,7 @@ def _config(**shapes: object) -> CsmConfig:
 
 
 def _write_tokenizer(directory: Path) -> None:
-    """A token for each byte, and CSM's control tokens behind them."""
+    """A vocabulary of a token for each byte, followed by CSM's control tokens."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     tokenizer = Tokenizer(models.BPE(vocab={token: index for index, token in enumerate(alphabet)}, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)

@@ -1,7 +1,7 @@
-"""A Whisper of `base`'s size with seeded random weights, to measure with: it writes noise, as long as a sentence.
+"""Makes a Whisper of `base`'s size with seeded random weights, for benchmarks; its transcripts are noise.
 
-It takes the same way as `openai/whisper-base.en` (same class, loader, tokenizer files, shapes), so its speed is that of
-the trained one on a sentence. Its card says so. Does not know how it is used.
+It has the class, loader, tokenizer files and shapes of `openai/whisper-base.en`, so its speed is that of the trained
+model on a sentence. Its card says so. Knows nothing about how it is used.
 """
 
 from __future__ import annotations
@@ -24,21 +24,22 @@ SEED = 20_220_921
 TEXT_TOKENS = 50_256
 STAMPS = 1501
 SENTENCE = 28
-"""Tokens of a transcript with its prompt: 26 are written, as of a sentence of twenty words."""
+"""Tokens of a transcript and its prompt; the 26 of the transcript are those of a sentence of twenty words."""
 LIVELY = 1.0
-"""Deviation of what the decoder reads, so that tokens differ from place to place; from clip to clip few do."""
+"""Standard deviation of the decoder's input embeddings, so that tokens differ between positions; few differ between
+clips."""
 SURE = 100.0
-"""What the decoder's last norm multiplies with: a model that is sure of its tokens is not asked for others."""
+"""Scale of the decoder's last norm, which makes tokens so likely that no fallback decodes them again."""
 
 
 def build(directory: Path, report: Report) -> Card:
-    """Write the model into the empty `directory`; the same weights on every machine."""
+    """Write the model into the empty `directory`, with the same weights on every machine."""
     report("making a Whisper of 73 million random weights")
     return write(directory, width=512, layers=6)
 
 
 def write(directory: Path, *, width: int, layers: int) -> Card:
-    """Write one of this width, with so many layers in its encoder and in its decoder."""
+    """Write a model of this width, with `layers` layers in its encoder and as many in its decoder."""
     transformers_logging.disable_progress_bar()
     tokenizer = _tokenizer()
     ids = tokenizer.get_vocab()
@@ -65,7 +66,7 @@ def write(directory: Path, *, width: int, layers: int) -> Card:
         for layer in model.model.decoder.layers:
             for projection in (layer.encoder_attn.v_proj, layer.encoder_attn.out_proj, layer.fc2):
                 projection.weight.normal_(0.0, LIVELY / projection.in_features**0.5)
-        # Else every token would be the one before it.
+        # Otherwise every token would equal the one before.
         model.model.decoder.embed_positions.weight.normal_()
         model.model.decoder.layer_norm.weight.fill_(SURE)
     model.generation_config = GenerationConfig(
@@ -100,9 +101,9 @@ def write(directory: Path, *, width: int, layers: int) -> Card:
 
 
 def _tokenizer() -> Tokenizer:
-    """As many tokens as Whisper has: one a byte, words that nothing is made of, Whisper's special tokens, times."""
+    """A vocabulary of Whisper's size: a token for each byte, unused words, special tokens and timestamps."""
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
-    # All different, and not alike: what repeats itself would be asked for again.
+    # All words differ: a transcript that repeats itself would be decoded again.
     words = [f"Ġ{number * 7919 % 65_521:04x}" for number in range(TEXT_TOKENS - len(letters))]
     tokenizer = Tokenizer(models.BPE(vocab={token: index for index, token in enumerate(letters + words)}, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)

@@ -1,9 +1,9 @@
-"""Varied English sentences to speak: templates over some hundred everyday words and many thousand frequent ones.
+"""Draws English sentences to speak: templates over some hundred everyday words and many thousand frequent ones.
 
-What is frequent comes from the wheel `wordfreq`, the part of speech from `lemminflect`, what can be pronounced from the
-dictionary in the wheel `pocketsphinx`; all three are training dependencies. The sentences are grammatical, not wise.
-Whether a sentence is for training or held out follows from its words alone, so no seed can mix them. Does not know
-speech.
+The wheel `wordfreq` tells which words are frequent, `lemminflect` their parts of speech, and the dictionary in the
+wheel `pocketsphinx` which can be pronounced; all three are training dependencies. The sentences are grammatical, not
+sensible. Whether a sentence is for training or held out follows from its words alone, so no seed can mix the two. Knows
+nothing about speech.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import numpy as np
 
 FREQUENT_WORDS = 14_000
 HELD_OUT_SHARE = 16
-"""One sentence in so many is held out."""
+"""One sentence in 16 is held out."""
 
 _LISTS = {
     "person": "man woman boy girl child doctor teacher farmer lawyer driver student neighbor sister brother mother "
@@ -107,7 +107,7 @@ _LETTERS = re.compile(r"[a-z]{2,14}")
 
 @cache
 def frequent_words() -> tuple[str, ...]:
-    """The most frequent words that a dictionary of pronunciations has, most frequent first."""
+    """The most frequent words that the dictionary of pronunciations has, the most frequent first."""
     listed = importlib.import_module("wordfreq").top_n_list("en", 2 * FREQUENT_WORDS)
     pronounced = _pronounced()
     words = [word for word in listed if word in pronounced and (word in {"a", "i"} or _WORDS.fullmatch(word))]
@@ -116,7 +116,7 @@ def frequent_words() -> tuple[str, ...]:
 
 @cache
 def _lists() -> dict[str, tuple[str, ...]]:
-    """The words of every slot."""
+    """The words of every slot of the templates."""
     inflect: Any = importlib.import_module("lemminflect")
     lists = {
         slot: tuple(words.split("|")) if "|" in words else tuple(word.replace("_", " ") for word in words.split())
@@ -141,20 +141,20 @@ def _lists() -> dict[str, tuple[str, ...]]:
 
 @cache
 def _pronounced() -> frozenset[str]:
-    """Lower-case words of pocketsphinx's dictionary."""
+    """The lower-case words of pocketsphinx's dictionary."""
     directory = importlib.import_module("pocketsphinx").get_model_path()
     lines = Path(directory, "en-us", "cmudict-en-us.dict").read_text(encoding="utf-8").splitlines()
     return frozenset(line.split(maxsplit=1)[0] for line in lines if line)
 
 
 def held_out(sentence: str) -> bool:
-    """Whether nothing may train on the sentence: a property of its words, whatever their case and punctuation."""
+    """Whether the sentence is held out, which follows from its words, whatever their case and punctuation."""
     words = " ".join(_WORD.findall(sentence.lower()))
     return hashlib.sha256(words.encode()).digest()[0] % HELD_OUT_SHARE == 0
 
 
 def grammatical(random: np.random.Generator) -> str:
-    """A sentence from a template, in lower case, with its punctuation."""
+    """Draw a sentence from a template, in lower case, with its punctuation."""
     lists = _lists()
     pattern = _PATTERNS[random.integers(len(_PATTERNS))]
     text = _SLOT.sub(lambda slot: _pick(lists[slot[1]], random), pattern)
@@ -166,7 +166,7 @@ def grammatical(random: np.random.Generator) -> str:
 
 
 def strung(random: np.random.Generator) -> str:
-    """Frequent words in no order, with commas: less natural, but every word turns up."""
+    """Draw frequent words in random order, with commas: less natural, but every word occurs."""
     words = frequent_words()
     count = int(random.integers(3, 13))
     # Half by frequency (Zipf), half uniformly.
@@ -182,11 +182,11 @@ def strung(random: np.random.Generator) -> str:
 
 
 def training(random: np.random.Generator, *, natural: float = 0.5) -> Iterator[str]:
-    """Sentences without end, none of them held out.
+    """Yield sentences without end, none of which is held out.
 
     Args:
-        random: where they come from.
-        natural: share of grammatical ones.
+        random: source of randomness.
+        natural: share of grammatical sentences, 0 to 1.
     """
     while True:
         sentence = grammatical(random) if random.random() < natural else strung(random)
@@ -195,7 +195,7 @@ def training(random: np.random.Generator, *, natural: float = 0.5) -> Iterator[s
 
 
 def evaluation(random: np.random.Generator) -> Iterator[str]:
-    """Held-out grammatical sentences without end."""
+    """Yield held-out grammatical sentences without end."""
     while True:
         sentence = grammatical(random)
         if held_out(sentence):

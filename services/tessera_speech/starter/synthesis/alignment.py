@@ -1,8 +1,8 @@
-"""Which letters speak which phonemes: a monotone alignment, learned from pairs of spelling and pronunciation.
+"""Aligns letters with phonemes: a monotone alignment, learned from pairs of spelling and pronunciation.
 
-Every letter speaks none to three units; how likely each is comes from counting the best alignments of all pairs, again
-and again (Viterbi training). Only this turns the teacher's phoneme durations into durations of letters. Does not know
-audio.
+Every letter speaks none to three units. Their probabilities come from counting the best alignments of all pairs,
+repeatedly (Viterbi training). The alignment turns the teacher's durations of phonemes into durations of letters. Knows
+nothing about audio.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _STRESS = str.maketrans("", "", "ˈˌ")
 _PAUSES = frozenset(" ,.?!;:-")
 _IMPOSSIBLE = -1e9
 _FIRST_GUESS = (-2.0, 0.0, -2.5, -6.0)
-"""By how many units a letter speaks, before anything was counted."""
+"""Initial scores of a letter that speaks none, one, two or three units."""
 _LIKELY = {
     "b": "b", "c": "ks", "d": "dɾ", "f": "f", "g": "ɡ", "h": "h", "j": "d", "k": "k", "l": "l", "m": "m", "n": "nŋ",
     "p": "p", "q": "k", "r": "ɹɚ", "s": "sz", "t": "tɾ", "v": "v", "w": "w", "x": "k", "y": "ijɪa", "z": "z",
@@ -29,14 +29,14 @@ _LIKELY = {
 
 
 class Aligner:
-    """An alignment model; knows a first guess until `fit` is called."""
+    """An alignment model, which has initial scores until `fit` is called."""
 
     def __init__(self) -> None:
         self._logs: dict[tuple[str, str], float] = {}
         self._words: dict[tuple[str, tuple[str, ...]], list[int] | None] = {}
 
     def fit(self, pairs: Iterable[tuple[str, Sequence[str]]]) -> None:
-        """Learn from texts and the units that are spoken for them."""
+        """Learn from texts with their spoken units."""
         kept = list(pairs)
         for _ in range(ROUNDS):
             counts: Counter[tuple[str, str]] = Counter()
@@ -54,15 +54,15 @@ class Aligner:
             self._words = {}
 
     def align(self, text: str, units: Sequence[str]) -> list[int] | None:
-        """How many units each character of `text` speaks, in turn; None when the two do not fit.
+        """The number of units that each character of `text` speaks; None when text and units do not fit.
 
         Args:
-            text: lower case, with its spaces and punctuation.
-            units: as the teacher gives them, without the silence at the end.
+            text: text in lower case, with its spaces and punctuation.
+            units: units of the teacher, without the silence at the end.
         """
         spelled, spoken = _split(text), _split(units)
         if len(spelled) != len(spoken):
-            # Some words are spoken as one ("of the"): the whole sentence is aligned at once.
+            # Some words are spoken as one ("of the"), so the whole sentence is aligned at once.
             return self._best(text, tuple(units))
         aligned: list[int] = []
         for index, (letters, sounds) in enumerate(zip(spelled, spoken, strict=True)):
@@ -113,24 +113,24 @@ class Aligner:
 
 
 def chunks(units: Sequence[str], spoken: Sequence[int]) -> list[str]:
-    """What each character speaks, as one string."""
+    """The units of each character, joined to one string."""
     ends = np.cumsum(spoken)
     return ["".join(units[end - count : end]) for end, count in zip(ends, spoken, strict=True)]
 
 
 def letter_frames(spoken: Sequence[int], frames: npt.NDArray[np.int64]) -> npt.NDArray[np.int64] | None:
-    """Frames of each character, at least one, together all of `frames`; None when there are too few.
+    """Duration of each character in frames, at least one, which sum to those of `frames`; None when there are too few.
 
     Args:
-        spoken: units of each character.
-        frames: [units + 1] of each unit, last of the silence at the end, which is the last character's.
+        spoken: number of units of each character.
+        frames: duration of each unit [units + 1]; the last is the final silence, which counts for the last character.
     """
     ends = np.concatenate([[0], np.cumsum(frames)])[np.cumsum(spoken)]
     ends[-1] = frames.sum()
     count = len(ends)
     if frames.sum() < count:
         return None
-    # A silent letter takes a frame from the letter before it, and where none is left, from those after it.
+    # A silent letter takes a frame from the letter before it or, if none is left, from those after it.
     steps = np.arange(count)
     slack = np.minimum.accumulate((ends - steps)[::-1])[::-1]
     return np.diff(np.maximum(slack, 1) + steps, prepend=0)

@@ -1,6 +1,6 @@
-"""What the stages train on: spellings with what each letter speaks, and readings with what each letter lasts.
+"""Training data of the stages: spellings with the phonemes of each letter, and readings with its duration.
 
-Sentences of both come from `sentences.training`, which has no held-out one. Does not know the model.
+The sentences of both come from `sentences.training`, which has no held-out one. Knows nothing about the model.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from tessera_speech.starter.synthesis.teacher import PiperTeacher
 SPELLINGS = 12_000
 SPELLING_SEED = 7_919
 FITTED = 1_000
-"""Spellings that the alignment is learned from."""
+"""Spellings from which the alignment is learned."""
 LEAST_COUNT = 10
-"""A chunk of phonemes that is rarer has no label of its own."""
+"""Fewest occurrences with which a chunk of phonemes has a label of its own."""
 NO_LABEL = -100
 Ints = npt.NDArray[np.int64]
 
 
 class Spellings(msgspec.Struct):
-    """Texts, what they speak, and the alignment between the two.
+    """Texts with their aligned phonemes.
 
     Args:
-        texts: lower case, with punctuation.
+        texts: texts in lower case, with punctuation.
         spoken: the chunk of phonemes of every character.
-        labels: chunks that have a label, in the order of their numbers.
+        labels: chunks that have a label, in the order of the labels.
     """
 
     texts: list[str]
@@ -52,11 +52,11 @@ class TrainingUtterance:
     """One training example of speech.
 
     Args:
-        tokens: [letters].
-        labels: [letters], `NO_LABEL` where there is none.
-        frames: [letters].
+        tokens: token ids [letters].
+        labels: label of each letter's phonemes [letters]; `NO_LABEL` where there is none.
+        frames: duration of each letter in frames [letters].
         latents: float16 [frames, channels].
-        voice: which.
+        voice: number of the voice.
     """
 
     tokens: Ints
@@ -68,7 +68,7 @@ class TrainingUtterance:
 
 @dataclass(frozen=True)
 class SynthesisBatch:
-    """Utterances side by side, padded: tokens, labels and frames with zeros or `NO_LABEL`, latents with zeros.
+    """A batch of utterances, padded: tokens, labels and frames with zeros or `NO_LABEL`, latents with zeros.
 
     Args:
         tokens, labels, frames: int64 [batch, letters].
@@ -84,7 +84,7 @@ class SynthesisBatch:
 
 
 def fitted_aligner(teacher: PiperTeacher, seed: int) -> Aligner:
-    """An aligner that has learned from the first spellings."""
+    """An aligner that is fitted to the first spellings."""
     aligner = Aligner()
     texts = _texts(seed, FITTED)
     aligner.fit([(text, units) for text in texts if (units := teacher.units(text))])
@@ -92,7 +92,7 @@ def fitted_aligner(teacher: PiperTeacher, seed: int) -> Aligner:
 
 
 def spellings(path: Path, teacher: PiperTeacher, aligner: Aligner, seed: int) -> Spellings:
-    """All spellings, from the file `path` when it is there, else made and kept there."""
+    """All spellings: read from the file `path` when it exists, else made and written there."""
     if path.is_file():
         return msgspec.json.decode(path.read_bytes(), type=Spellings)
     kept, spoken = [], []
@@ -113,7 +113,7 @@ def spellings(path: Path, teacher: PiperTeacher, aligner: Aligner, seed: int) ->
 
 
 def utterances(paths: Sequence[Path], aligner: Aligner, labels: Sequence[str], voice: int) -> list[TrainingUtterance]:
-    """The readings of the files, letter by letter; the few that do not align are left out."""
+    """The readings of the files as training examples, without the few that do not align."""
     numbers = {label: number for number, label in enumerate(labels)}
     found: list[TrainingUtterance] = []
     for kept in itertools.chain.from_iterable(readings.read(path) for path in paths):
@@ -135,12 +135,12 @@ def utterances(paths: Sequence[Path], aligner: Aligner, labels: Sequence[str], v
 
 
 def tokens_of(text: str) -> Ints:
-    """Token ids of a text that has only the model's characters."""
+    """Token ids of a text that consists of the model's characters."""
     return np.array([VOCABULARY[character] for character in text])
 
 
 def collate(chosen: Sequence[TrainingUtterance]) -> SynthesisBatch:
-    """A batch of `chosen`."""
+    """Make a batch of utterances."""
     latents = torch.zeros(len(chosen), chosen[0].latents.shape[1], max(len(one.latents) for one in chosen))
     for row, one in enumerate(chosen):
         latents[row, :, : len(one.latents)] = torch.from_numpy(one.latents.T.astype(np.float32))
@@ -154,7 +154,7 @@ def collate(chosen: Sequence[TrainingUtterance]) -> SynthesisBatch:
 
 
 def padded(rows: Sequence[Ints], filler: int) -> torch.Tensor:
-    """Rows of different lengths as one tensor."""
+    """Rows of different lengths as one tensor, padded with `filler`."""
     made = torch.full((len(rows), max(map(len, rows))), filler)
     for index, row in enumerate(rows):
         made[index, : len(row)] = torch.from_numpy(row)
@@ -162,5 +162,5 @@ def padded(rows: Sequence[Ints], filler: int) -> torch.Tensor:
 
 
 def _texts(seed: int, count: int) -> list[str]:
-    """Training sentences in which most words are drawn alike: rare ones have to be learned too."""
+    """Training sentences in which most words are drawn uniformly, so that rare words are learned too."""
     return list(itertools.islice(sentences.training(generator(seed, SPELLING_SEED), natural=0.25), count))

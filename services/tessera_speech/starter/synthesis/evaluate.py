@@ -1,7 +1,7 @@
-"""The judge: how many words pocketsphinx mishears, of ours and of the teacher voices' speech of the same sentences.
+"""Judges the voices: pocketsphinx's word error on our speech and on the teacher's speech of the same sentences.
 
 The sentences are held out by `sentences.held_out`. Our speech comes from Tessera's own text side, loading and
-synthesizer. pocketsphinx (a recognizer of 2016) shares nothing with what was trained. Does not train.
+synthesizer. pocketsphinx (a recognizer of 2016) shares nothing with what was trained. Trains nothing.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from tessera_speech.text.traced_text import TracedText
 
 SAMPLES = 100
 MOST_TIMES = 1.25
-"""The word error of all that the model says, at most so many times that of its teacher's voices."""
+"""Largest word error of the model, as a multiple of that of the teacher's voices."""
 MOST_REAL_TIME = 0.3
 _LOUD = 8_000
 _HEARD_RATE = 16_000
@@ -43,7 +43,7 @@ _RATIO = (320, 441)
 
 
 class InProcessSynthesizer:
-    """A model directory as the speech service would use it."""
+    """A synthesis model in this process, loaded as the speech service loads it."""
 
     def __init__(self, directory: Path, device: str) -> None:
         place = devices.choose(device, dtype="float32").place  # type: ignore[arg-type]
@@ -51,11 +51,11 @@ class InProcessSynthesizer:
         self._characters = CharacterTokenizer(directory)
         self.spoken_s = 0.0
         self.spent_s = 0.0
-        # On a shared CPU only the processor's own time says something; on a device only the wall's does.
+        # On a shared CPU only processor time is meaningful; on a device only wall time is.
         self._clock = time.process_time if place.type == "cpu" else time.perf_counter
 
     def __call__(self, text: str, voice: int) -> Floats:
-        """Samples of a text."""
+        """The samples of a spoken text."""
         began = self._clock()
         random = RandomStream(0, self.synthesizer.device)
         pieces: list[Floats] = [
@@ -79,21 +79,21 @@ class TeacherSynthesizer:
         adopt_decoder(self._model, decoder_weights())
 
     def __call__(self, text: str) -> tuple[Floats, ...]:
-        """Samples of a sentence in each voice."""
+        """The samples of a sentence in each voice."""
         reading = self._teacher.read(self._teacher.units(text))
         samples = teacher_speech(self._model, torch.from_numpy(reading.latents.copy()))
         return samples, revoiced(samples, period=PERIODS[1], stretch=STRETCHES[1])
 
 
 class PocketsphinxRecognizer:
-    """pocketsphinx with its own models of American English."""
+    """The recognizer pocketsphinx with its own models of American English."""
 
     def __init__(self) -> None:
         judge: Any = importlib.import_module("pocketsphinx")
         self._decoder = judge.Decoder(samprate=_HEARD_RATE, loglevel="FATAL")
 
     def __call__(self, samples: Floats) -> str:
-        """The words that it hears in samples at the teacher's rate."""
+        """The words that it recognizes in samples at the teacher's rate."""
         heard = resample_poly(samples.astype(np.float64), *_RATIO)
         loud = heard * (_LOUD / max(1e-9, float(np.abs(heard).max())))
         self._decoder.start_utt()
@@ -104,18 +104,18 @@ class PocketsphinxRecognizer:
 
 
 def words_of(text: str) -> str:
-    """`text` in lower case and without punctuation."""
+    """The words of `text` in lower case and without punctuation."""
     return " ".join(re.findall(r"[a-z']+", text.lower()))
 
 
 def word_error(said: list[str], heard: list[str]) -> float:
-    """Substituted, left out and added words in percent of the words that were said."""
+    """Word error rate: substituted, deleted and inserted words in percent of the spoken words."""
     judge: Any = importlib.import_module("jiwer")
     return 100 * float(judge.wer([words_of(one) for one in said], heard))
 
 
 def held_out(seed: int, count: int) -> list[str]:
-    """Sentences that nothing was trained on."""
+    """Sentences that are held out from training."""
     return list(itertools.islice(sentences.evaluation(generator(seed, 50)), count))
 
 
@@ -128,7 +128,7 @@ def evaluate(directory: Path, evaluation: Evaluation) -> list[Measure]:
         InProcessSynthesizer(directory, evaluation.device),
         TeacherSynthesizer(),
     )
-    # One core has to be fast enough: threads that wait for each other would be counted as work.
+    # One core must be fast enough: threads that wait for each other would count as work.
     torch.set_num_threads(1)
     speaker("This is said before anything is measured.", 0)
     speaker.spent_s = speaker.spoken_s = 0.0

@@ -1,8 +1,8 @@
-"""The untrained model: a VITS directory whose text side is small and new and whose decoder is the teacher's.
+"""Makes the untrained model: a VITS whose text side is small and new and whose decoder is the teacher's.
 
-The latents are made of two halves. The text encoder's first half is a code that only the flow reads; its second half,
-corrected by the flow frame by frame, is what the decoder speaks from. One coupling layer then is a whole
-frame-level network (a WaveNet), which is what a regression needs. Does not know how it is trained.
+The latents have two halves. The first half from the text encoder is a code that only the flow reads. The second half is
+corrected by the flow frame by frame, and the decoder speaks from it. One coupling layer thus is a whole frame-level
+network (a WaveNet), which a regression needs. Knows nothing about training.
 """
 
 from __future__ import annotations
@@ -23,11 +23,12 @@ PAD, UNKNOWN = "<pad>", "<unk>"
 CHARACTERS = " " + string.ascii_lowercase + "',.?!"
 VOCABULARY = {token: index for index, token in enumerate([PAD, UNKNOWN, *CHARACTERS])}
 OFFSET = 64.0
-"""More than any activation of the decoder is below zero; a power of two, so that adding it loses little."""
+"""An offset larger than the magnitude of any negative activation of the decoder; a power of two, so that adding it
+loses little."""
 
 
 def configuration() -> VitsConfig:
-    """Sizes; everything about the decoder is the teacher's."""
+    """The configuration; all of the decoder's values are the teacher's."""
     return VitsConfig(
         vocab_size=len(VOCABULARY),
         pad_token_id=VOCABULARY[PAD],
@@ -66,9 +67,9 @@ def configuration() -> VitsConfig:
 
 
 def untrained() -> VitsModel:
-    """The model with random weights (torch's generator decides) in float32."""
+    """Make the model in float32 with random weights from torch's generator."""
     model = VitsModel(configuration())
-    # The posterior encoder is no part of speaking and is not trained.
+    # The posterior encoder takes no part in synthesis and is not trained.
     model.posterior_encoder.requires_grad_(False)
     for parameter in model.posterior_encoder.parameters():
         nn.init.zeros_(parameter)
@@ -77,14 +78,14 @@ def untrained() -> VitsModel:
 
 @torch.no_grad()
 def adopt_decoder(model: VitsModel, weights: dict[str, Floats]) -> None:
-    """Give the model the teacher's decoder, exactly.
+    """Copy the teacher's decoder into the model, exactly.
 
-    The teacher's residual blocks have one convolution where VITS has two with a leaky ReLU between them. The second is
-    set to the identity, and the ReLU is kept out by an offset that makes what passes it positive.
+    The teacher's residual blocks have one convolution where VITS has two with a leaky ReLU between them. The second
+    convolution becomes the identity, and an offset that makes its input positive keeps the ReLU from acting.
 
     Args:
-        model: gets the weights; they do not train.
-        weights: as `teacher.decoder_weights` gives them.
+        model: model that gets the weights, which are not trained.
+        weights: the weights that `teacher.decoder_weights` returns.
     """
     decoder = model.decoder
     decoder.requires_grad_(False)
@@ -106,7 +107,7 @@ def adopt_decoder(model: VitsModel, weights: dict[str, Floats]) -> None:
 
 
 def write_tokenizer(directory: Path) -> None:
-    """The files that `VitsTokenizer` reads."""
+    """Write the files that `VitsTokenizer` reads."""
     settings = {
         "tokenizer_class": "VitsTokenizer",
         "pad_token": PAD,

@@ -1,7 +1,8 @@
-"""Another voice out of a recording: new pulses at even distances, each a grain of the old speech, narrowed or not.
+"""Makes another voice from a recording: pulses at even distances, each a grain of the recording, stretched or not.
 
 Pitch-synchronous overlap-add (Moulines & Charpentier 1990). A voice whose pulses fall on the same places in every frame
-of latents can be learned by regression: nothing has to remember the phase. It speaks at one pitch. Does not know text.
+of latents can be learned by regression, because no state has to keep the phase. It speaks at one pitch. Knows nothing
+about text.
 """
 
 from __future__ import annotations
@@ -13,26 +14,26 @@ from scipy.signal import butter, sosfiltfilt  # type: ignore[import-untyped]
 from tessera_speech.starter.synthesis.teacher import HOP, RATE, Floats
 
 LOWEST, HIGHEST = 65.0, 260.0
-"""Pitch of the recording, in hertz."""
+"""Range of the recording's pitch, in hertz."""
 _WINDOW = 1200
 _VOICED = 0.6
-"""Autocorrelation of a voiced frame, at least."""
+"""Lowest autocorrelation of a voiced frame."""
 _AUDIBLE = 0.3
 _PULSES_BELOW = 900.0
 _REACH = 200
-"""Samples from a new pulse to the old one that it is made of, at most."""
+"""Most samples between a new pulse and the old pulse from which it is made."""
 _MARGIN = 1024
 
 Doubles = npt.NDArray[np.float64]
 
 
 def revoiced(samples: Floats, *, period: int, stretch: float) -> Floats:
-    """The recording at a pitch of `RATE / period`, in the same time.
+    """The recording at a pitch of `RATE / period` hertz, with the same duration.
 
     Args:
-        samples: [time], at `RATE`.
-        period: samples between two pulses; `HOP` is to be a multiple of it.
-        stretch: of the spectrum: above one, formants rise as in a smaller speaker.
+        samples: recording at `RATE` [time].
+        period: samples between two pulses; `HOP` must be a multiple of it.
+        stretch: factor of the spectrum; above 1, formants rise as in a smaller speaker.
     """
     pitch = pitch_of(samples)
     pulses = _pulses(samples, pitch)
@@ -54,7 +55,7 @@ def revoiced(samples: Floats, *, period: int, stretch: float) -> Floats:
 
 
 def pitch_of(samples: Floats) -> Doubles:
-    """Hertz of every frame of `HOP` samples, NaN where nothing is voiced; by autocorrelation."""
+    """Pitch in hertz of every frame of `HOP` samples, by autocorrelation; NaN where a frame is unvoiced."""
     count = len(samples) // HOP
     around = np.pad(samples.astype(np.float64), (_WINDOW // 2 - HOP // 2, _WINDOW))
     window = np.hanning(_WINDOW)
@@ -75,7 +76,7 @@ def _autocorrelation(rows: Doubles) -> Doubles:
 
 
 def _pulses(samples: Floats, pitch: Doubles) -> npt.NDArray[np.int64]:
-    """Where the voice's pulses are, in order: from the highest peak of each voiced stretch to both sides."""
+    """Positions of the voice's pulses, in order, found from the highest peak of each voiced stretch to both sides."""
     low = sosfiltfilt(butter(4, 2 * _PULSES_BELOW / RATE, output="sos"), samples)
     low = low * np.sign((low**3).sum())
     found: set[int] = set()

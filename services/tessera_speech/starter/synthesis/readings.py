@@ -1,7 +1,7 @@
-"""The teacher's readings of training sentences, kept in files: made once, read many times.
+"""Files of the teacher's readings of training sentences, which are made once and read many times.
 
-A file holds `SENTENCES` readings; its sentences follow from the seed and its number, so files can be made in any order
-and in several sittings. Does not know letters' durations (`alignment`) or batches (`data`).
+A file holds `SENTENCES` readings. Its sentences follow from the seed and its number, so that files can be made in any
+order and in several runs. Knows neither durations of letters (`alignment`) nor batches (`data`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SENTENCE_SEED = 20_261_121
 
 @dataclass(frozen=True)
 class StoredReading:
-    """A reading and its sentence."""
+    """A reading with its sentence."""
 
     text: str
     reading: TeacherReading
@@ -38,7 +38,7 @@ class _Index(msgspec.Struct):
 
 
 def path_of(folder: Path, number: int) -> Path:
-    """Where file `number` is."""
+    """The path of file `number`."""
     return folder / f"readings-{number:03d}.safetensors"
 
 
@@ -48,7 +48,7 @@ def texts_of(seed: int, number: int) -> list[str]:
 
 
 def make(teacher: PiperTeacher, folder: Path, seed: int, number: int) -> None:
-    """Make file `number`, unless it is there."""
+    """Make file `number`, unless it exists."""
     path = path_of(folder, number)
     if path.exists():
         return
@@ -58,7 +58,7 @@ def make(teacher: PiperTeacher, folder: Path, seed: int, number: int) -> None:
 
 
 def write(path: Path, kept: list[StoredReading]) -> None:
-    """Write a file, all of it or nothing."""
+    """Write a file atomically."""
     index = _Index(
         [one.text for one in kept],
         [one.reading.units for one in kept],
@@ -72,7 +72,7 @@ def write(path: Path, kept: list[StoredReading]) -> None:
 
 
 def read(path: Path) -> list[StoredReading]:
-    """What a file holds."""
+    """Read the readings of a file."""
     with safe_open(path, "numpy") as file:
         index = msgspec.json.decode(file.metadata()["index"], type=_Index)
     latents = load_file(path)["latents"]

@@ -1,6 +1,6 @@
 """The starter `english-voices`: a VITS with two voices that reads English letters.
 
-Torch-free: training and judging are imported when they are asked for.
+Torch-free: training and judging are imported when they are called.
 """
 
 from __future__ import annotations

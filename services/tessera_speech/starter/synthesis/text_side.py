@@ -35,11 +35,14 @@ LABEL_SHARE = 0.3
 LATENT_SHARE = 0.2
 DURATION_SHARE = 1.0
 HALF_FRAME = 0.5
-"""The model rounds its durations up, so half a frame less is what it has to say."""
+"""Frames that are subtracted from the durations to predict, because the model rounds its durations up."""
 
 
 class SpellingStage:
-    """The text encoder learns which phonemes each letter speaks. Implements `tessera.starters.run.Stage`."""
+    """The stage in which the text encoder learns the phonemes of each letter.
+
+    Implements `tessera.starters.run.Stage`.
+    """
 
     name = "spelling"
 
@@ -57,15 +60,15 @@ class SpellingStage:
         self._optimizer = adamw([model.text_encoder.embed_tokens, model.text_encoder.encoder, head], PEAK_SPELLING)
 
     def modules(self) -> dict[str, nn.Module]:
-        """What is trained."""
+        """The trained modules, by name."""
         return {"encoder": self._model.text_encoder, "head": self._head}
 
     def optimizers(self) -> dict[str, torch.optim.Optimizer]:
-        """What trains it."""
+        """Their optimizers, by name."""
         return {"adamw": self._optimizer}
 
     def step(self, index: int) -> dict[str, float]:
-        """One update."""
+        """Make one update."""
         random = generator(self._run.seed, 1, index)
         start = int(random.integers(len(self._rows) - SPELLING_BATCH))
         rows = self._rows[start : start + SPELLING_BATCH]
@@ -83,7 +86,7 @@ class SpellingStage:
 
 
 class SpeechStage:
-    """The text side learns durations and latents. Implements `tessera.starters.run.Stage`."""
+    """The stage in which the text side learns durations and latents. Implements `tessera.starters.run.Stage`."""
 
     name = "speech"
 
@@ -98,15 +101,15 @@ class SpeechStage:
         self._optimizer = adamw(parts, PEAK_SPEECH)
 
     def modules(self) -> dict[str, nn.Module]:
-        """What is trained."""
+        """The trained modules, by name."""
         return {"model": self._model, "head": self._head, "average": self._average}
 
     def optimizers(self) -> dict[str, torch.optim.Optimizer]:
-        """What trains it."""
+        """Their optimizers, by name."""
         return {"adamw": self._optimizer}
 
     def step(self, index: int) -> dict[str, float]:
-        """One update."""
+        """Make one update."""
         random = generator(self._run.seed, 2, index)
         start = int(random.integers(len(self._utterances) - SPEECH_BATCH))
         batch = collate(self._utterances[start : start + SPEECH_BATCH])
@@ -120,12 +123,12 @@ class SpeechStage:
         return {name: value.item() for name, value in values.items()}
 
     def finish(self) -> None:
-        """Give the model its averaged weights."""
+        """Copy the averaged weights into the model."""
         self._average.copy_to(self._model)
 
 
 def losses(model: VitsModel, head: nn.Linear, batch: SynthesisBatch) -> dict[str, torch.Tensor]:
-    """How far the model is from a batch: `heard` at the decoder's first layer, the others where they are named."""
+    """Losses of the model on a batch: `heard` at the decoder's first layer, the others at the layers that they name."""
     hidden, means = encode(model, batch.tokens)
     speakers = model.embed_speaker(batch.voices).unsqueeze(-1)
     letters = (batch.tokens != 0).unsqueeze(1).to(hidden.dtype)
@@ -135,7 +138,7 @@ def losses(model: VitsModel, head: nn.Linear, batch: SynthesisBatch) -> dict[str
     durations = functional.l1_loss(logs.float()[there], wanted[there])
     codes, mask = spread(means, batch.frames)
     spoken = model.flow(codes, mask, speakers, reverse=True)
-    # Frames past the end are right by definition: the mask makes both zero.
+    # Frames past the end add no loss: the mask sets both sides to zero.
     difference = (spoken[:, CHANNELS:] - batch.latents) * mask
     heard = functional.conv1d(difference, model.decoder.conv_pre.weight[:, CHANNELS:], padding="same")
     count = mask.sum()
@@ -161,7 +164,7 @@ def encode(model: VitsModel, tokens: torch.Tensor) -> tuple[torch.Tensor, torch.
 
 
 def spread(means: torch.Tensor, frames: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """What each letter says, for as many frames as it lasts: [batch, latents, frames] and its mask [batch, 1, frames].
+    """The means of each letter, repeated for its frames: [batch, latents, frames] and the mask [batch, 1, frames].
 
     Args:
         means: [batch, letters, latents].
@@ -176,7 +179,7 @@ def spread(means: torch.Tensor, frames: torch.Tensor) -> tuple[torch.Tensor, tor
 
 
 def update(optimizer: torch.optim.Optimizer, loss: torch.Tensor) -> None:
-    """One step down, with the gradient's norm at most one."""
+    """Make one optimizer step, with the norm of the gradient clipped to 1."""
     optimizer.zero_grad(set_to_none=True)
     torch.autograd.backward(loss)
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]

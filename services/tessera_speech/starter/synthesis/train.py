@@ -1,4 +1,4 @@
-"""The whole training: the teacher's readings, three stages, a model directory in float16. Does not judge."""
+"""Trains the voices: the teacher's readings, three stages, a model directory in float16. Judges nothing."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from tessera_speech.starter.synthesis.text_side import SpeechStage, SpellingStag
 from tessera_speech.starter.synthesis.voices import VoicePair, VoiceStage, recordings
 
 READINGS = 40
-"""Files of readings: about two hours of speech."""
+"""Number of files of readings, which are about two hours of speech."""
 RECORDED = 300
-"""Utterances that the decoder is trained on."""
+"""Utterances on which the decoder is trained."""
 SPELLING_STEPS = 600
 SPEECH_STEPS = 2000
 VOICES_STEPS = 1200
 EXACT = (".convs1.", ".convs2.")
-"""Biases here have the decoder's offset in them, which float16 would round away."""
+"""Parameters that stay in float32: their biases include the decoder's offset, beside which float16 is too coarse."""
 
 
 def train(run: Run) -> Card:
-    """Train what is not yet trained and fill `run.output`."""
+    """Train what is not yet trained, and write the model to `run.output`."""
     teacher = PiperTeacher()
     paths = [readings.path_of(run.work / "readings", number) for number in range(READINGS)]
     for number, path in enumerate(paths):
@@ -60,7 +60,7 @@ def train(run: Run) -> Card:
 
 
 def save(model: VitsModel, directory: Path) -> None:
-    """Write a model directory: float16, but for what needs more."""
+    """Write a model directory in float16, with `EXACT` parameters in float32."""
     weights = {
         name: value if name.endswith("bias") and any(part in name for part in EXACT) else value.half()
         for name, value in model.state_dict().items()

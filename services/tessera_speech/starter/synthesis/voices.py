@@ -1,8 +1,8 @@
-"""The last stage of training: the decoder learns to speak what the text side says, in two voices of even pitch.
+"""The last stage of training: the decoder learns to speak the text side's latents in two voices of even pitch.
 
-The text side cannot know where in a frame the teacher's pulses fall, so what it says has none of the teacher's melody,
-and a decoder that expects it sounds hoarse. Here the decoder is told to put its pulses on fixed places: one a frame for
-the first voice, two for the second, whose formants are higher too. Does not know letters.
+The text side cannot know where in a frame the teacher's pulses fall. Its latents therefore have none of the teacher's
+melody, and a decoder that expects it sounds hoarse. Here the decoder learns pulses at fixed places: one a frame for the
+first voice, two for the second, whose formants are higher too. Knows nothing about letters.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ from tessera_speech.starter.synthesis.text_side import encode, spread, update
 
 PERIODS = (HOP, HOP // 2)
 STRETCHES = (1.0, 1.15)
-"""Of the spectra of the two voices."""
+"""Factors by which the spectra of the two voices are stretched."""
 PIECES = 12
 """Pieces of utterances in a batch, half of them in each voice."""
 FRAMES = 24
 MARGIN = 32
-"""Frames around a piece that the flow sees and the decoder does not speak."""
+"""Frames around a piece that the flow reads and the decoder does not speak."""
 PEAK = 5e-4
 PEAK_VOICES = 4e-3
 CYCLE = 400
 """Steps from one warm-up to the next."""
 WINDOWS = (256, 512, 1024)
 HEARD_BELOW = 70
-"""Bands of the widest window (1.5 kHz) in which the phase counts too."""
+"""Bands of the widest window, up to 1.5 kHz, in which the loss includes the phase."""
 FLOOR = 1e-3
 
 
 @dataclass(frozen=True)
 class VoicePair:
-    """An utterance's audio in both voices: float32 [frames * HOP] each."""
+    """The audio of an utterance in both voices, float32 [frames * HOP] each."""
 
     utterance: TrainingUtterance
     samples: tuple[Floats, ...]
@@ -73,15 +73,15 @@ def teacher_speech(model: VitsModel, latents: torch.Tensor) -> Floats:
 
 
 def speak(model: VitsModel, latents: torch.Tensor, speakers: torch.Tensor | None) -> torch.Tensor:
-    """What `model.decoder` computes, without the convolutions that are the identity: half the work.
+    """The output of `model.decoder`, without computing the convolutions that are the identity: half the work.
 
     Args:
-        model: with the decoder of `adopt_decoder`.
+        model: model with the decoder of `adopt_decoder`.
         latents: [batch, 2 * CHANNELS, frames].
         speakers: [batch, embedding, 1], or None for neither voice.
 
     Returns:
-        [batch, frames * HOP].
+        Samples [batch, frames * HOP].
     """
     decoder = model.decoder
     hidden = decoder.conv_pre(latents)
@@ -107,7 +107,7 @@ def speak(model: VitsModel, latents: torch.Tensor, speakers: torch.Tensor | None
 
 
 class VoiceStage:
-    """Flow and decoder learn to speak in two voices. Implements `tessera.starters.run.Stage`."""
+    """The stage in which flow and decoder learn two voices. Implements `tessera.starters.run.Stage`."""
 
     name = "voices"
 
@@ -121,7 +121,7 @@ class VoiceStage:
         self._codes = [_codes(model, one.utterance) for one in self._recordings]
         self._average = Average(model, 0.98)
         self._ends = Average(model, 1.0)
-        # What tells the voices apart begins from nothing and has to go further.
+        # The embedding that distinguishes the voices begins at zero and needs a higher learning rate.
         apart = [model.embed_speaker, model.decoder.cond]
         self._body = adamw([model.flow, model.decoder], PEAK)
         mine = {id(parameter) for module in apart for parameter in module.parameters()}
@@ -130,15 +130,15 @@ class VoiceStage:
         self._apart = adamw(apart, PEAK_VOICES)
 
     def modules(self) -> dict[str, nn.Module]:
-        """What is trained."""
+        """The trained modules, by name."""
         return {"model": self._model, "average": self._average, "ends": self._ends}
 
     def optimizers(self) -> dict[str, torch.optim.Optimizer]:
-        """What trains it."""
+        """Their optimizers, by name."""
         return {"body": self._body, "apart": self._apart}
 
     def step(self, index: int) -> dict[str, float]:
-        """One update."""
+        """Make one update."""
         random = generator(self._run.seed, 3, index)
         codes, samples = [], []
         voices = torch.arange(PIECES) % 2
@@ -149,7 +149,7 @@ class VoiceStage:
             codes.append(functional.pad(code, (MARGIN, MARGIN))[:, start : start + FRAMES + 2 * MARGIN])
             samples.append(torch.from_numpy(audio[start * HOP : (start + FRAMES) * HOP]))
         wanted = torch.stack(samples)
-        # The rate falls once a cycle and starts again (Loshchilov & Hutter 2017): every cycle's end is of use.
+        # The learning rate falls once a cycle and restarts (Loshchilov & Hutter 2017), so every cycle's end is usable.
         share = cosine(index % CYCLE, CYCLE, 1.0, warmup=30, floor=0.05)
         set_learning_rate(self._body, share * PEAK)
         set_learning_rate(self._apart, share * PEAK_VOICES)
@@ -169,20 +169,20 @@ class VoiceStage:
         return {name: value.item() for name, value in values.items()}
 
     def finish(self) -> None:
-        """Give the model the mean of its cycles' ends (Izmailov et al. 2018)."""
+        """Copy the mean of the weights at the cycles' ends into the model (Izmailov et al. 2018)."""
         self._ends.copy_to(self._model)
 
 
 @torch.no_grad()
 def take_in(ends: Average, average: Average, count: int) -> None:
-    """Make `ends` the plain mean of `count` averages, of which `average` is the last."""
+    """Update `ends` to the mean of `count` averages, of which `average` is the last."""
     for (name, mean), value in zip(ends.named_buffers(), average.buffers(), strict=True):
         if name != "updates":
             mean.lerp_(value, 1 / count)
 
 
 def audio_losses(spoken: torch.Tensor, wanted: torch.Tensor) -> dict[str, torch.Tensor]:
-    """Distances between samples [batch, time]: of log spectra, of spectra, and of low waves with their phase."""
+    """Distances between samples [batch, time]: of log spectra, of spectra, and of low frequencies with their phase."""
     logs, spectra = [], []
     waves = torch.zeros(())
     for size in WINDOWS:
@@ -199,7 +199,7 @@ def audio_losses(spoken: torch.Tensor, wanted: torch.Tensor) -> dict[str, torch.
 
 @torch.no_grad()
 def part_from_pace(model: VitsModel) -> None:
-    """Both voices keep the pace that was learned with the first one; the second is told apart by another embedding."""
+    """Give the second voice an embedding of its own; both keep the durations that were learned with the first voice."""
     layer = model.duration_predictor.cond
     layer.bias.add_(layer.weight[:, :, 0] @ model.embed_speaker.weight[0])
     layer.weight.zero_()
@@ -207,7 +207,7 @@ def part_from_pace(model: VitsModel) -> None:
 
 
 def train_decoder(model: VitsModel) -> None:
-    """Only flow, decoder and voices train from here, but for the decoder's identities."""
+    """Make flow, decoder and voice embeddings trainable, but for the decoder's identities; freeze the rest."""
     model.requires_grad_(False)
     for module in (model.flow, model.decoder, model.embed_speaker):
         module.requires_grad_(True)
@@ -217,6 +217,6 @@ def train_decoder(model: VitsModel) -> None:
 
 @torch.no_grad()
 def _codes(model: VitsModel, utterance: TrainingUtterance) -> torch.Tensor:
-    """What the text encoder says of an utterance, frame by frame: [2 * CHANNELS, frames]."""
+    """The text encoder's output for an utterance, frame by frame: [2 * CHANNELS, frames]."""
     batch = collate([utterance])
     return spread(encode(model, batch.tokens)[1], batch.frames)[0][0]

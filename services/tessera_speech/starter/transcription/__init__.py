@@ -1,1 +1,1 @@
-"""The starter `english-transcription`: a small Parakeet-CTC model that writes down English formant speech."""
+"""The starter `english-transcription`: a small Parakeet-CTC model that transcribes English formant speech."""

@@ -1,8 +1,8 @@
-"""What is trained on: shards of utterances, spoken, disturbed and turned into features once, and batches of them.
+"""Training data: shards of utterances that are synthesized, degraded and turned into features once, and batches.
 
-Shard `n` follows from the seed and `n` alone, but for the teacher's breath, which is noise of its own; it is made when
-it is first needed and kept on disk. The teacher says when each phoneme begins, so frames have phonemes as labels beside
-the utterance's tokens. Does not know the model.
+Shard `n` follows from the seed and `n` alone, except for the noise of the teacher's breath; it is made when it is first
+needed and kept on disk. The teacher tells when each phoneme begins, so that frames have phonemes as labels beside the
+utterance's tokens. Knows nothing about the model.
 """
 
 from __future__ import annotations
@@ -24,39 +24,40 @@ from tessera_speech.starter.transcription.model import FRAME_S, MELS
 from tessera_speech.starter.transcription.neural import NeuralTeacher
 
 UTTERANCES = 512
-"""In a shard."""
+"""Utterances of one shard."""
 EASY_SHARDS = 2
-"""The first shards have one to three words an utterance: there an alignment is found soon."""
+"""Number of first shards whose utterances have one to three words, for which CTC soon finds an alignment."""
 FORMANT_SHARDS, NEURAL_SHARDS = 40, 10
-"""Whose voices speak in the first shards, and in those behind them."""
+"""Number of shards with formant voices, and of the shards with a neural voice that follow them."""
 NEURAL_TIMES = 3
-"""An utterance of a neural voice is drawn so many times as often as another."""
+"""How many times as often an utterance of a neural voice is drawn as another."""
 LONG_SHARE, LONGEST = 0.15, 5
-"""So many of the others are two to five sentences with pauses, up to 15 s or so: recordings are longer."""
+"""Share of the other utterances that have two to five sentences with pauses, and the most sentences; up to about 15
+s."""
 SUBSAMPLING = 8
 HALVES = 2
-"""Labels a frame of the encoder: one for each 40 ms."""
+"""Labels of one output of the encoder, one for each 40 ms."""
 WARPS = (0.86, 1.16)
-"""What frequencies are multiplied by in a batch."""
+"""Range of the factor by which the frequencies of an utterance are multiplied."""
 UNLABELLED = -100
 _PHONEMES = (
     "_ n ə t ɪ d s l ð k ɛ m ɹ z w p b v ʌ iː h aɪ f æ a ɒ eɪ uː i ɚ ɐ j ɡ əl dʒ aʊ ɔː ɑː ŋ ʊ oʊ ʃ θ ɜː tʃ iə r əʊ ᵻ "
     "ɛɹ ɔːɹ ɑːɹ e eː ɾ ɔ aɪə ʊɹ oː ɔɪ ʉ ɜ aɪɚ ɪɹ eə ɛə æʊ ɑə ɔə əɪ ʒ aː ʊə ʍ oə ʉː"
 )
 PHONEMES = tuple(_PHONEMES.split())
-"""espeak-ng's names in IPA, `_` for silence; a rarer one is not labelled."""
+"""Labelled phonemes by espeak-ng's names in IPA, `_` for silence; rarer ones have no label."""
 
 
 @dataclass(frozen=True)
 class TranscriptionBatch:
-    """Utterances padded to the longest.
+    """A batch of utterances, padded to the longest.
 
     Args:
-        features: float32 [utterances, frames, mels].
-        mask: bool [utterances, frames], true where there is an utterance.
-        tokens: int64 [utterances, tokens], padded with zeros.
-        token_counts: int64 [utterances].
-        phonemes: int64 [utterances, frames / 8, 2]; `UNLABELLED` where nothing is known.
+        features: log-mel features, float32 [utterances, frames, mels].
+        mask: whether a frame belongs to the utterance, bool [utterances, frames].
+        tokens: token ids, int64 [utterances, tokens], padded with zeros.
+        token_counts: number of tokens of each utterance, int64 [utterances].
+        phonemes: labels, int64 [utterances, frames / 8, 2]; `UNLABELLED` where no phoneme is known.
     """
 
     features: torch.Tensor
@@ -67,13 +68,13 @@ class TranscriptionBatch:
 
 
 class ShardPool:
-    """Shards in a folder.
+    """The shards of a folder, from which batches are drawn.
 
     Args:
-        folder: where they are kept.
-        seed: of all of them.
-        extractor: makes features.
-        tokenizer: makes tokens.
+        folder: folder of the shards.
+        seed: seed of all shards.
+        extractor: extractor of features.
+        tokenizer: tokenizer of the sentences.
     """
 
     def __init__(
@@ -90,7 +91,7 @@ class ShardPool:
         self._order = np.zeros((0, 2), dtype=np.int64)
 
     def require(self, shards: int) -> None:
-        """Have the first `shards` shards in memory."""
+        """Load or make the first `shards` shards, and keep them in memory."""
         if len(self._shards) >= shards:
             return
         for number in range(len(self._shards), shards):
@@ -104,10 +105,10 @@ class ShardPool:
         self._order = np.array([place[1:] for place in sorted(places)], dtype=np.int64)
 
     def batch(self, random: np.random.Generator, frames: int) -> TranscriptionBatch:
-        """Utterances of about the same length, about `frames` frames of features in all.
+        """Draw utterances of about the same length, with about `frames` frames of features in all.
 
-        Each is as if from a shorter or longer throat (Jaitly & Hinton 2013), so that there are more voices than the
-        teacher has, and partly blanked out in frequency and time (SpecAugment, Park et al. 2019).
+        The frequencies of each are warped as by a shorter or longer vocal tract (Jaitly & Hinton 2013), so that there
+        are more voices than the teacher has, and some bands and frames are masked (SpecAugment, Park et al. 2019).
         """
         middle = int(random.integers(len(self._order)))
         first, last, longest = middle, middle + 1, self._length(middle)
@@ -157,7 +158,7 @@ class ShardPool:
         return shard
 
     def _spoken(self, said: list[str], random: np.random.Generator, *, neural: bool) -> list[voices.Sound]:
-        """Sentences of one voice."""
+        """Speak sentences with one voice."""
         if neural:
             self._neural = self._neural or NeuralTeacher()
             return self._neural.say(said, random)
@@ -180,11 +181,13 @@ class ShardPool:
             sound = voices.joined(sounds, pauses.tolist())
             sentence = " ".join(said)
             ids = np.array(self._tokenizer(sentence)["input_ids"], dtype=np.int16)
-            made = self._extractor(voices.heard(sound.samples, random), sampling_rate=voices.RATE, return_tensors="np")
+            made = self._extractor(
+                voices.degraded(sound.samples, random), sampling_rate=voices.RATE, return_tensors="np"
+            )
             frames = made["input_features"][0][made["attention_mask"][0]].astype(np.float16)
             outputs = -(-len(frames) // SUBSAMPLING)
             if len(ids) + np.count_nonzero(ids[1:] == ids[:-1]) > outputs:
-                continue  # spoken too fast: CTC needs a frame for every token, and one between equal ones
+                continue  # too fast: CTC needs an output for every token, and one between equal tokens
             features.append(frames)
             tokens.append(ids)
             known = sound.phonemes if sounds[0].phonemes else []
@@ -200,7 +203,7 @@ class ShardPool:
 
 
 def trained_sentence(random: np.random.Generator, *, easy: bool) -> str:
-    """Something to learn from: a sentence of the grammar, or words in any order; never one that is held out."""
+    """Draw a training sentence: one of the grammar, or words in any order, but never a held-out one."""
     while True:
         if easy:
             sentence = sentences.scrambled(random, 1, 3)
@@ -213,9 +216,9 @@ def trained_sentence(random: np.random.Generator, *, easy: bool) -> str:
 
 
 def phoneme_labels(phonemes: list[tuple[str, float]], outputs: int, seconds: float) -> npt.NDArray[np.int16]:
-    """Index of the phoneme in the middle of each half of the encoder's frames, int16 [outputs, 2].
+    """Labels of the phoneme in the middle of each half of the encoder's outputs, int16 [outputs, 2].
 
-    Without `phonemes` nothing is labelled. Frame `n` of the encoder is centred at `n` times `FRAME_S`, as its
+    Without `phonemes` there are no labels. Output `n` of the encoder is centred at `n` times `FRAME_S`, because its
     convolutions pad with one frame in front.
     """
     if not phonemes:

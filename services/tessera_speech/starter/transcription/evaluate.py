@@ -1,7 +1,7 @@
-"""The judge: word error (jiwer's) of what Tessera's own engine hears, on sentences and voices it never met.
+"""Judges the transcription: jiwer's word error of Tessera's own engine on held-out sentences and voices.
 
-The recordings are spoken anew from the evaluation's seed. Beside the measures with a bar stand others that say how far
-the model carries: voices it knows, a neural voice, noise, people. Does not know how the model was trained.
+The recordings are synthesized anew from the evaluation's seed. Beside the measures with a bar there are others, which
+show how well the model generalizes: trained voices, a neural voice, noise, people. Knows nothing about training.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ from tessera_speech.transcription.transcript_tokenizer import TranscriptTokenize
 MOST_WORD_ERROR = 10.0
 LEAST_WORDS = 1500
 SAMPLES = 300
-"""Sentences of each kind of voice that a card's measures are taken with."""
+"""Sentences of each kind of voice for the measures of a card."""
 NEURAL_SAMPLES = 60
-"""Neural voices are slower than espeak-ng."""
+"""Sentences of the neural voice, which is slower than espeak-ng."""
 WORDS_A_RECORDING = 6
 LONG_SENTENCES = 20
-"""In a recording of about a minute."""
+"""Sentences of a recording of about a minute."""
 PEOPLE = {
     # Charles Dickens, A Tale of Two Cities (1859), its first sentence
     "two_cities.wav": "It was the best of times, it was the worst of times, it was the age of wisdom, it was the age "
@@ -52,11 +52,11 @@ PEOPLE = {
     "for good or for evil, in the superlative degree of comparison only.",
     "beckett.wav": "Ever tried. Ever failed. No matter. Try again. Fail again. Fail better.",
 }
-"""Recordings in the wheel `moonshine-voice`, and what is said in them."""
+"""Recordings in the wheel `moonshine-voice`, with their texts."""
 
 
 class InProcessTranscriber:
-    """A model directory as the speech service would use it."""
+    """A transcription model in this process, loaded as the speech service loads it."""
 
     def __init__(self, directory: Path, device: str) -> None:
         place = devices.choose(device, dtype="float32", threads=1).place  # type: ignore[arg-type]
@@ -66,7 +66,7 @@ class InProcessTranscriber:
         self.spent_s = 0.0
 
     def __call__(self, samples: np.ndarray[Any, Any]) -> str:
-        """What is said in float32 samples [time] at `voices.RATE`."""
+        """The transcript of float32 samples [time] at `voices.RATE`."""
         began = time.perf_counter()
         audio = Array(dtype="float32", shape=[samples.size], data=samples.astype("<f4").tobytes())
         queue = TranscriptionQueue(self._transcriber, max_windows=1)
@@ -84,24 +84,24 @@ class InProcessTranscriber:
 
 
 class Tally:
-    """Sentences and what was heard of them."""
+    """Sentences with their transcripts."""
 
     def __init__(self) -> None:
         self._pairs: list[tuple[str, str]] = []
 
     def add(self, said: str, heard: str) -> None:
-        """One recording."""
+        """Add the text and the transcript of one recording."""
         self._pairs.append((words_of(said), words_of(heard)))
 
     def word_error(self, name: str, *, at_most: float | None = None) -> Measure:
-        """Substituted, left out and added words in percent of the words that were said."""
+        """Word error rate: substituted, deleted and inserted words in percent of the spoken words."""
         judge = importlib.import_module("jiwer")
         said, heard = (list(column) for column in zip(*self._pairs, strict=True))
         value = 100 * float(judge.wer(said, heard))
         return Measure(name=name, value=value, samples=len(said), at_most=at_most, unit="%")
 
     def recognised(self) -> set[str]:
-        """Words that were heard right at least once."""
+        """Words that were transcribed correctly at least once."""
         judge = importlib.import_module("jiwer")
         said, heard = (list(column) for column in zip(*self._pairs, strict=True))
         found = judge.process_words(said, heard)
@@ -115,7 +115,7 @@ class Tally:
 
 
 def words_of(text: str) -> str:
-    """`text` in lower case and without punctuation."""
+    """The words of `text` in lower case and without punctuation."""
     return " ".join(re.findall(r"[a-z']+", text.lower()))
 
 
@@ -139,7 +139,7 @@ def evaluate(directory: Path, evaluation: Evaluation) -> list[Measure]:
     held_out = heard([sentences.held_out(random) for _ in range(count)], voices.held_out_manner)
     measures = [held_out.word_error("word error, held-out sentences and voices", at_most=MOST_WORD_ERROR)]
     rest = [sentences.held_out(random) for _ in range(count // 3)]
-    noisy = heard(rest, voices.held_out_manner, lambda samples: voices.heard(samples, random))
+    noisy = heard(rest, voices.held_out_manner, lambda samples: voices.degraded(samples, random))
     measures.append(noisy.word_error("word error, the same in noise and echo"))
     measures.append(heard(rest, voices.trained_manner).word_error("word error, held-out sentences, trained voices"))
     if evaluation.samples is None:
@@ -160,7 +160,7 @@ def evaluate(directory: Path, evaluation: Evaluation) -> list[Measure]:
 
 
 def every_word(random: np.random.Generator) -> list[str]:
-    """The whole vocabulary in recordings of a few words, none of which is trained on."""
+    """The whole vocabulary as texts of a few words each, none of which is trained on."""
     words = random.permutation(sentences.vocabulary())
     made = []
     for part in np.array_split(words, len(words) // WORDS_A_RECORDING):
@@ -172,7 +172,7 @@ def every_word(random: np.random.Generator) -> list[str]:
 
 
 def _long(listener: InProcessTranscriber, teacher: EspeakTeacher, random: np.random.Generator, count: int) -> Measure:
-    """Recordings of more than one of the model's windows: a word that is lost at a cut counts."""
+    """Word error on recordings of several windows, where a word that is lost at a cut counts."""
     tally = Tally()
     for _ in range(count):
         said = [sentences.held_out(random) for _ in range(LONG_SENTENCES)]
@@ -192,7 +192,7 @@ def _neural(listener: InProcessTranscriber, random: np.random.Generator, count: 
 
 
 def _own(listener: InProcessTranscriber, random: np.random.Generator, count: int) -> Measure:
-    """What the suite says, the suite should understand."""
+    """Word error on the suite's own voices."""
     speaker, tally = InProcessSynthesizer(SPOKEN_BY, "cpu"), Tally()
     for index in range(count):
         sentence = sentences.held_out(random)

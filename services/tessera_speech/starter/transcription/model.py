@@ -1,7 +1,7 @@
 """The untrained model: Parakeet-CTC's architecture at a small size, its tokenizer and its feature settings.
 
-Everything is Transformers' own class, so that the directory is laid out like the big checkpoints'
-(nvidia/parakeet-ctc-0.6b). Does not know how it is trained.
+All classes are Transformers' own, so that the directory has the layout of the large checkpoints
+(nvidia/parakeet-ctc-0.6b). Knows nothing about training.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from tessera_speech.starter.transcription import sentences
 from tessera_speech.starter.transcription.voices import RATE
 
 TOKENS = 1024
-"""With the unknown token, which comes first, and the blank, which comes last."""
+"""Size of the vocabulary, with the unknown token first and the blank last."""
 UNKNOWN, BLANK = "<unk>", "<pad>"
 TOKENIZER_SEED = 1
 TOKENIZER_SENTENCES = 6000
 MELS = 80
 FRAME_S = 0.08
-"""Of an output of the encoder: eight frames of features, 10 ms each."""
+"""Seconds of one output of the encoder, which are eight frames of features of 10 ms each."""
 
 
 def tokenizer() -> ParakeetTokenizer:
-    """Byte-pair encoding with a mark at the beginning of words, learnt from sentences of the grammar."""
+    """A byte-pair encoding with a mark at the beginning of words, trained on sentences of the grammar."""
     random = np.random.default_rng(TOKENIZER_SEED)
     text = [sentences.grammatical(random) for _ in range(TOKENIZER_SENTENCES)] + list(sentences.vocabulary())
     made = Tokenizer(BPE(unk_token=UNKNOWN))
@@ -51,12 +51,12 @@ def tokenizer() -> ParakeetTokenizer:
 
 
 def extractor() -> ParakeetFeatureExtractor:
-    """Log-mel features of 10 ms, normalized over the recording."""
+    """The extractor of log-mel features with a hop of 10 ms, normalized over the recording."""
     return ParakeetFeatureExtractor(feature_size=MELS, sampling_rate=RATE)
 
 
 def network() -> ParakeetForCTC:
-    """A Fast Conformer of 3.9 million parameters with a CTC head; torch's generator draws its first weights."""
+    """A Fast Conformer of 3.9 million parameters with a CTC head and initial weights from torch's generator."""
     encoder = ParakeetEncoderConfig(
         hidden_size=160,
         num_hidden_layers=7,
@@ -74,7 +74,7 @@ def network() -> ParakeetForCTC:
     config = ParakeetCTCConfig(vocab_size=TOKENS, pad_token_id=TOKENS - 1, encoder_config=encoder)
     made = ParakeetForCTC(config)
     for module in made.modules():
-        # Transformers draws convolutions as small as linear maps: after three of them no sound would be left.
+        # Transformers draws convolutions as small as linear layers; three of them would suppress the signal.
         if isinstance(module, nn.Linear | nn.Conv1d | nn.Conv2d):
             module.reset_parameters()
     return made

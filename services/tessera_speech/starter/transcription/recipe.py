@@ -1,4 +1,4 @@
-"""The starter's recipe and its way into the models' directory. Torch-free."""
+"""The starter's recipe, and the function that installs the shipped model. Torch-free."""
 
 from __future__ import annotations
 

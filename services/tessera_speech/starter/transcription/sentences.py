@@ -1,7 +1,7 @@
-"""What is said: sentences of a seeded grammar over the words of `words.txt`, and the rule that holds some of them out.
+"""Draws sentences of a grammar over the words of `words.txt`, and tells which are held out.
 
-The words are frequent ones, sorted by kind; of words that sound alike one is kept, as no ear could tell them apart
-where the grammar does not. Sentences are grammatical, seldom sensible. Does not know how they are spoken.
+The words are frequent ones, sorted by kind. Of words that sound alike one is kept, because nobody could distinguish
+them where the grammar does not. Sentences are grammatical, seldom sensible. Knows nothing about how they are spoken.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from importlib.resources import files
 import numpy as np
 
 HELD_OUT_SHARE = 8
-"""One sentence in so many is held out, by its checksum: whoever draws it, wherever, knows it."""
+"""One sentence in 8 is held out, by its checksum, so that the split is the same everywhere."""
 VOWELS = frozenset("aeiou")
 LEAST_HELD_OUT_WORDS = 4
 
@@ -110,7 +110,7 @@ GRAMMAR: dict[str, tuple[str, ...]] = {
 
 @cache
 def kinds() -> dict[str, tuple[str, ...]]:
-    """The words of every kind; verbs also as `kind.base` and `kind.past`."""
+    """The words of every kind; verbs have the kinds `kind.base` and `kind.past` too."""
     found: dict[str, tuple[str, ...]] = {}
     for line in files(__package__).joinpath("words.txt").read_text(encoding="utf-8").splitlines():
         kind, _, words = line.partition(": ")
@@ -137,7 +137,7 @@ def is_held_out(sentence: str) -> bool:
 
 
 def grammatical(random: np.random.Generator) -> str:
-    """One sentence of the grammar, of 3 to about 14 words."""
+    """Draw a sentence of the grammar, of 3 to about 14 words."""
     words = list(_expand("Sentence", random))
     for index in range(len(words) - 1):
         if words[index] == "a" and words[index + 1][0] in VOWELS:
@@ -146,13 +146,13 @@ def grammatical(random: np.random.Generator) -> str:
 
 
 def scrambled(random: np.random.Generator, shortest: int, longest: int) -> str:
-    """`shortest` to `longest` words in any order, each as likely as any other."""
+    """Draw `shortest` to `longest` words, all equally likely, in any order."""
     words = vocabulary()
     return " ".join(words[index] for index in random.integers(len(words), size=random.integers(shortest, longest + 1)))
 
 
 def held_out(random: np.random.Generator, *, scramble: bool = False) -> str:
-    """A sentence that is never trained on; with `scramble` one of 4 to 8 words in any order."""
+    """Draw a held-out sentence; with `scramble` one of 4 to 8 words in any order."""
     while True:
         sentence = scrambled(random, LEAST_HELD_OUT_WORDS, 8) if scramble else grammatical(random)
         if is_held_out(sentence) and sentence.count(" ") >= LEAST_HELD_OUT_WORDS - 1:

@@ -1,10 +1,10 @@
-"""Training: connectionist temporal classification (Graves et al. 2006), helped by the teacher's phoneme times.
+"""Trains by connectionist temporal classification (Graves et al. 2006), with the teacher's phoneme times as labels.
 
-A second head reads phonemes out of a layer in the middle of the encoder: each frame has a label there, so that the
-layers below learn what is said before CTC has found out when (as in Lee & Watanabe 2021, with labels in place of a
-second CTC). That head is dropped afterwards. A second, shorter course goes on from the first one's
-averaged weights with neural voices among the others; what is kept lies between the two. Does not know how the model is
-judged.
+A second head predicts phonemes from a layer in the middle of the encoder, where each frame has a label, so that the
+layers below learn which phonemes are spoken before CTC has learned when (as in Lee & Watanabe 2021, with labels in
+place of a second CTC). That head is dropped afterwards. A second, shorter stage resumes from the first one's averaged
+weights, with neural voices among the others; the resulting weights are interpolated between the two. Knows nothing
+about judging.
 """
 
 from __future__ import annotations
@@ -35,27 +35,27 @@ from tessera_speech.starter.transcription.voices import RATE
 WARMUP = 200
 WEIGHT_DECAY = 0.02
 FRAMES = 10_000
-"""Frames of features in a batch: 100 s."""
+"""Frames of features in a batch, which are 100 s."""
 FIRST_SHARDS = 2
 STEPS_A_SHARD = 20
 PHONEME_LAYER = 4
 SECOND_SHARE = 0.75
-"""Of the second course in the weights that are kept. Between two models of which one learned from the other lie better
-ones than both (Wortsman et al. 2022): 7.9 % word error on held-out voices, where they have 8.7 and 9.7."""
+"""Share of the second stage in the resulting weights. Weights between those of a model and of its fine-tuned successor
+can be better than both (Wortsman et al. 2022): 7.9 % word error on held-out voices, where the two have 8.7 and 9.7."""
 CLIP = 1.0
 AVERAGE = 0.998
 
 
 @dataclass(frozen=True)
 class CTCSchedule:
-    """A stretch of training, from a learning rate that grows to one that is zero.
+    """The schedule of one stage, whose learning rate rises and then falls to zero.
 
     Args:
-        name: of the stage.
-        steps: optimizer steps.
-        peak: the highest learning rate.
-        shards: of the pool, in the end.
-        phonemes: weight of the phonemes' loss at the beginning; at the end it is 0, and the layers serve the words.
+        name: name of the stage, which its checkpoint has too.
+        steps: number of updates.
+        peak: highest learning rate.
+        shards: number of shards in use at the end.
+        phonemes: weight of the phonemes' loss at the beginning, which falls to 0 at the end.
     """
 
     name: str
@@ -72,12 +72,12 @@ COURSES = (
 
 
 class CTCStage:
-    """One course.
+    """One stage of the training.
 
     Args:
-        run: the training.
-        course: what is trained on, for how long.
-        before: the course whose averaged weights this one goes on from.
+        run: the run of the training.
+        course: schedule of the stage.
+        before: the stage from whose averaged weights this one resumes; None for the first.
     """
 
     def __init__(self, run: Run, course: CTCSchedule, before: CTCStage | None = None) -> None:
@@ -98,15 +98,15 @@ class CTCStage:
         self._pool = ShardPool(run.work / "shards", run.seed, models.extractor(), models.tokenizer())
 
     def modules(self) -> dict[str, nn.Module]:
-        """See `Stage`."""
+        """The trained modules, by name."""
         return {"network": self.network, "phonemes": self._phonemes, "average": self.average}
 
     def optimizers(self) -> dict[str, torch.optim.Optimizer]:
-        """See `Stage`."""
+        """Their optimizers, by name."""
         return {"all": self._optimizer}
 
     def step(self, index: int) -> dict[str, float]:
-        """See `Stage`."""
+        """Make one update."""
         course = self._course
         self._pool.require(min(course.shards, self._first_shards + index // STEPS_A_SHARD))
         batch = self._pool.batch(optimize.generator(self._run.seed, index), FRAMES)
@@ -122,10 +122,10 @@ class CTCStage:
         return {"ctc": ctc.item(), "phonemes": phonemes.item(), "right": right.item(), "norm": norm.item()}
 
     def _losses(self, batch: TranscriptionBatch) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """CTC per token, cross-entropy per phoneme label, and the share of phonemes that are right."""
+        """The CTC loss per token, the cross entropy per phoneme label, and the share of phonemes that are right."""
         device = self._run.device
         encoder, mask = self.network.encoder, batch.mask.to(device)
-        # This stage is faster in float32 on a CPU: its depthwise convolutions have few channels and many places.
+        # Subsampling is faster in float32 on a CPU: its depthwise convolutions have few channels and many positions.
         hidden = encoder.subsampling(batch.features.to(device), mask)
         lengths = self.network._get_subsampling_output_length(mask.sum(-1)).long()
         inside = torch.arange(hidden.shape[1], device=device) < lengths[:, None]
@@ -159,7 +159,7 @@ class CTCStage:
 
 @torch.no_grad()
 def _mix(model: nn.Module, other: nn.Module, share: float) -> None:
-    """Move `model`'s weights towards those of `other`."""
+    """Interpolate the weights of `model` towards those of `other`, by `share`."""
     theirs = other.state_dict()
     for name, values in model.state_dict().items():
         if values.is_floating_point():
@@ -167,7 +167,7 @@ def _mix(model: nn.Module, other: nn.Module, share: float) -> None:
 
 
 def train(run: Run) -> Card:
-    """Train, and put the averaged weights and everything beside them to `run.output`."""
+    """Train both stages, and write the model directory to `run.output`."""
     first = CTCStage(run, COURSES[0])
     run.fit(first)
     second = CTCStage(run, COURSES[1], first)

@@ -1,7 +1,7 @@
-"""Who says it, and how it sounds where it is heard: espeak-ng's voices, and what rooms and microphones do to them.
+"""Voices of espeak-ng, and the distortions of rooms and microphones.
 
 A voice is an accent with a speaker (a variant of espeak-ng: formants, pitch, source). Some speakers and accents are
-never trained on. Does not know sentences or features.
+held out from training. Knows neither sentences nor features.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import numpy.typing as npt
 from tessera_speech.starter.espeak import EspeakTeacher
 
 RATE = 16_000
-"""Samples a second of all that comes from here."""
+"""Sample rate of all recordings here, in hertz."""
 FloatArray = npt.NDArray[np.float32]
 
 ACCENTS = (
@@ -32,7 +32,7 @@ ACCENTS = (
     "en-029",
     "en-us-nyc",
 )
-"""What is trained on, each as often as it stands here."""
+"""Trained accents, each as frequent as its number of entries."""
 HELD_OUT_ACCENTS = ("en-gb-x-rp",)
 _SPEAKERS = (
     "m1 m2 m3 m4 m6 m7 m8 f1 f2 f4 f5 klatt klatt3 klatt4 klatt5 klatt6 adam anika announcer antonio aunty benjamin "
@@ -51,14 +51,14 @@ FORMANTS = 9
 
 @dataclass(frozen=True)
 class Manner:
-    """How something is said.
+    """A manner of speaking.
 
     Args:
-        voice: as espeak-ng names it, `accent+speaker`, or `accent` for its own speaker.
-        words_per_minute: of the teacher.
-        pitch: 0 to 100, of the voice's own range.
-        pitch_range: 0 to 100.
-        stretch: the recording is played at 1 / `stretch` times its speed: pitch, formants and tempo move together.
+        voice: name of espeak-ng's voice, `accent+speaker`, or `accent` for the accent's own speaker.
+        words_per_minute: pace of the teacher.
+        pitch: pitch within the voice's own range, 0 to 100.
+        pitch_range: range of the pitch, 0 to 100.
+        stretch: factor of the recording's duration, which changes pitch, formants and tempo together.
     """
 
     voice: str
@@ -73,8 +73,8 @@ class Sound:
     """A recording.
 
     Args:
-        samples: float32 [time] at `RATE`, within -1 and 1.
-        phonemes: name and first second of each, in order; an empty name is a pause.
+        samples: float32 [time] at `RATE`, between -1 and 1.
+        phonemes: name and begin in seconds of each phoneme, in order; an empty name is a pause.
     """
 
     samples: FloatArray
@@ -82,7 +82,7 @@ class Sound:
 
 
 def trained_manner(random: np.random.Generator, *, invented: bool = False) -> Manner:
-    """Somebody to learn from; with `invented`, for a teacher with the data of `invent`, more often one of those."""
+    """Draw a trained manner; with `invented`, for a teacher with the data of `invent`, mostly one of its speakers."""
     accent = ACCENTS[int(random.integers(len(ACCENTS)))]
     known = (*SPEAKERS, *(INVENTED.format(number) for number in range(INVENTIONS))) if invented else SPEAKERS
     speaker = "" if random.random() < 0.05 else "+" + known[int(random.integers(len(known)))]
@@ -96,7 +96,7 @@ def trained_manner(random: np.random.Generator, *, invented: bool = False) -> Ma
 
 
 def invent(folder: Path, seed: int) -> Path:
-    """A copy of the teacher's data in `folder` with `INVENTIONS` speakers more, whose throats and pitches are drawn."""
+    """Copy the teacher's data to `folder`, and add `INVENTIONS` speakers whose formants and pitches are drawn."""
     loader = importlib.import_module("espeakng_loader")
     data = folder / "espeak-ng-data"
     shutil.copytree(str(loader.get_data_path()), data, dirs_exist_ok=True)
@@ -104,7 +104,7 @@ def invent(folder: Path, seed: int) -> Path:
     for number in range(INVENTIONS):
         name = INVENTED.format(number)
         lowest = random.uniform(65, 200)
-        size = random.uniform(85, 125)  # percent: one throat scales all formants, roughly
+        size = random.uniform(85, 125)  # percent: a vocal tract scales all formants, roughly
         lines = ["language variant", f"name {name}", f"pitch {lowest:.0f} {lowest * random.uniform(1.15, 1.7):.0f}"]
         for formant in range(FORMANTS):
             height, width = random.uniform(60, 150), random.uniform(70, 170)
@@ -119,7 +119,7 @@ def invent(folder: Path, seed: int) -> Path:
 
 
 def held_out_manner(random: np.random.Generator) -> Manner:
-    """Somebody never heard: a held-out speaker with a trained accent, or with a held-out one, or that accent's own."""
+    """Draw a held-out manner: a held-out speaker with any accent, or the own speaker of a held-out accent."""
     speaker = HELD_OUT_SPEAKERS[int(random.integers(len(HELD_OUT_SPEAKERS)))]
     accents = ("en-us", "en", *HELD_OUT_ACCENTS)
     accent = accents[int(random.integers(len(accents)))]
@@ -148,7 +148,7 @@ def say(teacher: EspeakTeacher, text: str, manner: Manner) -> Sound:
 
 
 def joined(sounds: Sequence[Sound], pauses: Sequence[float]) -> Sound:
-    """`sounds` one after another; `pauses` are the seconds of silence before each and, the last, behind all."""
+    """Join sounds; `pauses` are the seconds of silence before each, and the last one follows all of them."""
     parts: list[FloatArray] = []
     phonemes: list[tuple[str, float]] = []
     position = 0
@@ -165,7 +165,7 @@ def joined(sounds: Sequence[Sound], pauses: Sequence[float]) -> Sound:
 
 
 def resample(samples: npt.NDArray[np.int16], rate: int) -> FloatArray:
-    """int16 samples at `rate` as float32 ones at `RATE`."""
+    """Convert int16 samples at `rate` to float32 samples at `RATE`."""
     frame = av.AudioFrame.from_ndarray(np.ascontiguousarray(samples)[None, :], format="s16", layout="mono")
     frame.sample_rate = rate
     resampler = av.AudioResampler(format="flt", layout="mono", rate=RATE)
@@ -173,8 +173,8 @@ def resample(samples: npt.NDArray[np.int16], rate: int) -> FloatArray:
     return np.concatenate([part.to_ndarray()[0] for part in made])
 
 
-def heard(samples: FloatArray, random: np.random.Generator) -> FloatArray:
-    """`samples` as a microphone may get them: an echo, a tilted spectrum, noise; times stay as they are."""
+def degraded(samples: FloatArray, random: np.random.Generator) -> FloatArray:
+    """Degrade samples as rooms and microphones do: reverberation, a filtered spectrum, noise. Times stay the same."""
     result: npt.NDArray[Any] = samples
     if random.random() < 0.3:
         result = _in_a_room(result, random)
@@ -188,7 +188,7 @@ def heard(samples: FloatArray, random: np.random.Generator) -> FloatArray:
 
 
 def _in_a_room(samples: npt.NDArray[Any], random: np.random.Generator) -> npt.NDArray[Any]:
-    """Convolved with noise that dies away within 0.1 to 0.5 s, behind the direct sound."""
+    """Add reverberation: convolve with noise that decays within 0.1 to 0.5 s after the direct sound."""
     length = int(RATE * random.uniform(0.1, 0.5))
     tail = random.standard_normal(length) * np.exp(-6.9 * np.arange(length) / length)
     tail *= random.uniform(0.1, 0.6) / np.sqrt(np.sum(tail**2))
@@ -199,7 +199,7 @@ def _in_a_room(samples: npt.NDArray[Any], random: np.random.Generator) -> npt.ND
 
 
 def _filtered(samples: npt.NDArray[Any], random: np.random.Generator) -> npt.NDArray[Any]:
-    """With a smooth random gain over frequency of up to about 10 dB, and sometimes cut to a telephone's band."""
+    """Apply a smooth random gain over frequency of up to about 10 dB, and sometimes a telephone's band-pass."""
     size = 1 << (len(samples) - 1).bit_length()
     frequencies = np.fft.rfftfreq(size, 1 / RATE)
     knots = random.uniform(-10, 10, size=7)
@@ -212,7 +212,7 @@ def _filtered(samples: npt.NDArray[Any], random: np.random.Generator) -> npt.NDA
 
 
 def _noise(length: int, random: np.random.Generator) -> npt.NDArray[Any]:
-    """Noise between white and brown, with a power of 1."""
+    """Draw noise between white and brown, with a power of 1."""
     size = 1 << (length - 1).bit_length()
     spectrum = np.fft.rfft(random.standard_normal(size))
     spectrum /= np.maximum(1.0, np.arange(len(spectrum))) ** random.uniform(0, 1)
