@@ -25,7 +25,7 @@ PROMPTS = [[5, 9, 33, 7, 50], [11] * 3 + list(range(20, 60)), [60, 3], list(rang
 
 @pytest.fixture(scope="module")
 def directory_of(tmp_path_factory):
-    """Tiny random Llamas by seed, layers and context."""
+    """Make tiny random Llamas by seed, number of layers and context length."""
     made = {}
 
     def make(seed: int, layers: int = 2, context: int = 512):
@@ -83,7 +83,7 @@ def drafted(engine: SequenceEngine) -> DraftModel:
 
 
 def always_pays(engine: SequenceEngine, monkeypatch) -> None:
-    """What pays is measured, and on tiny models nothing does."""
+    """Draft in every step: whether it pays is measured, and on tiny models it never does."""
     monkeypatch.setattr(engine.speculation, "_pays", lambda *_: True)
 
 

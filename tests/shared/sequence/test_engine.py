@@ -86,7 +86,7 @@ NEW_TOKENS = 12
 
 @pytest.fixture(scope="session")
 def tiny_models(tmp_path_factory):
-    """Directories of tiny random models, made once per class."""
+    """Directories of tiny random models, one for each class."""
     made = {}
 
     def make(name: str):
@@ -290,7 +290,7 @@ FUSED = {
     "phi3": {},
     "deepseek_v3": {"q_a_proj+kv_a_proj_with_mqa": 2, "gate_proj+up_proj": 2},
 }
-"""Where it is not q, k, v and gate, up in both layers."""
+"""Groups of fused layers of the classes that do not fuse q, k, v and gate, up in both layers."""
 
 
 @pytest.mark.parametrize("name", CLASSES)
@@ -411,7 +411,7 @@ def test_a_step_that_fails_ends_its_requests_with_an_error_and_nothing_else(tiny
 
 
 class StandInEncoder:
-    """Counts what it encodes; images of one byte break it as a shape that does not fit would."""
+    """Counts the images that it encodes; an image of one byte raises the error of a wrong shape."""
 
     def __init__(self, model) -> None:
         self.model = model

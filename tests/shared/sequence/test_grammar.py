@@ -78,7 +78,7 @@ def choices(matcher) -> list[int]:
 
 
 def babble(matcher, tokens: list[bytes], seed: int, longest: int = 600) -> bytes | None:
-    """What a model without any sense says under a grammar; None when it did not come to an end."""
+    """Sample a text under a grammar from random logits; None if it did not end."""
     dice, said = random.Random(seed), b""
     for _ in range(longest):
         possible = choices(matcher)
@@ -448,7 +448,7 @@ def test_masks_are_bits(bits):
 
 
 class Slow:
-    """Compiles when it is let."""
+    """A compiler that waits for a gate."""
 
     def __init__(self) -> None:
         self.gate = threading.Event()

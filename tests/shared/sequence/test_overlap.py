@@ -23,8 +23,8 @@ PAGE_BYTES = PAGE * 2 * 8 * 4  # slots, keys and values, head dimension, bytes
 ROWS = 4
 
 
-class Again:
-    """Stands where CUDA graphs do: runs the captured function once more."""
+class Replay:
+    """Takes the place of CUDA graphs: runs the captured function once more."""
 
     def graph(self, run):
         run()
@@ -62,14 +62,14 @@ def engine_of(directory, overlap: str, *, pages: int = 200, host: int = 0, graph
         kv_cache_bytes=pages * PAGE_BYTES,
         host_cache_bytes=host * PAGE_BYTES,
         graph_rows=ROWS if graphs else 0,
-        capture=Again() if graphs else None,
+        capture=Replay() if graphs else None,
     )
     return SequenceEngine(runner, settings, Ready(device="cpu", cards=[], directories=[], report={}))
 
 
-def answers(engine: SequenceEngine, asked) -> dict[str, list]:
-    """All that is said to each request, in its order."""
-    for message in asked:
+def answers(engine: SequenceEngine, messages) -> dict[str, list]:
+    """Submit messages and return all answers to each request, in order."""
+    for message in messages:
         engine.submit(message)
     found: dict[str, list] = {}
     while engine.has_work():
@@ -103,7 +103,7 @@ OPTIONS = {
 PROMPTS = [[5, 9, 33, 7, 50], [11] * 3 + list(range(20, 50)), [60, 3], list(range(30, 47)), [60, 3, 9, 4]]
 
 
-def drawn(options: dict, count: int = 10) -> list[Generate]:
+def random_messages(options: dict, count: int = 10) -> list[Generate]:
     dice = random.Random(5)
     made = []
     for index in range(count):
@@ -114,13 +114,15 @@ def drawn(options: dict, count: int = 10) -> list[Generate]:
 
 @pytest.mark.parametrize("option", OPTIONS)
 def test_every_option_gives_the_same_answers(directory, option):
-    plain = said(answers(engine_of(directory, "off"), drawn(OPTIONS[option])))
+    plain = comparable(answers(engine_of(directory, "off"), random_messages(OPTIONS[option])))
     for changes in ({"max_running": 3}, {"graphs": True, "max_batch_tokens": 3}):
-        assert said(answers(engine_of(directory, "on", **changes), drawn(OPTIONS[option]))) == plain, changes
+        assert comparable(answers(engine_of(directory, "on", **changes), random_messages(OPTIONS[option]))) == plain, (
+            changes
+        )
 
 
-def said(found: dict[str, list]) -> dict[str, list]:
-    """What an answer is to a client. A step of other lengths rounds a logarithm's last bits differently."""
+def comparable(found: dict[str, list]) -> dict[str, list]:
+    """Reduce answers to what clients compare. A step of another length rounds a logarithm's last bits differently."""
 
     def rounded(scores):
         return [(one.rank, *(round(value, 3) for value in (one.logprob, *dict(one.top).values()))) for one in scores]
@@ -133,7 +135,7 @@ def said(found: dict[str, list]) -> dict[str, list]:
 
 @pytest.mark.parametrize("graphs", [False, True])
 def test_preemption_and_the_host_tier_change_no_answer(directory, graphs):
-    many = drawn({"temperature": 0.8, "logprobs": 1, "max_tokens": 30}, 12)
+    many = random_messages({"temperature": 0.8, "logprobs": 1, "max_tokens": 30}, 12)
     plain = engine_of(directory, "off")
     expected = answers(plain, many)
     assert plain.scheduler.preemptions == 0
@@ -161,20 +163,20 @@ def test_a_step_is_queued_before_the_tokens_of_the_one_before_are_read(directory
     assert order == ["run", "run", "read", "run", "read", "run", "read", "read"]
 
 
-def asked(name: str, prompt: list[int], **sampling) -> list[Generate]:
+def message(name: str, prompt: list[int], **sampling) -> list[Generate]:
     return [Generate(request_id=name, token_ids=prompt, sampling=Sampling(**({"max_tokens": 5} | sampling)))]
 
 
 def test_what_is_computed_behind_a_stop_is_dropped(directory):
-    text = texts(answers(engine_of(directory, "off"), asked("r", [5, 6], max_tokens=12)))["r"]
+    text = texts(answers(engine_of(directory, "off"), message("r", [5, 6], max_tokens=12)))["r"]
     engine = engine_of(directory, "on")
-    found = answers(engine, asked("r", [5, 6], max_tokens=12, stop_ids=[text[3]]))["r"]
+    found = answers(engine, message("r", [5, 6], max_tokens=12, stop_ids=[text[3]]))["r"]
     assert [answer.token_ids[0] for answer in found] == text[: text.index(text[3]) + 1]
     assert [answer.finish_reason for answer in found] == [None] * (len(found) - 1) + ["stop"]
     assert engine.sampled_tokens == len(found)
     assert engine.steps == len(found) + 1
     # What another goes on with is what it would have computed itself.
-    again = asked("again", [5, 6, *text[:6]])
+    again = message("again", [5, 6, *text[:6]])
     assert texts(answers(engine, again)) == texts(answers(engine_of(directory, "off"), again))
 
 
@@ -244,7 +246,7 @@ def test_hundreds_of_requests_with_random_cancels_leak_no_page(directory, pages,
 
 def test_a_step_that_fails_ends_its_requests_after_what_was_drawn_before(directory, monkeypatch):
     engine = engine_of(directory, "on")
-    engine.submit(*asked("unlucky", PROMPTS[0]))
+    engine.submit(*message("unlucky", PROMPTS[0]))
     assert list(engine.step()) == []
     with monkeypatch.context() as patched:
         patched.setattr(engine.runner, "run", lambda _: (_ for _ in ()).throw(RuntimeError("out of memory")))
@@ -252,13 +254,13 @@ def test_a_step_that_fails_ends_its_requests_after_what_was_drawn_before(directo
     assert isinstance(first, GeneratedTokens)
     assert isinstance(second, Failed)
     check(engine)
-    expected = answers(engine_of(directory, "off"), asked("next", PROMPTS[0]))
-    assert texts(answers(engine, asked("next", PROMPTS[0]))) == texts(expected)
+    expected = answers(engine_of(directory, "off"), message("next", PROMPTS[0]))
+    assert texts(answers(engine, message("next", PROMPTS[0]))) == texts(expected)
 
 
 def test_tokens_that_cannot_be_read_end_their_requests_and_leave_the_engine(directory, monkeypatch):
     engine = engine_of(directory, "on")
-    engine.submit(*asked("unlucky", PROMPTS[0]))
+    engine.submit(*message("unlucky", PROMPTS[0]))
     engine.step()
     with monkeypatch.context() as patched:
         patched.setattr(sampler.InFlightTokens, "read", lambda _: (_ for _ in ()).throw(RuntimeError("lost")))
@@ -266,7 +268,7 @@ def test_tokens_that_cannot_be_read_end_their_requests_and_leave_the_engine(dire
     assert isinstance(answer, Failed)
     assert not list(engine.step())
     check(engine)
-    engine.submit(*asked("lost", PROMPTS[0]))
+    engine.submit(*message("lost", PROMPTS[0]))
     engine.step()
     with monkeypatch.context() as patched:
         patched.setattr(
@@ -303,7 +305,7 @@ def test_drafts_need_the_tokens_at_once_so_steps_do_not_overlap(directory, caplo
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("option", OPTIONS)
-def test_on_a_gpu_overlapped_steps_of_graphs_say_what_single_ones_do(directory, option):
+def test_on_a_gpu_overlapped_steps_of_graphs_answer_as_single_ones_do(directory, option):
     found = []
     for overlap, rows in (("off", 0), ("on", 0), ("on", ROWS)):
         runner = build_runner(
@@ -314,7 +316,7 @@ def test_on_a_gpu_overlapped_steps_of_graphs_say_what_single_ones_do(directory, 
             SequenceEngineSettings(overlap=overlap),
             Ready(device="cuda", cards=[], directories=[], report={}),
         )
-        found.append(texts(answers(engine, drawn(OPTIONS[option]))))
+        found.append(texts(answers(engine, random_messages(OPTIONS[option]))))
     assert found[1:] == found[:1] * 2
     assert runner.graph_steps > 0
 

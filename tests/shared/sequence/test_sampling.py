@@ -28,7 +28,7 @@ def frequencies(draws: int, **sampling) -> torch.Tensor:
 
 
 def assert_distribution(got: torch.Tensor, expected: list[float], draws: int) -> None:
-    """Pearson's chi-squared at p = 0.001 over the values that may occur; the others never do."""
+    """Assert Pearson's chi-squared at p = 0.001 over the tokens that may occur; the others must not occur at all."""
     limits = {1: 10.83, 2: 13.82, 3: 16.27, 4: 18.47, 5: 20.52}
     probability = torch.tensor(expected, dtype=torch.float64)
     assert (got[probability == 0] == 0).all()
@@ -60,10 +60,10 @@ def test_temperature_sharpens():
 
 
 def test_the_same_seed_gives_the_same_tokens_whatever_shares_the_batch():
-    def draw(companions: int) -> list[int | None]:
+    def draw(others_count: int) -> list[int | None]:
         own = request(seed=7, temperature=1.0, top_p=0.9)
-        others = [request(seed=index, temperature=2.0) for index in range(companions)]
-        logits = torch.randn(1 + companions, VOCABULARY, generator=torch.Generator().manual_seed(1))
+        others = [request(seed=index, temperature=2.0) for index in range(others_count)]
+        logits = torch.randn(1 + others_count, VOCABULARY, generator=torch.Generator().manual_seed(1))
         logits[-1] = LOGITS
         return [sample(logits, [*others, own])[-1].token_id for _ in range(20)]
 

@@ -27,12 +27,12 @@ def scheduler(pages=8, page_size=4, budget=8, running=4, waiting=100, context=10
 
 
 def request(name: str, prompt: int, output: int, first: int = 0, **fields) -> SequenceRequest:
-    """A prompt of its own unless `first` is another's too: token ids are `first`, then a count from one up."""
+    """Make a request whose prompt is `first`, then a count from one up: the same `first` means a common beginning."""
     return SequenceRequest(name, [first, *range(1, prompt)], Sampling(max_tokens=output), **fields)
 
 
 def step(policy: Scheduler) -> list[str]:
-    """Compute a batch with a model that always says 0; returns who ended."""
+    """Compute a batch with a model whose next token is always 0; return the ids of requests that ended."""
     batch = policy.schedule()
     assert batch.tokens <= policy.max_batch_tokens
     assert len(policy.running) <= policy.max_running

@@ -1,4 +1,4 @@
-"""A day of an engine in seconds: thousands of random requests, many of them cancelled, late or wrong."""
+"""Thousands of random requests to one engine, many of them cancelled, late or wrong."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def directory(tmp_path_factory):
     return folder
 
 
-def drawn(dice: random.Random, number: int, stories: list[list[int]]) -> Generate | Embed:
-    """A request about one of a few stories, or about nothing known, or one that is refused."""
+def random_message(dice: random.Random, number: int, stories: list[list[int]]) -> Generate | Embed:
+    """Make a random request that begins as others do, or one that is refused."""
     story = dice.choice(stories)
     tokens = story[: dice.randint(1, len(story))] + [dice.randrange(VOCABULARY) for _ in range(dice.randint(0, 6))]
     if dice.random() < 0.02:
@@ -82,7 +82,7 @@ def test_thousands_of_requests_leak_no_page_and_each_is_answered_to_its_end(dire
     ended = refused = cancelled = made = 0
     while made < REQUESTS or engine.has_work():
         for _ in range(dice.randint(0, 4) if made < REQUESTS else 0):
-            message = drawn(dice, made, stories)
+            message = random_message(dice, made, stories)
             made += 1
             try:
                 engine.submit(message)

@@ -1,4 +1,4 @@
-"""Grammars inside the sequence engine: nobody waits for another's, and what is wrong ends one request."""
+"""Grammars inside the sequence engine: no request waits for another's grammar, and a wrong one ends one request."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def directory(tmp_path_factory):
 
 
 class Gated:
-    """A compiler that waits to be let, for grammars that ask for it."""
+    """A compiler that waits for a gate, if the grammar is "slow"."""
 
     def __init__(self, directory) -> None:
         self.inner = compiler_for("xgrammar", directory, SIZE)
