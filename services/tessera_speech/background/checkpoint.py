@@ -39,7 +39,7 @@ class TranscriptionCheckpoint(msgspec.Struct):
     transcripts: list[Transcript] = []
 
     def next_piece_windows(self, max_samples: int) -> int:
-        """How many of the next windows lie within `max_samples`; at least one while any is left."""
+        """Number of the next windows that lie within `max_samples`; at least 1 while any is left."""
         count = 0
         first = self.windows[self.transcribed][0]
         for _, end in self.windows[self.transcribed :]:

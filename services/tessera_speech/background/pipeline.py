@@ -1,4 +1,4 @@
-"""From a transcription job to its files: decode the recording to disk, plan its windows, transcribe piece by piece.
+"""Turns a transcription job into its files: decode the recording to disk, plan windows, transcribe piece by piece.
 
 A piece is as many windows as one message to the engine carries. After each piece there is a checkpoint, so that a
 killed worker costs one piece. Memory does not grow with the recording: its samples are in a file that vanishes with the
@@ -57,7 +57,7 @@ TranscribePiece = Callable[[Transcribe], Awaitable[list[Transcript]]]
 
 @dataclass(frozen=True)
 class _JobRequest:
-    """What a job asks for, decoded and checked."""
+    """The request of a job, decoded and checked."""
 
     given: TranscriptionInput
     body: TranscriptionRequest

@@ -17,7 +17,7 @@ MAX_ITEMS = 512
 
 @dataclass
 class ConversationItem:
-    """A message.
+    """A message of a conversation.
 
     Attributes:
         id: identifier, unique in its conversation.

@@ -133,14 +133,14 @@ class LiveResponse:
         )
         kind = "response.output_audio_transcript.delta" if self._is_audio else "response.output_text.delta"
         async with aclosing(stream):
-            async for piece in stream:
-                if isinstance(piece, TokenUsage):
-                    self._tokens = piece
+            async for part in stream:
+                if isinstance(part, TokenUsage):
+                    self._tokens = part
                     continue
                 await self._begin_item()
-                self._item.text = (self._item.text or "") + piece
-                await self._emit(kind, **self._place(), delta=piece)
-                waiting += piece
+                self._item.text = (self._item.text or "") + part
+                await self._emit(kind, **self._place(), delta=part)
+                waiting += part
                 *complete, rest = split(waiting) or [""]
                 if complete:
                     waiting = rest + waiting[len(waiting.rstrip()) :]
@@ -162,10 +162,10 @@ class LiveResponse:
                 )
                 chunks = self._synthesis.synthesize(body, markup=False)
                 async with aclosing(chunks):
-                    async for piece in chunks:
-                        if piece.data:
-                            self._audio_bytes += len(piece.data)
-                            delta = base64.b64encode(piece.data).decode("ascii")
+                    async for chunk in chunks:
+                        if chunk.data:
+                            self._audio_bytes += len(chunk.data)
+                            delta = base64.b64encode(chunk.data).decode("ascii")
                             await self._emit("response.output_audio.delta", **self._place(), delta=delta)
             self._item.sentence_ends.append((sentence, self._audio_bytes / 2 / PCM_RATE * 1000))
 

@@ -17,7 +17,7 @@ from tessera_speech.recordings.detectors import FRAME, RATE, Samples, SpeechDete
 FRAMES_TO_BEGIN = 3
 """Frames of speech in a row that begin a turn, so that a click does not."""
 END_HYSTERESIS = 0.15
-"""How far below the threshold the probability of a frame must be to count as silence."""
+"""Distance below the threshold at which the probability of a frame counts as silence."""
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ QUIETEST_DB = -65.0
 LOUDEST_FLOOR_DB = -35.0
 """Highest noise floor."""
 RISE_DB = 0.03
-"""How far the noise floor rises in a frame that is louder: about 1 dB per second."""
+"""Rise of the noise floor in a louder frame, in dB: about 1 dB per second."""
 ABOVE_DB = 12.0
 """Level above the noise floor at which the probability is one half."""
 LEAST_DB = -40.0
@@ -49,7 +49,7 @@ class EnergyDetector:
         self._floor = QUIETEST_DB
 
     def probability(self, frame: Samples) -> float:
-        """See `SpeechDetector`."""
+        """Implements `SpeechDetector.probability`."""
         level = 10 * math.log10(float(np.mean(np.square(frame, dtype=np.float64))) + 1e-10)
         if level < self._floor:
             self._floor = max(level, QUIETEST_DB)

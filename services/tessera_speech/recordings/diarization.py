@@ -23,7 +23,7 @@ from tessera_speech.recordings.speakers import Diarizer
 from tessera_speech.recordings.voice_activity import RATE, speech_spans
 
 BETWEEN_TURNS = VADConfig(prefix_padding_ms=0, silence_duration_ms=300)
-"""How turns are found: by shorter silences than windows, because people take turns quickly."""
+"""Voice activity detection for turns: with shorter silences than for windows, because people take turns quickly."""
 REFERENCE_RANGE_S = (2.0, 10.0)
 """Shortest and longest reference of a known speaker, in seconds."""
 MAX_KNOWN_SPEAKERS = 4
@@ -42,8 +42,13 @@ class KnownSpeakers:
 
 @dataclass(frozen=True)
 class SpeakerTurns:
-    """Who speaks when, in order: the second at which each turn begins, the one at which it ends, and its speaker's
-    name."""
+    """The turns of a recording, in order.
+
+    Attributes:
+        begins: second at which each turn begins.
+        ends: second at which each turn ends.
+        names: name of the speaker of each turn.
+    """
 
     begins: list[float]
     ends: list[float]

@@ -1,4 +1,4 @@
-"""Which turns of a recording are of the same speaker: an interface, and an implementation that needs no model.
+"""Tells the speakers of a recording apart by its turns: an interface, and an implementation that needs no model.
 
 The implementation is the classical one: mel-frequency cepstra of the turns, a Gaussian for each speaker, and turns
 merged for as long as the Bayesian information criterion says that one Gaussian describes them better than two (Chen and
@@ -20,7 +20,7 @@ HOP = 320
 WINDOW = 512
 """Samples of a frame."""
 BANDS = 32
-"""Mel bands."""
+"""Number of mel bands."""
 COEFFICIENTS = 16
 """Cepstral coefficients of a frame, without the one of loudness."""
 PENALTY = 1.6
@@ -42,7 +42,7 @@ class Diarizer(Protocol):
         turns: Sequence[tuple[int, int]],
         references: Sequence[np.ndarray[Any, Any]] = (),
     ) -> list[int]:
-        """Who speaks in each turn.
+        """The speaker of each turn.
 
         Args:
             samples: float32 [samples] at 16 kHz.
@@ -96,7 +96,7 @@ class ClusteringDiarizer:
         turns: Sequence[tuple[int, int]],
         references: Sequence[np.ndarray[Any, Any]] = (),
     ) -> list[int]:
-        """Who speaks in each turn: see `Diarizer`."""
+        """Implements `Diarizer.speakers`."""
         frames = [cepstra(samples[first:end]) for first, end in turns]
         found = [_SpeakerGaussian.of(cepstra(reference)) for reference in references]
         known = len(found)

@@ -29,7 +29,7 @@ FRAMES_PER_CALL = 2048
 STATE = 128
 """Width of the model's recurrent state."""
 HYSTERESIS = 0.15
-"""How far below the threshold the probability must be to end a span: silero's own rule."""
+"""Distance below the threshold at which a span ends: silero's own rule."""
 MIN_SPEECH_S = 0.1
 """Seconds below which a span is a click, not a word."""
 MODEL = "silero_vad_16k_sequence.onnx"

@@ -1,1 +1,1 @@
-"""From text to an audio file: voices, the request to the engine, encoding."""
+"""Synthesis on the side of HTTP: voices, the request to the engine, audio files."""

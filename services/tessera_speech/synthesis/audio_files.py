@@ -100,7 +100,7 @@ class WAVEncoder:
         self._has_header = False
 
     def add(self, samples: np.ndarray[Any, Any], *, last: bool) -> bytes:
-        """See `AudioEncoder`."""
+        """Implements `AudioEncoder.add`."""
         data = samples.tobytes()
         if self._has_header:
             return data
@@ -121,7 +121,7 @@ class PCMEncoder:
         self._resampler = av.AudioResampler(format="s16", layout="mono", rate=PCM_RATE)
 
     def add(self, samples: np.ndarray[Any, Any], *, last: bool) -> bytes:
-        """See `AudioEncoder`."""
+        """Implements `AudioEncoder.add`."""
         frames = self._resampler.resample(self._framer.next(samples)) if samples.size else []
         if last:
             frames += self._resampler.resample(None)
@@ -140,7 +140,7 @@ class ContainerEncoder:
         self._stream: Any = None
 
     def add(self, samples: np.ndarray[Any, Any], *, last: bool) -> bytes:
-        """See `AudioEncoder`."""
+        """Implements `AudioEncoder.add`."""
         if self._output is None:
             self._open(seekable=last)
         if samples.size:

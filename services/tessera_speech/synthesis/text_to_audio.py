@@ -1,4 +1,4 @@
-"""From a request to an audio file: plan the text, have the engine synthesize it, encode its samples chunk by chunk.
+"""Turns a request into an audio file: plan the text, have the engine synthesize it, encode samples chunk by chunk.
 
 Implements OpenAI's parameters. Knows nothing about HTTP responses.
 """

@@ -63,7 +63,7 @@ class CharacterPlanner:
         """Accept every request: such a model can do everything."""
 
     def plan(self, text: str, *, markup: bool, voice: str) -> SpeechPlan:  # noqa: ARG002 - the plan is the same for every voice
-        """See `SpeechPlanner`."""
+        """Implements `SpeechPlanner.plan`."""
         return plan_text(text, self._characters, markup=markup)
 
 
@@ -84,7 +84,7 @@ class PhonemePlanner:
         """Accept every request: such a model can do everything."""
 
     def plan(self, text: str, *, markup: bool, voice: str) -> SpeechPlan:  # noqa: ARG002 - the plan is the same for every voice
-        """See `SpeechPlanner`."""
+        """Implements `SpeechPlanner.plan`."""
         phonemes = self._phonemes
         marked = markup and ssml.is_ssml(text)
         script = ssml.parse(text, phonemes.parse) if marked else ssml.Script(text)
@@ -124,7 +124,7 @@ class TurnPlanner:
             )
 
     def plan(self, text: str, *, markup: bool, voice: str) -> SpeechPlan:
-        """See `SpeechPlanner`. Every sentence becomes a turn."""
+        """Implements `SpeechPlanner.plan`. Every sentence becomes a turn."""
         script = ssml.parse(text) if markup and ssml.is_ssml(text) else ssml.Script(text)
         if script.rates:
             raise InvalidRequestError(

@@ -1,4 +1,4 @@
-"""From the text of a request to the sentences that an engine synthesizes, and from their tokens to words with times.
+"""Plans the sentences that an engine synthesizes for a text, and finds the times of words from their tokens.
 
 Knows the alphabet of the model, and nothing about its voices or audio.
 """

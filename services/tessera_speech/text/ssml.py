@@ -42,7 +42,7 @@ _ATTRIBUTES = {
 ALPHABETS = ("ipa", "x-arpabet")
 _TEXT_ONLY = ("say-as", "sub", "phoneme")
 _STANDS_FOR = "word"
-"""What stands for a word with phonemes, so that no rule of normalization applies to it."""
+"""Stands for a word with phonemes, so that no rule of normalization applies to it."""
 PhonemeReading = Callable[[str, str], list[str]]
 """(phonemes, alphabet) → the model's names of them; raises ValueError that says what is wrong."""
 _SPACE = re.compile(r"\s+")

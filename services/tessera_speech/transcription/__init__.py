@@ -1,1 +1,1 @@
-"""From a recording to a transcript in one of the formats that clients ask for."""
+"""Transcription on the side of HTTP: from a recording to a transcript in one of OpenAI's formats."""

@@ -1,4 +1,4 @@
-"""From a recording to its transcript: decode it, find speech, have the engine transcribe it, turn tokens into text.
+"""Transcribes a recording: decode it, plan its windows, have the engine transcribe them, turn tokens into text.
 
 Implements OpenAI's parameters. Knows nothing about HTTP responses.
 """
@@ -35,7 +35,7 @@ MAX_HELD_RECORDINGS = 8
 
 
 class TranscriptSource(Protocol):
-    """Where the transcript of a message comes from: an engine, or the checkpoint of a job."""
+    """Answers a message with its transcript: an engine, or the checkpoint of a job."""
 
     def request(self, message: Transcribe) -> AsyncGenerator[FromEngine]:
         """All answers to a message. Closing the iterator early cancels."""

@@ -14,7 +14,7 @@ from tessera.errors import InvalidRequestError, ModelLoadError
 
 ENGLISH = "en"
 WORD_START = "▁"
-"""What SentencePiece writes for the blank before a word."""
+"""SentencePiece's mark for the blank before a word."""
 
 
 class _WhisperGenerationConfig(msgspec.Struct, frozen=True):

@@ -26,10 +26,10 @@ from tessera_speech.transcription.transcript_tokenizer import TranscriptTokenize
 
 @dataclass(frozen=True)
 class WindowOptions:
-    """How to plan the windows of a recording."""
+    """Options of a plan."""
 
     detection: VADConfig | None
-    """How to find speech; None leaves the windows to the model."""
+    """Parameters of voice activity detection; None leaves the windows to the model."""
     diarized: bool
     """Whether speakers are told apart."""
 
@@ -41,7 +41,7 @@ class WindowPlan:
     windows: list[tuple[int, int]] | None
     """(First sample, the one after the last) of each window; None leaves the windows to the model."""
     turns: SpeakerTurns | None
-    """Who speaks when; None where speakers are not told apart."""
+    """Turns of speakers; None where speakers are not told apart."""
 
 
 class WindowPlanner:
@@ -63,7 +63,7 @@ class WindowPlanner:
         self._diarizer: Diarizer = ClusteringDiarizer()
 
     def options(self, body: TranscriptionRequest) -> WindowOptions:
-        """How to plan the windows for a request.
+        """The options that a request asks for.
 
         Raises:
             InvalidRequestError: the model takes audio of another sample rate than speech is found at.

@@ -27,7 +27,7 @@ from tessera.wire.engine import (
 )
 
 RETRY_AFTER_S = 2.0
-"""Seconds after which a client that met a full queue is told to try again."""
+"""Seconds of the Retry-After header when the queue is full."""
 
 
 class SpeechEngine:
@@ -60,7 +60,7 @@ class SpeechEngine:
         self._synthesized_s = 0.0
 
     def ready(self) -> Ready:
-        """What the engine has loaded."""
+        """The models that the engine has loaded."""
         return self._ready
 
     def submit(self, message: ToEngine) -> None:

@@ -61,7 +61,7 @@ class _ConvolutionPass:
 
 
 class StreamingCodec:
-    """A loaded codec.
+    """A loaded codec that decodes streams.
 
     Args:
         codec: Transformers' `MimiModel` with its decoder, in eval mode on its device.

@@ -28,7 +28,7 @@ SPOKEN_TOKEN_S = 1 / 3
 
 
 class CodecSpeechRequest:
-    """One request.
+    """One text that is being synthesized.
 
     Args:
         message: the text; the token ids of a sentence are a whole turn, see `tessera.tokenizer.spoken_turns`.
@@ -89,7 +89,7 @@ class CodecSpeechRequest:
         return self._sentence == len(self.message.sentences)
 
     def begin_sentence(self) -> SequenceRequest | None:
-        """Begin a sentence.
+        """Begin the next sentence.
 
         Returns:
             The sequence to queue, if a new one begins; None if the running sequence goes on or the sentence is silence.

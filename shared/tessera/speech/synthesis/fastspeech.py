@@ -27,7 +27,7 @@ SAMPLE_RATE = 22_050
 
 
 class FastSpeechSynthesizer(Synthesizer):
-    """A loaded model.
+    """A loaded FastSpeech model with its vocoder.
 
     Args:
         model: Transformers' model in eval mode on its device.
@@ -97,7 +97,7 @@ class FastSpeechSynthesizer(Synthesizer):
 
     @torch.inference_mode()
     def decode(self, windows: Sequence[tuple[Latents, slice]]) -> list[torch.Tensor]:
-        """See `Synthesizer.decode`."""
+        """Implements `Synthesizer.decode`."""
         spectrograms_BFM = torch.stack([latents.frames_FT[:, frames].T for latents, frames in windows])
         return list(self.model.vocoder(spectrograms_BFM).float().clamp(-1, 1).cpu())
 

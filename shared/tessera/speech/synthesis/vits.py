@@ -48,7 +48,7 @@ class Latents:
 
 
 class Synthesizer:
-    """A loaded model.
+    """A loaded VITS model.
 
     Args:
         model: Transformers' model in eval mode on its device.

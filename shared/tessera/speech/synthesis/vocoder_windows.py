@@ -18,7 +18,7 @@ MAX_WINDOW_S = 4.0
 
 
 class VocoderProgress:
-    """How far a sentence is decoded.
+    """The progress of a vocoder in one sentence.
 
     Args:
         frames: frames of the sentence.

@@ -36,7 +36,7 @@ PAUSE_S = 0.64
 SEGMENT_S = 8.0
 """Seconds after which a segment ends before its next word, so that subtitles can be read."""
 WORD_START = "▁"
-"""What SentencePiece writes for the blank before a word."""
+"""SentencePiece's mark for the blank before a word."""
 
 
 @dataclass(frozen=True)
@@ -229,7 +229,7 @@ class CTCTranscriber:
 
 
 def cut_at_pause(words: list[WordFrames], loudness: list[float]) -> tuple[int, int]:
-    """Where to cut a window after which the recording goes on.
+    """Find the place to cut a window after which the recording goes on.
 
     Args:
         words: words of the window.

@@ -78,7 +78,7 @@ class WindowBatch(Protocol):
 
     @property
     def room(self) -> int:
-        """How many more windows it takes now."""
+        """Number of windows that it takes now."""
         ...
 
     def add(self, key: int, window: WindowRequest) -> None:
@@ -99,7 +99,7 @@ class WindowBatch(Protocol):
 
 
 class Transcriber(Protocol):
-    """A loaded model."""
+    """A loaded transcription model."""
 
     model: Any
     card: Card
@@ -152,7 +152,7 @@ class SinglePassBatch:
 
     @property
     def room(self) -> int:
-        """How many more windows it takes now."""
+        """Number of windows that it takes now."""
         return self._max_windows - len(self._waiting)
 
     def add(self, key: int, window: WindowRequest) -> None:

@@ -32,7 +32,7 @@ TEMPERATURE_STEP = 0.2
 
 
 class WindowModel(TextTokens, Protocol):
-    """What a batch needs of a Whisper model."""
+    """The interface of a Whisper model that a batch needs."""
 
     model: Any
     """Transformers' `WhisperForConditionalGeneration`."""
@@ -113,7 +113,7 @@ class WhisperBatch:
 
     @property
     def room(self) -> int:
-        """How many more windows it takes now."""
+        """Number of windows that it takes now."""
         return self._max_windows - len(self._rows) - len(self._waiting)
 
     def add(self, key: int, window: WindowRequest) -> None:
@@ -163,7 +163,7 @@ class WhisperBatch:
         return finished
 
     def _admit(self, arrived: list[tuple[int, WindowRequest]]) -> None:
-        """Encode windows, detect languages that are not told, and make their rows."""
+        """Encode windows, detect languages that are not given, and make their rows."""
         transcriber = self._transcriber
         encoded = transcriber.encode([window.samples for _, window in arrived])
         first = self._decoder.rows

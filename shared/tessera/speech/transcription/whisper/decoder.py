@@ -42,7 +42,7 @@ class BatchedDecoder:
         self._cross_LRHFD: list[tuple[torch.Tensor, torch.Tensor]] = []
         self._length = 0
         self.rows = 0
-        """Rows in flight."""
+        """Number of rows in flight."""
 
     def add(self, encoded_NFC: torch.Tensor) -> None:
         """Append rows for windows with these encoder states."""

@@ -26,7 +26,7 @@ invented, and as context it would cause more of the same."""
 
 
 class TextTokens(Protocol):
-    """What the tokens of a vocabulary mean."""
+    """The meaning of the tokens of a vocabulary."""
 
     @property
     def end_token(self) -> int:
@@ -70,7 +70,7 @@ class DecodingAttempt:
 
 @dataclass(frozen=True)
 class FallbackThresholds:
-    """When an attempt is repeated at a higher temperature, and when a window counts as silence.
+    """Thresholds of an attempt that is repeated at a higher temperature, and of a window that counts as silence.
 
     The defaults are Whisper's own (Radford et al. 2022, section 4.5). None switches a threshold off.
 

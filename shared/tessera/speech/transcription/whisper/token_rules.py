@@ -1,4 +1,4 @@
-"""Which token may follow in a Whisper transcript, for many rows at once.
+"""The rules of which tokens may follow in a Whisper transcript, for many rows at once.
 
 The rules are those of Whisper's authors, in the form of Transformers' logits processors: tokens that are never written,
 tokens that are not written first, and timestamps in pairs that do not run backwards. Knows nothing about models or
