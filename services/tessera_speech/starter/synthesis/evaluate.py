@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from scipy.signal import resample_poly  # type: ignore[import-untyped]
+from scipy.signal import resample_poly
 
 from tessera.device import hardware as devices
 from tessera.hub.cards import read_card

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
-from scipy.signal import butter, sosfiltfilt  # type: ignore[import-untyped]
+from scipy.signal import butter, sosfiltfilt
 
 from tessera_speech.starter.synthesis.teacher import HOP, RATE, Floats
 
