@@ -41,7 +41,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(autouse=True)
 def _triton_as_before() -> Iterator[None]:
     yield
-    dispatch.without_triton("")
+    dispatch.disable_triton("")
 
 
 def clip(model: Any) -> np.ndarray:
@@ -70,7 +70,7 @@ def test_kernels_are_left_aside_where_the_settings_say_so(directory: Path, caplo
         load_model(directory, CPU, VideoSettings(kernels="reference"))
     assert "blocks as Diffusers has them: the setting `video.kernels` is `reference`" in caplog.text
     load_model(directory, CPU, VideoSettings())
-    assert "reference" not in dispatch.triton_on(torch.zeros(1)).reason
+    assert "reference" not in dispatch.triton_support(torch.zeros(1)).reason
 
 
 def test_a_pipeline_that_runs_whole_keeps_its_weights_and_says_so(
