@@ -1,4 +1,4 @@
-"""The text service's app."""
+"""The text service's app: its engine, its routes and its metrics."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tessera_text.routes import ROUTES
 
 
 def create_app(settings: Settings) -> Litestar:
-    """Make the app; its engine starts and ends with it."""
+    """Make the app. Its engine starts and ends with it."""
     registry = CollectorRegistry()
     metrics = GenerationMetrics(registry)
     host: EngineHost[TextTools] = EngineHost(

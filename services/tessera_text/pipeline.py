@@ -1,4 +1,4 @@
-"""From a conversation to a prompt: the model's template, then tokens. No images here."""
+"""Makes prompts of conversations: the model's template, then tokens. Refuses images."""
 
 from __future__ import annotations
 
@@ -28,18 +28,25 @@ from tessera.wire.engine import Ready
 
 @dataclass(frozen=True)
 class TextTools:
-    """What answers the text routes."""
+    """The tools of one model that the text routes use.
+
+    Attributes:
+        chat: answers conversations.
+        tokens: converts between text and token ids.
+        completions: continues texts.
+        embeddings: computes vectors.
+        pinned: tokens of the beginnings of prompts that stay in the prefix cache.
+    """
 
     chat: ChatCompletions
     tokens: Tokenization
     completions: Completions
     embeddings: Embeddings
     pinned: Sequence[list[int]]
-    """Beginnings of prompts that stay in the prefix cache."""
 
 
 def build_tools(ready: Ready, engine: EngineClient, metrics: GenerationMetrics, settings: TextSettings) -> TextTools:
-    """The tools for the model that the engine has loaded."""
+    """Make the tools of the model that the engine has loaded."""
     card, directory = ready.cards[0], directory_of(ready)
     tokenizer = Tokenizer(directory)
     template = ChatTemplate.of(directory)
@@ -80,27 +87,27 @@ def build_tools(ready: Ready, engine: EngineClient, metrics: GenerationMetrics, 
 
 
 def beginning(system: str, template: ChatTemplate | None, tokenizer: Tokenizer) -> list[int]:
-    """The tokens with which every conversation under a system prompt begins.
+    """The tokens that every conversation with a system prompt begins with.
 
     Raises:
-        ModelLoadError: the model has no chat template, so no conversations.
+        ModelLoadError: the model has no chat template, and so no conversations.
     """
     if template is None:
         raise ModelLoadError("`pinned_prompts` are system prompts, but the model has no chat template")
     literals = Literals(tokenizer)
-    found = []
+    encoded = []
     for word in ("one", "2"):
         messages = [{"role": "system", "content": literals.hide(system)}, {"role": "user", "content": word}]
-        found.append(tokenizer.encode_pieces_now(literals.pieces(template.render(messages))))
-    same = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(*found, strict=False))
-    return [token for token, _ in same]
+        encoded.append(tokenizer.encode_pieces_now(literals.pieces(template.render(messages))))
+    shared = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(*encoded, strict=False))
+    return [token for token, _ in shared]
 
 
 def as_template_message(message: Message, index: int, literals: Literals, template: ChatTemplate) -> dict[str, Any]:
-    """A message as `template` expects it: one string, in which no control token is left.
+    """A message as `template` expects it: its content is one string that spells no control token.
 
     Raises:
-        InvalidRequestError: a part that is not text, or no content.
+        InvalidRequestError: a part of the message is not text, or the message has no content.
     """
     param = f"messages[{index}].content"
     if message.content is None and not message.tool_calls:

@@ -1,4 +1,4 @@
-"""The vision service's app."""
+"""The vision service's app: its engine, its preprocessing threads, its routes and its metrics."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tessera_vision.routes import ROUTES
 
 
 def create_app(settings: Settings) -> Litestar:
-    """Make the app; its engine and its preprocessing pool start and end with it."""
+    """Make the app. Its engine and its preprocessing threads start and end with it."""
     registry = CollectorRegistry()
     pool = ThreadPoolExecutor(max_workers=min(4, os.cpu_count() or 1), thread_name_prefix="preprocess")
     metrics = GenerationMetrics(registry)

@@ -1,7 +1,7 @@
-"""Images from a request: data URLs decoded under limits that are checked before any pixel is.
+"""Decodes images from data URLs, under limits that are checked before any pixel is decoded.
 
-Does not know models. Remote addresses are refused: a server that fetches what a stranger names can be turned against
-its own network.
+Knows nothing about models. Remote addresses are refused: a server that fetches any address can be used to attack its
+own network.
 """
 
 from __future__ import annotations
@@ -19,15 +19,23 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 from tessera.errors import InvalidRequestError, PayloadTooLargeError, UnsupportedMediaError
 
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
+"""Formats that are decoded, by Pillow's names."""
 MIN_SIDE = 2
+"""Shortest side of an image, in pixels."""
 MAX_RATIO = 200
-"""Longest side over shortest: beyond it a processor's resize makes images of absurd size."""
+"""Largest ratio of the longest side to the shortest. Beyond it, the resize of a processor makes huge images."""
 _DATA_URL = re.compile(r"^data:(?P<kind>[\w.+-]+/[\w.+-]+);base64,(?P<data>[A-Za-z0-9+/=\s]*)$")
 
 
 @dataclass(frozen=True)
 class ImageLimits:
-    """What the service's settings allow."""
+    """What the service's settings allow.
+
+    Attributes:
+        count: most images of a request.
+        bytes: most bytes of an image's file.
+        pixels: most pixels of an image.
+    """
 
     count: int
     bytes: int
@@ -35,12 +43,12 @@ class ImageLimits:
 
 
 def decode_data_url(url: str, limits: ImageLimits, *, param: str) -> Image.Image:
-    """An RGB image from a data URL.
+    """Decode the image in a data URL to RGB.
 
     Raises:
-        InvalidRequestError: not a base64 data URL, broken base64, a damaged image, or sides out of range.
-        PayloadTooLargeError: more bytes or pixels than allowed.
-        UnsupportedMediaError: a format that is not on the list.
+        InvalidRequestError: it is no base64 data URL, the base64 or the image is damaged, or a side is out of range.
+        PayloadTooLargeError: the image has more bytes or pixels than allowed.
+        UnsupportedMediaError: the image's format is not one of `FORMATS`.
     """
     if url.startswith(("http://", "https://")):
         raise InvalidRequestError(
@@ -65,7 +73,7 @@ def decode_data_url(url: str, limits: ImageLimits, *, param: str) -> Image.Image
 def _decode(data: bytes, limits: ImageLimits, param: str) -> Image.Image:
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # our own limit is checked below
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # the service's own limit is checked below
             image = Image.open(io.BytesIO(data), formats=FORMATS)
         width, height = image.size
         if width * height > limits.pixels:
@@ -92,7 +100,7 @@ def _decode(data: bytes, limits: ImageLimits, param: str) -> Image.Image:
 
 
 def _on_white(image: Image.Image) -> Image.Image:
-    """RGB, upright as its camera says; what is transparent becomes white, as a reader would see it on a page."""
+    """Convert to RGB: upright according to its EXIF orientation, with transparent pixels on white."""
     image = ImageOps.exif_transpose(image)
     if image.mode.startswith("I;16"):  # Pillow's own conversion cuts everything above 255 to white
         image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))

@@ -1,7 +1,7 @@
-"""From a conversation with images to a prompt: the model's own processor, in a thread pool.
+"""Makes prompts of conversations with images, through the model's own processor in a thread pool.
 
-The processor (Transformers') makes both the token ids, with one token per image feature, and the pixel tensors that
-travel to the engine. Pillow releases the interpreter lock while it decodes and resizes, so threads suffice.
+Transformers' processor makes both the token ids, with one token for each image feature, and the pixel tensors that are
+sent to the engine. Pillow releases the interpreter lock while it decodes and resizes, so threads suffice.
 """
 
 from __future__ import annotations
@@ -33,13 +33,18 @@ from tessera.wire.engine import Array, Ready
 from tessera_vision.images import ImageLimits, decode_data_url
 
 LOW_DETAIL = 512
-"""Longest side of an image with `detail: low`, in pixels (as OpenAI)."""
+"""Longest side of an image with `detail: low`, in pixels, as OpenAI defines it."""
 _TOKENS = frozenset({"input_ids", "attention_mask", "token_type_ids", "mm_token_type_ids"})
 
 
 @dataclass(frozen=True)
 class VisionTools:
-    """What answers the vision routes."""
+    """The tools of one model that the vision routes use.
+
+    Attributes:
+        chat: answers conversations.
+        tokens: converts between text and token ids.
+    """
 
     chat: ChatCompletions
     tokens: Tokenization
@@ -48,7 +53,7 @@ class VisionTools:
 def build_tools(
     ready: Ready, engine: EngineClient, metrics: GenerationMetrics, settings: VisionSettings, pool: ThreadPoolExecutor
 ) -> VisionTools:
-    """The tools for the model that the engine has loaded."""
+    """Make the tools of the model that the engine has loaded."""
     card, directory = ready.cards[0], directory_of(ready)
     tokenizer = Tokenizer(directory)
     generator = Generator(engine, tokenizer, card.id, metrics)
@@ -75,7 +80,16 @@ def build_tools(
 
 
 class Preprocessor:
-    """A model directory's template and processor."""
+    """The template and the processor of a model directory.
+
+    Args:
+        directory: the model directory.
+        settings: limits of images, and the parsers of tool calls and reasoning.
+        tokenizer: of the model.
+
+    Raises:
+        ModelLoadError: the directory has no chat template, or no processor that Transformers can load.
+    """
 
     def __init__(self, directory: Path, settings: VisionSettings, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
@@ -94,10 +108,10 @@ class Preprocessor:
             raise ModelLoadError(f"cannot load the processor in {directory}: {error}") from error
 
     def prompt(self, request: ChatCompletionRequest) -> Prompt:
-        """Decode the images, render the template, run the processor.
+        """Decode the images, render the template and run the processor.
 
         Raises:
-            TesseraError: an image or a message that cannot be used; names the part.
+            TesseraError: an image or a message cannot be used; names the part.
         """
         images: list[Image.Image] = []
         count = sum(
@@ -144,7 +158,7 @@ class Preprocessor:
         return template_message(message, index, parts, self._plain, text_arguments=self._template.text_arguments)
 
     def _plain(self, text: str, param: str) -> str:
-        """A user's text. The processor would take a control token in it, an image's place too, for its own."""
+        """A user's text, which may not spell a control token: the processor would take it for a real one."""
         spelled = next((token for token in self._tokenizer.control if token in text), None)
         if spelled is not None:
             raise InvalidRequestError(

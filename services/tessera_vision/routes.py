@@ -1,6 +1,6 @@
-"""The vision service's routes: OpenAI's chat completions, with images by data URL, and models.
+"""The vision service's routes: OpenAI's chat completions with images by data URL, tokens, and models.
 
-What an image is made into is the pipeline's: it is in the tools that the chat route takes.
+Does not know how images become prompts: the pipeline does.
 """
 
 from __future__ import annotations

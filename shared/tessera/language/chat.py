@@ -186,7 +186,7 @@ class ChatCompletions:
 
     def _answers(self, request: ChatCompletionRequest, prompt: Prompt) -> list[ChatAnswer]:
         opened = opens_thought(self.dialect, prompt.text)
-        return [ChatAnswer(self.dialect.reader(request.offered, opened=opened)) for _ in range(request.n)]
+        return [ChatAnswer(self.dialect.parser(request.offered, opened=opened)) for _ in range(request.n)]
 
 
 def prompt_logprobs(prompt: Prompt, scores: list[TokenScore], tokenizer: Tokenizer) -> PromptLogprobs:

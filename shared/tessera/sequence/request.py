@@ -21,20 +21,20 @@ _arrivals = itertools.count()
 
 
 class RequestState(enum.IntEnum):
-    """State of a request on its way through the engine, in order; see `tessera.sequence.intake` for those that wait."""
+    """Where a request is on its way through the engine. Only the states before RUNNING wait; they are in order."""
 
     NEW = 0
-    """The request is not queued yet."""
+    """Nobody has queued it yet."""
     AWAITING_GRAMMAR = 1
-    """The request waits until its grammar is compiled."""
+    """It waits until its grammar is compiled."""
     AWAITING_ENCODER = 2
-    """The request waits until its images are encoded."""
+    """It waits until its images are encoded."""
     WAITING = 3
-    """The request waits to be admitted, for the first time or again after a preemption."""
+    """It waits to be admitted, for the first time or again after a preemption."""
     RUNNING = 4
-    """The request is admitted: it references pages, and every step may compute positions of it."""
+    """It is admitted: it references pages, and every step may compute positions of it."""
     ENDED = 5
-    """The request was answered to its end, has failed, or was cancelled."""
+    """It was answered to its end, has failed, or was cancelled."""
 
 
 @dataclass(eq=False)

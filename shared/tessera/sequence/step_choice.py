@@ -1,6 +1,6 @@
-"""Policies of a step: the order in which running requests are computed, and the choice of who is preempted.
+"""Who is computed in a step, and who gives way: the order of the running requests. Pure functions without side effects.
 
-Pure functions without side effects. Knows nothing about pages or the queue.
+Knows nothing about pages or the queue.
 """
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ def test_what_a_grammar_enforces_is_what_the_reader_reads(way):
     source = json.loads(dialect.enforced(TOOLS, one=False))
     some = source["calls"] if source["most"] is None else source["calls"][:1]
     text = source["separator"].join(call["begin"] + '{"a": 1}' + call["end"] for call in some)
-    answer = ChatAnswer(dialect.reader(TOOLS, opened=False))
+    answer = ChatAnswer(dialect.parser(TOOLS, opened=False))
     answer.take(TextDelta(0, source["begin"] + text + source["end"], [], [], "stop"))
     message = answer.message()
     assert [call.function.name for call in message.tool_calls] == ["get", "put"][: len(some)]

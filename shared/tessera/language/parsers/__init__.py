@@ -1,4 +1,4 @@
-"""What a model writes beside plain text, read as it comes: thoughts and tool calls, one file per way of writing them.
+"""Parsers of what models write beside plain text, reasoning and tool calls: one file for each dialect.
 
-Every reader is a `Scanner`: it looks at one character after another, so how the text was cut cannot matter.
+A parser is a `Scanner`. It reads one character after another, so its events do not depend on how the text was cut.
 """

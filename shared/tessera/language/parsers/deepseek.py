@@ -1,4 +1,4 @@
-"""DeepSeek V3, R1 and V3.1: calls between control tokens, their arguments fenced (V3, R1) or bare (V3.1).
+"""DeepSeek V3, R1 and V3.1: calls between control tokens, with arguments in a code fence (V3, R1) or bare (V3.1).
 
 Source: the chat templates of DeepSeek-V3-0324, DeepSeek-R1-0528 and DeepSeek-V3.1.
 """
@@ -11,13 +11,14 @@ from tessera.language.parsers.scanner import END, Steps
 CALLS_BEGIN, CALLS_END = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"
 CALL_BEGIN, CALL_END, SEPARATOR = "<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>", "<｜tool▁sep｜>"
 MOST_NAME = 256
+"""Most characters of a tool's name."""
 
 
 class DeepSeek(JsonCalls):
-    """Reads both."""
+    """Parses answers with fenced or bare arguments."""
 
     def read(self) -> Steps[None]:
-        """See `Scanner.read`."""
+        """Read the answer; what is left when this returns is content."""
         while True:
             marker, space = yield from self.until((CALLS_BEGIN, CALL_BEGIN), self.content, trim=True)
             if marker == END:
@@ -38,7 +39,7 @@ class DeepSeek(JsonCalls):
             self.give_back()
 
     def _call(self) -> Steps[bool]:
-        """A call after its first token."""
+        """Read a call behind its first token. False when it is none."""
         name = yield from self._line()
         if not (yield from self.accept(SEPARATOR)):
             return False
@@ -65,7 +66,7 @@ class DeepSeek(JsonCalls):
             self.unread(space)
 
     def _line(self) -> Steps[str]:
-        """Text up to a token or the end of the line."""
+        """The text up to a control token or the end of the line."""
         line = ""
         while len(line) < MOST_NAME:
             character = yield from self.take()

@@ -1,6 +1,6 @@
-"""How a model writes thoughts and tool calls: told by its chat template and its control tokens, or by the settings.
+"""How a model writes reasoning and tool calls: its dialect, found from its chat template and control tokens.
 
-Knows each way's name, its reader, and the grammar that enforces a call in it.
+Knows the name of each dialect, its parser, and the grammar that enforces a call in it. Settings may choose another one.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from tessera.language.parsers.thinking import ThinkingFirst, Thoughts
 from tessera.settings.sequence import ReasoningParser, ToolParser
 from tessera.wire.tools import Tool
 
+# What opens and what closes reasoning.
 THINK = ("<think>", "</think>")
 MISTRAL_THINK = ("[THINK]", "[/THINK]")
 _MARKERS: Mapping[str, tuple[str, ...]] = {
@@ -36,25 +37,25 @@ _MARKERS: Mapping[str, tuple[str, ...]] = {
 
 
 class AnswerParser(Protocol):
-    """What reads one answer's text."""
+    """Splits the text of one answer into events."""
 
     def push(self, text: str) -> list[Event]:
-        """What is certain after `text`."""
+        """Add text; returns the events that are certain after it."""
         ...
 
     def finish(self) -> list[Event]:
-        """The rest, when no more comes."""
+        """The events that were held back, when no more text comes."""
         ...
 
 
 @dataclass(frozen=True)
 class Dialect:
-    """One model's way.
+    """How one model writes reasoning and tool calls.
 
     Attributes:
-        calls: the way of tool calls; `hermes` for models that know none, which are told how to.
-        thinking: what opens and closes a thought.
-        described: whether tools have to be described in a system message, because the template takes none.
+        calls: the format of tool calls. Models that know none get `hermes`, which a system message then explains.
+        thinking: what opens and what closes reasoning; None for a model that writes none, or uses harmony's channels.
+        described: whether a system message has to describe the tools, because the template takes none.
     """
 
     calls: ToolParser
@@ -63,7 +64,13 @@ class Dialect:
 
     @classmethod
     def of(cls, template: str, control: tuple[str, ...], *, takes_tools: bool) -> Dialect:
-        """The dialect that a chat template and the tokenizer's control tokens show."""
+        """Find the dialect of a model.
+
+        Args:
+            template: the source of its chat template; may be empty.
+            control: its tokenizer's control tokens.
+            takes_tools: whether the template takes tools.
+        """
         if "<|channel|>" in template and "<|message|>" in template:
             return cls("harmony", None, not takes_tools)
         thinking = THINK if "</think>" in template or "</think>" in control else None
@@ -72,20 +79,29 @@ class Dialect:
         return cls(_calls_of(template, control), thinking, not takes_tools)
 
     def overridden(self, tools: ToolParser, reasoning: ReasoningParser) -> Dialect:
-        """The dialect with what the settings say instead."""
+        """The dialect with the settings' choices in place of `auto`."""
         calls = self.calls if tools == "auto" else tools
         thinking = {"auto": self.thinking, "none": None, "think": THINK, "mistral": MISTRAL_THINK}[reasoning]
         return replace(self, calls=calls, thinking=thinking)
 
     def markers(self, *, tools: bool) -> tuple[str, ...]:
-        """Control tokens that its reader must see; those that are no control tokens are text anyway."""
+        """The markers that the parser must see as text, even where they are control tokens.
+
+        Args:
+            tools: whether the request has tools.
+        """
         found: tuple[str, ...] = self.thinking or ()
         if tools or self.calls == "harmony":
             found += _MARKERS[self.calls.removesuffix("_fenced")]
         return found
 
-    def reader(self, tools: list[Tool], *, opened: bool) -> AnswerParser:
-        """What reads an answer to a request with `tools`, `opened` when the prompt has begun a thought."""
+    def parser(self, tools: list[Tool], *, opened: bool) -> AnswerParser:
+        """The parser of one answer.
+
+        Args:
+            tools: of the request.
+            opened: whether the prompt has opened the reasoning.
+        """
         schemas = {tool.function.name: tool.function.parameters for tool in tools}
         rest: Scanner = Plain()
         if self.calls == "harmony":
@@ -95,7 +111,12 @@ class Dialect:
         return rest if self.thinking is None else ThinkingFirst(Thoughts(*self.thinking, opened=opened), rest)
 
     def enforced(self, tools: list[Tool], *, one: bool) -> str:
-        """The source of a grammar (`calls`) by which at least one of `tools` is called; `one`: just one."""
+        """The source of a grammar of kind `calls`, which forces at least one call.
+
+        Args:
+            tools: those that may be called.
+            one: whether exactly one call is made.
+        """
         begin, separator, end = "", "\n", ""
         if self.calls == "mistral_list":
             begin, separator, end = f"{mistral.BEGIN} [", ", ", "]"
@@ -110,7 +131,7 @@ class Dialect:
         return json.dumps({"begin": begin, "calls": calls, "separator": separator, "end": end, "most": most})
 
     def example(self) -> str:
-        """A call as the model should write it."""
+        """An example of a call, for the system message that describes tools."""
         call = self._written("function_name", None)
         around = json.loads(self.enforced([], one=True))
         return f'{around["begin"]}{call["begin"]}{{"argument": "value"}}{call["end"]}{around["end"]}'

@@ -1,4 +1,4 @@
-"""What readers of a model's text tell. Torch-free, and does not know OpenAI's shapes."""
+"""The events that parsers of a model's text emit. Does not know OpenAI's shapes."""
 
 from __future__ import annotations
 
@@ -14,14 +14,19 @@ class AnswerText:
 
 @dataclass(frozen=True)
 class Thought:
-    """Text that the model wrote for itself."""
+    """Text of the model's reasoning."""
 
     text: str
 
 
 @dataclass(frozen=True)
 class CallBegan:
-    """A tool call: the answer's `index`th, from 0."""
+    """A tool call begins.
+
+    Attributes:
+        index: of the call in the answer, from 0.
+        name: of the tool.
+    """
 
     index: int
     name: str
@@ -29,7 +34,12 @@ class CallBegan:
 
 @dataclass(frozen=True)
 class Arguments:
-    """The next piece of a call's arguments, which are JSON together, unless the model broke it."""
+    """The next piece of a call's arguments. All pieces together are JSON, unless the model wrote something else.
+
+    Attributes:
+        index: of the call.
+        text: the piece.
+    """
 
     index: int
     text: str
@@ -37,7 +47,11 @@ class Arguments:
 
 @dataclass(frozen=True)
 class CallEnded:
-    """No more arguments come."""
+    """A tool call ends.
+
+    Attributes:
+        index: of the call.
+    """
 
     index: int
 
@@ -46,7 +60,7 @@ Event = AnswerText | Thought | CallBegan | Arguments | CallEnded
 
 
 def merge_events(events: list[Event]) -> list[Event]:
-    """The same events with neighbours of one kind as one, and nothing empty."""
+    """The same events, with neighbours of the same kind merged and empty ones left out."""
     found: list[Event] = []
     for event in events:
         last = found[-1] if found else None

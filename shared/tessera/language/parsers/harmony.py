@@ -1,7 +1,7 @@
 """gpt-oss: messages with a channel and perhaps a recipient, as `<|channel|>analysis<|message|>…<|end|><|start|>…`.
 
-`analysis` is thought, `final` and `commentary` are content, and what is addressed to `functions.x` is a call of x. The
-prompt has written `<|start|>assistant` already. Source: OpenAI's harmony response format.
+`analysis` is reasoning, `final` and `commentary` are content, and a message to the recipient `functions.x` is a call of
+x. The prompt has written `<|start|>assistant` already. Source: OpenAI's harmony response format.
 """
 
 from __future__ import annotations
@@ -15,15 +15,16 @@ START, CHANNEL, MESSAGE = "<|start|>", "<|channel|>", "<|message|>"
 ENDS = ("<|end|>", "<|call|>", "<|return|>")
 MARKERS = (START, CHANNEL, MESSAGE, "<|constrain|>", *ENDS)
 MOST_HEADER = 512
+"""Most characters of a message's header."""
 _RECIPIENT = re.compile(r"\bto=(?P<recipient>[^\s<]+)")
 _CHANNEL = re.compile(r"<\|channel\|>\s*(?P<channel>\w+)")
 
 
 class Harmony(Scanner):
-    """Reads an answer's messages."""
+    """Parses the messages of an answer."""
 
     def read(self) -> Steps[None]:
-        """See `Scanner.read`."""
+        """Read the answer; what is left when this returns is content."""
         while True:
             self.remember("")
             header = yield from self._header()
@@ -36,7 +37,7 @@ class Harmony(Scanner):
             if not (yield from self.accept(START)):
                 if (yield from self.peek()) == END:
                     return
-                # Text outside of any message: better shown than lost.
+                # Text outside of any message is shown as content, so that it is not lost.
                 yield from self.until((START,), self.content, trim=True)
 
     def _header(self) -> Steps[str | None]:

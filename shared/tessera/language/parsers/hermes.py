@@ -1,6 +1,6 @@
 """Hermes and Qwen: `<tool_call>{"name": …, "arguments": …}</tool_call>`, and Qwen3-Coder's XML inside the same tags.
 
-In XML a parameter is raw text; the tool's schema says whether it is a string. Source: the models' chat templates.
+In XML a parameter is raw text, and the tool's schema says whether it is a string. Source: the models' chat templates.
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ from tessera.language.parsers.scanner import END, Sink, Steps
 
 BEGIN, END_TAG = "<tool_call>", "</tool_call>"
 MOST_NAME = 256
+"""Most characters of the name of a tool or a parameter."""
 
 
 class Hermes(JsonCalls):
-    """Reads both.
+    """Parses calls in JSON and in XML.
 
     Args:
-        schemas: parameters of each tool, by name.
+        schemas: the schema of each tool's parameters, by the tool's name.
     """
 
     def __init__(self, schemas: dict[str, Any]) -> None:
@@ -27,7 +28,7 @@ class Hermes(JsonCalls):
         super().__init__()
 
     def read(self) -> Steps[None]:
-        """See `Scanner.read`."""
+        """Read the answer; what is left when this returns is content."""
         while True:
             marker, space = yield from self.until((BEGIN,), self.content, trim=True)
             if marker == END:
@@ -74,7 +75,7 @@ class Hermes(JsonCalls):
         return True
 
     def _parameter(self, sink: Sink, schema: Any) -> Steps[bool]:
-        """A parameter's value as JSON. False when the text ends within it."""
+        """Read a parameter's value and pass it on as JSON. False when the text ends within it."""
         yield from self.accept("\n")
         ends = ("\n</parameter>", "</parameter>")
         if _is_text(schema):
@@ -90,7 +91,7 @@ class Hermes(JsonCalls):
         return marker != END
 
     def _name(self) -> Steps[str | None]:
-        """What stands before `>`; None when that does not come in time."""
+        """The text before `>`; None when `>` does not come within `MOST_NAME` characters of the same line."""
         name = ""
         while len(name) < MOST_NAME:
             character = yield from self.take()
@@ -108,7 +109,7 @@ def _escaped(text: str) -> str:
 
 
 def _is_text(schema: Any) -> bool:
-    """Whether a parameter is a string; one that nobody described is."""
+    """Whether a parameter is a string. A parameter without a schema is one."""
     return not isinstance(schema, dict) or (schema.get("type", "string") == "string" and "enum" not in schema)
 
 

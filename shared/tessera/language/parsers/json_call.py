@@ -1,7 +1,7 @@
-"""Calls written as JSON objects: `{"name": …, "arguments": {…}}`, in any order of keys, told while they are written.
+"""Parses calls written as JSON objects, `{"name": …, "arguments": {…}}` in any order of keys, while they are written.
 
-Structure is followed, not validity: brackets and strings must be right, because that is what tells where a call ends.
-What a model gets wrong beyond that reaches the client as the model wrote it.
+Only the structure is checked: brackets and strings must be right, because they show where a call ends. Other mistakes
+of the model reach the client as the model wrote them.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ _PAIRS = {"{": "}", "[": "]"}
 
 
 class JsonCalls(Scanner):
-    """A scanner that can read calls and values."""
+    """A scanner that can read calls and JSON values."""
 
     def call_object(self, known: Container[str] | None = None) -> Steps[bool]:
-        """Read a call, from its brace on.
+        """Read a call from its opening brace on.
 
-        Once name and arguments have begun, it is a call, and ends where it breaks. Before that, the caller may give
-        back what was read.
+        Once its name and its arguments have begun, the object is a call, and ends where its structure breaks. Before
+        that, the caller may give the text back.
 
         Args:
-            known: names that calls may have; None allows all.
+            known: names that a call may have; None allows all names.
 
         Returns:
-            Whether it was one.
+            Whether the object was a call.
         """
         if not (yield from self.accept("{")):
             return False
@@ -79,7 +79,7 @@ class JsonCalls(Scanner):
         return True
 
     def arguments(self, sink: Sink) -> Steps[bool]:
-        """A value that is arguments: JSON, or JSON in a string, which some models write."""
+        """Read the arguments of a call: JSON, or JSON inside a string, which some models write."""
         character = yield from self.peek()
         if character == '"':
             yield from self.take()
@@ -93,7 +93,7 @@ class JsonCalls(Scanner):
         return fine
 
     def value(self, sink: Sink) -> Steps[bool]:
-        """Pass a JSON value on as it is written. False when it breaks; what breaks it is not taken."""
+        """Pass a JSON value on as it is written. False when its structure breaks; what breaks it is not taken."""
         closers: list[str] = []
         some = False
         while True:
@@ -123,7 +123,7 @@ class JsonCalls(Scanner):
                 return True
 
     def string(self) -> Steps[str | None]:
-        """A string's text; None when there is none or it does not end."""
+        """Read a string and return its text; None when there is no string, or when it does not end."""
         if not (yield from self.accept('"')):
             return None
         parts: list[str] = []
@@ -140,7 +140,8 @@ class JsonCalls(Scanner):
         return False
 
     def _characters(self, sink: Sink) -> Steps[bool]:
-        """The text of a string after its quotation mark, unescaped."""
+        """Pass on the unescaped text of a string behind its opening quotation mark. False when the string does not
+        end."""
         high = ""
         while (character := (yield from self.take())) != END:
             if character == '"':

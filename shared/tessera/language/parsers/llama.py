@@ -1,4 +1,4 @@
-"""Llama 3: bare JSON objects at the beginning of an answer, or after `<|python_tag|>`, several parted by semicolons.
+"""Llama 3: bare JSON objects at the beginning of an answer or after `<|python_tag|>`, separated by semicolons.
 
 A bare object is a call only when it names a tool of the request: an answer may be JSON too. Source: Meta's prompt
 format of Llama 3.1 to 3.3.
@@ -15,7 +15,7 @@ TAG = "<|python_tag|>"
 
 
 class Llama(JsonCalls):
-    """Reads both.
+    """Parses calls at the beginning of an answer and behind the tag.
 
     Args:
         names: of the request's tools.
@@ -26,7 +26,7 @@ class Llama(JsonCalls):
         super().__init__()
 
     def read(self) -> Steps[None]:
-        """See `Scanner.read`."""
+        """Read the answer; what is left when this returns is content."""
         self.remember("")
         yield from self.space()
         if (yield from self.peek()) == "{":
@@ -39,7 +39,7 @@ class Llama(JsonCalls):
             self.remember(space + marker)
             yield from self.space()
             yield from self._objects(None)
-            self.give_back()  # code for an interpreter that is not there
+            self.give_back()  # code for an interpreter, which does not exist here
 
     def _objects(self, known: Container[str] | None) -> Steps[None]:
         while (yield from self.call_object(known)):

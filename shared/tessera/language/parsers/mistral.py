@@ -10,13 +10,14 @@ from tessera.language.parsers.scanner import END, Steps
 
 BEGIN, CALL_ID, ARGS = "[TOOL_CALLS]", "[CALL_ID]", "[ARGS]"
 MOST_NAME = 256
+"""Most characters of a tool's name."""
 
 
 class Mistral(JsonCalls):
-    """Reads both."""
+    """Parses a list of calls, and calls by name."""
 
     def read(self) -> Steps[None]:
-        """See `Scanner.read`."""
+        """Read the answer; what is left when this returns is content."""
         while True:
             marker, space = yield from self.until((BEGIN,), self.content, trim=True)
             if marker == END:

@@ -1,4 +1,4 @@
-"""Text without tool calls."""
+"""Parses answers without tool calls: all text is content."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from tessera.language.parsers.scanner import Scanner, Steps
 
 
 class Plain(Scanner):
-    """Everything is content."""
+    """Emits all text as content."""
 
     def read(self) -> Steps[None]:
-        """See `Scanner.read`."""
+        """Read the answer; what is left when this returns is content."""
         yield from ()
 
     def push(self, text: str) -> list[Event]:
-        """As `Scanner.push`, at once."""
+        """Add text, which is content at once."""
         return [AnswerText(text)] if text else []

@@ -1,7 +1,7 @@
-"""Reading a growing text one character at a time, as a plain procedure that waits in `take` for the next one.
+"""Reads a growing text one character at a time, in a plain procedure that waits in `take` for the next character.
 
-A reader writes `read` as a generator. Because it sees single characters, its events cannot depend on how the text was
-cut. What it may have to give back (a beginning that turns out to be no tool call) it reads under `remember`.
+A parser implements `read` as a generator. Because it sees single characters, its events cannot depend on how the text
+was cut. It calls `remember` before text that it may have to give back, such as a beginning that may be no tool call.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ Steps = Generator[None, str, T]
 Sink = Callable[[str], None]
 
 END = ""
-"""What `take` gives when no more text comes."""
+"""Result of `take` when no more text comes."""
 
 
 class Scanner:
-    """Base of all readers."""
+    """Base of all parsers."""
 
     def __init__(self) -> None:
         self._events: list[Event] = []
@@ -32,33 +32,33 @@ class Scanner:
         next(self._steps)
 
     def push(self, text: str) -> list[Event]:
-        """What is certain after `text` has come."""
+        """Add text; returns the events that are certain after it."""
         for character in text:
             self._steps.send(character)
-        return self._told()
+        return self._flush_events()
 
     def finish(self) -> list[Event]:
-        """What was held back, when no more text comes. Called once."""
+        """The events that were held back, when no more text comes. Called once."""
         try:
             self._steps.send(END)
         except StopIteration:
-            return self._told()
-        raise AssertionError("a reader goes on after the end")
+            return self._flush_events()
+        raise AssertionError("a parser goes on after the end")
 
     def read(self) -> Steps[None]:
         """Read the text; what is left when it returns is content."""
         raise NotImplementedError
 
     def emit(self, event: Event) -> None:
-        """Tell an event."""
+        """Emit an event."""
         self._events.append(event)
 
     def content(self, text: str) -> None:
-        """Tell content."""
+        """Emit content."""
         self._events.append(AnswerText(text))
 
     def begin_call(self, name: str) -> int:
-        """Tell that a call has begun, after which nothing of it is given back as content. Returns its index."""
+        """Emit the beginning of a call, and forget what was remembered. Returns the call's index."""
         index = self._calls
         self._calls += 1
         self._memory = None
@@ -66,19 +66,19 @@ class Scanner:
         return index
 
     def argument_sink(self, index: int) -> Sink:
-        """What takes the pieces of a call's arguments."""
+        """A function that emits the pieces of a call's arguments."""
         return lambda text: self.emit(Arguments(index, text))
 
     def end_call(self, index: int) -> None:
-        """Tell that a call has ended."""
+        """Emit the end of a call."""
         self.emit(CallEnded(index))
 
     def remember(self, text: str) -> None:
-        """From now on keep what is read, beginning with `text`, so that `give_back` can tell it as content."""
+        """Remember what is read from now on, beginning with `text`, so that `give_back` can emit it as content."""
         self._memory = list(text)
 
     def give_back(self) -> None:
-        """What was remembered is content after all."""
+        """Emit what was remembered as content."""
         if self._memory is not None:
             self.content("".join(self._memory))
         self._memory = None
@@ -99,7 +99,7 @@ class Scanner:
         return character
 
     def unread(self, text: str) -> None:
-        """Give characters back, the last ones that were taken."""
+        """Return the characters that were taken last, to be taken again."""
         self._ahead.extend(reversed(text))
         if self._memory is not None and text:
             del self._memory[len(self._memory) - len(text) :]
@@ -111,7 +111,7 @@ class Scanner:
         return character
 
     def space(self) -> Steps[str]:
-        """Take whitespace."""
+        """Take whitespace and return it."""
         taken: list[str] = []
         while (character := (yield from self.take())).isspace():
             taken.append(character)
@@ -119,7 +119,7 @@ class Scanner:
         return "".join(taken)
 
     def accept(self, literal: str) -> Steps[bool]:
-        """Take `literal`, or nothing at all."""
+        """Take `literal` if the text goes on with it, else nothing. Returns whether it was taken."""
         taken = ""
         for expected in literal:
             character = yield from self.take()
@@ -130,7 +130,8 @@ class Scanner:
         return True
 
     def close(self, literal: str) -> Steps[bool]:
-        """Take what ends a call, or what there is of it where the text ends within it; or nothing at all."""
+        """Take the end of a call, or its beginning when the text ends within it; else nothing. Returns whether it
+        did."""
         taken = ""
         for expected in literal:
             character = yield from self.take()
@@ -146,12 +147,12 @@ class Scanner:
         """Pass text on up to the first of `markers`.
 
         Args:
-            markers: none of them begins another.
-            sink: takes the text as soon as it can be no part of a marker.
+            markers: none of them is a prefix of another.
+            sink: gets the text as soon as it can no longer be part of a marker.
             trim: whether whitespace before a marker is left out.
 
         Returns:
-            The marker (`END` when none came) and the whitespace that was left out.
+            The marker, or `END` when none came; and the whitespace that was left out.
         """
         space, held = "", ""
         while True:
@@ -177,6 +178,6 @@ class Scanner:
         while (character := (yield from self.take())) != END:
             self.content(character)
 
-    def _told(self) -> list[Event]:
-        told, self._events = merge_events(self._events), []
-        return told
+    def _flush_events(self) -> list[Event]:
+        events, self._events = merge_events(self._events), []
+        return events

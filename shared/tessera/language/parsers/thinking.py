@@ -1,6 +1,7 @@
-"""Thoughts between two tags at the beginning of an answer; what follows is another reader's.
+"""Parses reasoning between two tags at the beginning of an answer; another parser reads the rest.
 
-`<think>` further on is content: a text may talk about it. A template may have opened the thought in the prompt already.
+`<think>` later in the answer is content, because a text may talk about it. A template may have opened the reasoning in
+the prompt already.
 """
 
 from __future__ import annotations
@@ -10,7 +11,13 @@ from tessera.language.parsers.scanner import END, Scanner, Steps
 
 
 class Thoughts(Scanner):
-    """Splits thoughts from content."""
+    """Separates reasoning from content.
+
+    Args:
+        begin: opens the reasoning.
+        end: closes it.
+        opened: whether the prompt has opened it.
+    """
 
     def __init__(self, begin: str, end: str, *, opened: bool) -> None:
         self._begin = begin
@@ -19,7 +26,7 @@ class Thoughts(Scanner):
         super().__init__()
 
     def read(self) -> Steps[None]:
-        """See `Scanner.read`."""
+        """Read the answer; what is left when this returns is content."""
         self.remember("")
         yield from self.space()
         if not (yield from self.accept(self._begin)) and not self._opened:
@@ -33,18 +40,23 @@ class Thoughts(Scanner):
 
 
 class ThinkingFirst:
-    """A reader of thoughts before a reader of the rest."""
+    """A parser of reasoning, followed by a parser of the rest.
+
+    Args:
+        thoughts: parses the reasoning.
+        rest: parses what the first parser emits as content.
+    """
 
     def __init__(self, thoughts: Thoughts, rest: Scanner) -> None:
         self._thoughts = thoughts
         self._rest = rest
 
     def push(self, text: str) -> list[Event]:
-        """As `Scanner.push`."""
+        """Add text; returns the events that are certain after it."""
         return self._passed(self._thoughts.push(text))
 
     def finish(self) -> list[Event]:
-        """As `Scanner.finish`."""
+        """The events that were held back, when no more text comes."""
         return merge_events([*self._passed(self._thoughts.finish()), *self._rest.finish()])
 
     def _passed(self, events: list[Event]) -> list[Event]:
