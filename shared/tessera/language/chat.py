@@ -141,11 +141,11 @@ class ChatCompletions:
                     begun.add(piece.choice)
                     first = Delta(role="assistant", content=UNSET if request.offered else "")
                     yield chunk([ChatChunkChoice(index=piece.choice, delta=first)])
-                found = token_logprobs(piece, self.generator.tokenizer) if request.logprobs else []
+                scores = token_logprobs(piece, self.generator.tokenizer) if request.logprobs else []
                 answer = answers[piece.choice]
-                logprobs = ChoiceLogprobs(found) if found else None
+                logprobs = ChoiceLogprobs(scores) if scores else None
                 # Scores of tokens whose text is still held back are sent with an empty delta.
-                for delta in answer.take(piece) or ([Delta(content="")] if found else []):
+                for delta in answer.take(piece) or ([Delta(content="")] if scores else []):
                     yield chunk([ChatChunkChoice(index=piece.choice, delta=delta, logprobs=logprobs)])
                     logprobs = None
                 if piece.finish_reason is not None:
@@ -159,13 +159,13 @@ class ChatCompletions:
             raise InvalidRequestError("`top_logprobs` needs `logprobs: true`", param="top_logprobs")
         prompt = await self.prompter(request)
         param = "max_completion_tokens" if request.max_completion_tokens is not None else "max_tokens"
-        asked = request.max_completion_tokens if request.max_completion_tokens is not None else request.max_tokens
+        max_tokens = request.max_completion_tokens if request.max_completion_tokens is not None else request.max_tokens
         if request.max_completion_tokens is not None and request.max_tokens is not None:
             raise InvalidRequestError(
                 "give `max_completion_tokens` or `max_tokens`, not both", param="max_completion_tokens"
             )
         length = len(prompt.token_ids)
-        limit = output_limit(asked, length, self.limits, param=param, prompt_param="messages")
+        limit = output_limit(max_tokens, length, self.limits, param=param, prompt_param="messages")
         logprobs = (request.top_logprobs or 0) if request.logprobs else None
         tokenizer = self.generator.tokenizer
         grammar = answer_grammar(request, self.dialect, tokenizer, prompt.text)
@@ -191,25 +191,25 @@ class ChatCompletions:
 
 def prompt_logprobs(prompt: Prompt, scores: list[TokenScore], tokenizer: Tokenizer) -> PromptLogprobs:
     """Log-probabilities of a prompt's tokens in vLLM's shape; the first token has none."""
-    found: PromptLogprobs = [None]
+    shown: PromptLogprobs = [None]
     for token, score in zip(prompt.token_ids[1:], scores, strict=True):
         likeliest = {
             str(other): PromptLogprob(value, rank, tokenizer.token_text(other))
             for rank, (other, value) in enumerate(score.top, start=1)
         }
         own = PromptLogprob(score.logprob, score.rank, tokenizer.token_text(token))
-        found.append(likeliest | {str(token): own})
-    return found
+        shown.append(likeliest | {str(token): own})
+    return shown
 
 
 def token_logprobs(piece: TextDelta, tokenizer: Tokenizer) -> list[TokenLogprob]:
     """The tokens of a delta with their log-probabilities in OpenAI's shape; empty when none were requested."""
-    found = []
+    shown = []
     for token, score in zip(piece.token_ids, piece.scores, strict=False):
         top = [
             TopLogprob(tokenizer.token_text(other), value, list(tokenizer.token_bytes(other)))
             for other, value in score.top
         ]
         text, own = tokenizer.token_text(token), list(tokenizer.token_bytes(token))
-        found.append(TokenLogprob(text, score.logprob, own, top))
-    return found
+        shown.append(TokenLogprob(text, score.logprob, own, top))
+    return shown

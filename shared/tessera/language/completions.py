@@ -121,11 +121,11 @@ class Completions:
                 begun.add(piece.choice)
                 # A token whose text is held back still has a score to send.
                 if piece.text or piece.scores or echoed or piece.finish_reason is not None:
-                    made = self._choice(
+                    next_choice = self._choice(
                         request, piece.choice, [piece], prompt if echoed else None, offsets[piece.choice]
                     )
-                    offsets[piece.choice] += len(made.text)
-                    yield chunk([made])
+                    offsets[piece.choice] += len(next_choice.text)
+                    yield chunk([next_choice])
         if with_usage:
             yield chunk([], usage([spent]))
 
@@ -133,7 +133,7 @@ class Completions:
         check_choices(request, self.limits)
         tokenizer = self.generator.tokenizer
         grammar = grammar_of(request)
-        found = []
+        prompts = []
         for ids in await token_lists(request.prompt, tokenizer, self.limits, param="prompt"):
             limit = output_limit(request.max_tokens, len(ids), self.limits, param="max_tokens", prompt_param="prompt")
             sampling = sampling_of(
@@ -144,15 +144,15 @@ class Completions:
                 grammar=grammar,
                 prompt_logprobs=_prompt_logprobs(request),
             )
-            found.append((Prompt(ids, {}), sampling))
-        return found
+            prompts.append((Prompt(ids, {}), sampling))
+        return prompts
 
     async def _collect(self, request: CompletionRequest, prompt: Prompt, sampling: Sampling) -> list[list[TextDelta]]:
-        found: list[list[TextDelta]] = [[] for _ in range(request.n)]
+        deltas: list[list[TextDelta]] = [[] for _ in range(request.n)]
         async with contextlib.aclosing(self._run(request, prompt, sampling)) as pieces:
             async for piece in pieces:
-                found[piece.choice].append(piece)
-        return found
+                deltas[piece.choice].append(piece)
+        return deltas
 
     def _run(self, request: CompletionRequest, prompt: Prompt, sampling: Sampling) -> AsyncGenerator[TextDelta]:
         return self.generator.run(
@@ -211,6 +211,6 @@ def _prompt_logprobs(request: CompletionRequest) -> int | None:
 
     A request asks for them by `prompt_logprobs`, or as OpenAI does by `echo` with `logprobs`.
     """
-    asked = [request.prompt_logprobs, request.logprobs if request.echo else None]
-    given = [count for count in asked if count is not None]
+    counts = [request.prompt_logprobs, request.logprobs if request.echo else None]
+    given = [count for count in counts if count is not None]
     return max(given) if given else None

@@ -59,12 +59,12 @@ def _forced(request: ChatCompletionRequest) -> list[Tool]:
     if not tools:
         raise InvalidRequestError("`tool_choice` needs `tools`", param="tool_choice")
     if isinstance(choice, ToolChoice):
-        found = [tool for tool in tools if tool.function.name == choice.function.name]
-        if not found:
+        chosen = [tool for tool in tools if tool.function.name == choice.function.name]
+        if not chosen:
             raise InvalidRequestError(
                 f"`tool_choice` names {choice.function.name!r}, which is none of the `tools`", param="tool_choice"
             )
-        return found
+        return chosen
     return tools if choice == "required" else []
 
 

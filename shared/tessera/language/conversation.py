@@ -38,21 +38,21 @@ def template_message(message: Message, index: int, content: Any, hide: Hide, *, 
         InvalidRequestError: the message has fields that its role does not allow, or arguments that are no JSON object.
     """
     at = f"messages[{index}]"
-    found: dict[str, Any] = {"role": "system" if message.role == "developer" else message.role, "content": content}
+    fields: dict[str, Any] = {"role": "system" if message.role == "developer" else message.role, "content": content}
     if message.name is not None:
-        found["name"] = hide(message.name, f"{at}.name")
+        fields["name"] = hide(message.name, f"{at}.name")
     if message.role == "tool":
         if message.tool_call_id is None:
             param = f"{at}.tool_call_id"
             raise InvalidRequestError(f"`{param}` is required", param=param, code="missing_required_parameter")
-        found["tool_call_id"] = hide(message.tool_call_id, f"{at}.tool_call_id")
+        fields["tool_call_id"] = hide(message.tool_call_id, f"{at}.tool_call_id")
     if message.role != "assistant" and (message.tool_calls or message.reasoning_content):
         name = "tool_calls" if message.tool_calls else "reasoning_content"
         raise InvalidRequestError(f"`{at}.{name}` is only for the assistant", param=f"{at}.{name}")
     if message.reasoning_content is not None:
-        found["reasoning_content"] = hide(message.reasoning_content, f"{at}.reasoning_content")
+        fields["reasoning_content"] = hide(message.reasoning_content, f"{at}.reasoning_content")
     if message.tool_calls:
-        found["tool_calls"] = [
+        fields["tool_calls"] = [
             {
                 "id": hide(call.id, f"{at}.tool_calls[{place}].id"),
                 "type": "function",
@@ -65,7 +65,7 @@ def template_message(message: Message, index: int, content: Any, hide: Hide, *, 
             }
             for place, call in enumerate(message.tool_calls)
         ]
-    return found
+    return fields
 
 
 def render_prompt(
@@ -118,18 +118,18 @@ def hide_control_tokens(value: Any, hide: Hide, param: str, depth: int = 0) -> A
 
 def calls_as_text(messages: list[dict[str, Any]], as_content: Callable[[str], Any]) -> list[dict[str, Any]]:
     """Messages for a template that knows no tool calls: calls and their results become texts."""
-    found: list[dict[str, Any]] = []
+    rewritten: list[dict[str, Any]] = []
     for message in messages:
         if message["role"] == "tool":
             text = f"<tool_response>\n{_text(message['content'])}\n</tool_response>"
-            found.append({"role": "user", "content": as_content(text)})
+            rewritten.append({"role": "user", "content": as_content(text)})
         elif "tool_calls" in message:
             calls = [json.dumps(call["function"], ensure_ascii=False) for call in message["tool_calls"]]
             texts = [_text(message["content"]), *(f"<tool_call>\n{call}\n</tool_call>" for call in calls)]
-            found.append({"role": "assistant", "content": as_content("\n".join(filter(None, texts)))})
+            rewritten.append({"role": "assistant", "content": as_content("\n".join(filter(None, texts)))})
         else:
-            found.append(message)
-    return found
+            rewritten.append(message)
+    return rewritten
 
 
 def describe_tools(
@@ -175,25 +175,27 @@ def _arguments(text: str, param: str, hide: Hide, *, as_text: bool) -> Any:
         raise InvalidRequestError(f"`{param}` is not valid JSON: {error}", param=param) from error
     if not isinstance(value, dict):
         raise InvalidRequestError(f"`{param}` must be a JSON object", param=param)
-    found = hide_control_tokens(value, hide, param)
-    return json.dumps(found, ensure_ascii=False) if as_text else found
+    arguments = hide_control_tokens(value, hide, param)
+    return json.dumps(arguments, ensure_ascii=False) if as_text else arguments
 
 
 def _variables(template: ChatTemplate, request: ChatCompletionRequest, hide: Hide) -> dict[str, Any]:
-    found = dict(request.chat_template_kwargs or {})
-    for name, value in found.items():
+    variables = dict(request.chat_template_kwargs or {})
+    for name, value in variables.items():
         param = f"chat_template_kwargs.{name}"
         if name in _OURS or name.endswith("_token") or name not in template.variables:
             raise InvalidRequestError(f"`{param}` is not a variable of this model's chat template", param=param)
-        found[name] = hide_control_tokens(value, hide, param)
+        variables[name] = hide_control_tokens(value, hide, param)
     effort = request.reasoning_effort
     if effort is not None:
         if "reasoning_effort" in template.variables:
-            found.setdefault("reasoning_effort", {"none": "low", "minimal": "low", "xhigh": "high"}.get(effort, effort))
+            variables.setdefault(
+                "reasoning_effort", {"none": "low", "minimal": "low", "xhigh": "high"}.get(effort, effort)
+            )
         elif switch := next((name for name in ("enable_thinking", "thinking") if name in template.variables), None):
-            found.setdefault(switch, effort != "none")
+            variables.setdefault(switch, effort != "none")
         else:
             raise InvalidRequestError(
                 "`reasoning_effort`: this model's chat template has nothing that it could set", param="reasoning_effort"
             )
-    return found
+    return variables

@@ -87,9 +87,9 @@ def _shortened(vector: array.array[float], dimensions: int | None) -> array.arra
         return vector
     if dimensions > len(vector):
         raise InvalidRequestError(f"`dimensions` is {dimensions}; this model has {len(vector)}", param="dimensions")
-    kept = vector[:dimensions]
-    length = math.sqrt(sum(value * value for value in kept)) or 1.0
-    return array.array("f", (value / length for value in kept))
+    first = vector[:dimensions]
+    length = math.sqrt(sum(value * value for value in first)) or 1.0
+    return array.array("f", (value / length for value in first))
 
 
 def _written(vector: array.array[float], encoding: str) -> list[float] | str:

@@ -153,12 +153,12 @@ def sampling_of(
 
 
 def output_limit(
-    asked: int | None, prompt_length: int, limits: GenerationLimits, *, param: str, prompt_param: str
+    requested: int | None, prompt_length: int, limits: GenerationLimits, *, param: str, prompt_param: str
 ) -> int:
     """Most tokens to generate: as many as the request asks for, or else as many as fit.
 
     Args:
-        asked: the request's own limit; None when it has none.
+        requested: the request's own limit; None when it has none.
         prompt_length: tokens of the prompt.
         limits: of the service.
         param: name of the limit's field in errors.
@@ -174,19 +174,19 @@ def output_limit(
             f"the prompt has {prompt_length} tokens; the context of {limits.context_length} leaves no room to answer",
             param=prompt_param,
         )
-    if asked is None:
+    if requested is None:
         return min(room, limits.max_output_tokens)
-    if asked > limits.max_output_tokens:
+    if requested > limits.max_output_tokens:
         raise InvalidRequestError(
-            f"`{param}` is {asked}; this server allows at most {limits.max_output_tokens}", param=param
+            f"`{param}` is {requested}; this server allows at most {limits.max_output_tokens}", param=param
         )
-    if asked > room:
+    if requested > room:
         raise ContextLengthError(
-            f"the prompt has {prompt_length} tokens and `{param}` is {asked}; the model's context is "
+            f"the prompt has {prompt_length} tokens and `{param}` is {requested}; the model's context is "
             f"{limits.context_length} tokens",
             param=param,
         )
-    return asked
+    return requested
 
 
 def stops_of(request: SamplingRequest) -> list[str]:

@@ -90,25 +90,25 @@ def _check_counts(value: Any, param: str) -> None:
                 raise InvalidRequestError(f"`{param}`: `{key}` is {count}; at most {MOST_COUNT}", param=param)
 
 
-def _structured(asked: StructuredOutputs) -> Grammar:
-    values = {name: getattr(asked, name) for name in asked.__struct_fields__}
+def _structured(outputs: StructuredOutputs) -> Grammar:
+    values = {name: getattr(outputs, name) for name in outputs.__struct_fields__}
     given = [name for name, value in values.items() if value is not None and value is not False]
     if len(given) != 1:
         named = ", ".join(given) or "none"
         raise InvalidRequestError(
-            f"`structured_outputs` takes one of {', '.join(asked.__struct_fields__)}; given: {named}",
+            f"`structured_outputs` takes one of {', '.join(outputs.__struct_fields__)}; given: {named}",
             param="structured_outputs",
         )
     param = f"structured_outputs.{given[0]}"
-    if asked.regex is not None:
-        return Grammar(kind="regex", source=asked.regex, param=param)
-    if asked.choice is not None:
-        if sum(map(len, asked.choice)) > MOST_SOURCE:
+    if outputs.regex is not None:
+        return Grammar(kind="regex", source=outputs.regex, param=param)
+    if outputs.choice is not None:
+        if sum(map(len, outputs.choice)) > MOST_SOURCE:
             raise InvalidRequestError(f"`{param}` has more than {MOST_SOURCE} characters", param=param)
-        return Grammar(kind="choice", source=json.dumps(asked.choice), param=param)
-    if asked.grammar is not None:
-        return Grammar(kind="ebnf", source=asked.grammar, param=param)
-    schema: Any = {"type": "object"} if asked.json is None else asked.json
+        return Grammar(kind="choice", source=json.dumps(outputs.choice), param=param)
+    if outputs.grammar is not None:
+        return Grammar(kind="ebnf", source=outputs.grammar, param=param)
+    schema: Any = {"type": "object"} if outputs.json is None else outputs.json
     if isinstance(schema, str):
         try:
             schema = msgspec.json.decode(schema)

@@ -122,11 +122,11 @@ def register() -> None:
 
 def probe(model: PreTrainedModel) -> Probe:
     """Run one token through `model` and record its attention layers."""
-    found = Probe([])
+    layers = Probe([])
     token = torch.zeros(1, 1, dtype=torch.long, device=model.device)
     with torch.inference_mode():
-        model(input_ids=token, position_ids=token, use_cache=False, tessera_batch=found)
-    return found
+        model(input_ids=token, position_ids=token, use_cache=False, tessera_batch=layers)
+    return layers
 
 
 def bytes_per_token(layers: Probe, dtype: torch.dtype) -> int:

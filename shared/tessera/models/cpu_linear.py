@@ -51,8 +51,8 @@ class PackedLinear(nn.Module):
         return self._multiplied(x, "gelu", approximate)
 
     def _multiplied(self, x: torch.Tensor, then: str, how: str) -> torch.Tensor:
-        found: torch.Tensor = torch.ops.mkldnn._linear_pointwise(x, self.packed, self.bias, then, [], how)
-        return found
+        out: torch.Tensor = torch.ops.mkldnn._linear_pointwise(x, self.packed, self.bias, then, [], how)
+        return out
 
 
 def pack_linears(model: nn.Module) -> int:

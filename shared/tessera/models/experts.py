@@ -106,26 +106,26 @@ def replace_experts(model: nn.Module, scheme: Literal["stored"] | Scheme) -> Qua
             parts = _parts(child)
             if parts is None or not _alike(child, parts):
                 continue
-            made = Experts(parts, scheme)
-            setattr(module, name, made)
+            experts = Experts(parts, scheme)
+            setattr(module, name, experts)
             replaced += 1
             before += parts.gate_up_EJD.nbytes + parts.down_EDF.nbytes
-            after += made.nbytes
+            after += experts.nbytes
     return QuantizationReport(replaced, before, after)
 
 
 def _weight(weight_ENK: torch.Tensor, scheme: Literal["stored"] | Scheme) -> ExpertsWeight:
     if scheme == "stored":
         return QuantizedWeight("dense", weight_ENK.shape[2], weight_ENK.shape[2], weight_ENK.contiguous())
-    made = [
+    quantized = [
         quantize_scaled(one, torch.int8) if scheme == "int8" else quantized_weight(one, scheme) for one in weight_ENK
     ]
-    if isinstance(made[0], ScaledWeight):
-        scaled = [one for one in made if isinstance(one, ScaledWeight)]
+    if isinstance(quantized[0], ScaledWeight):
+        scaled = [one for one in quantized if isinstance(one, ScaledWeight)]
         return ScaledWeight(
             torch.stack([one.elements_NK for one in scaled]), torch.stack([one.scale for one in scaled])
         )
-    few = [one for one in made if isinstance(one, QuantizedWeight)]
+    few = [one for one in quantized if isinstance(one, QuantizedWeight)]
 
     def stacked(name: str) -> torch.Tensor | None:
         parts = [getattr(one, name) for one in few]
@@ -187,5 +187,5 @@ def _alike(module: nn.Module, parts: ExpertParts) -> bool:
     chosen = torch.stack([torch.randperm(experts, generator=random)[:2] for _ in range(TRIAL_ROWS)]).to(x_TD.device)
     shares = torch.rand(TRIAL_ROWS, chosen.shape[1], generator=random).to(x_TD)
     expected = module(x_TD, chosen, shares).float()
-    made = Experts(parts, "stored")
-    return bool((made(x_TD, chosen, shares).float() - expected).norm() <= 0.02 * expected.norm())
+    replacement = Experts(parts, "stored")
+    return bool((replacement(x_TD, chosen, shares).float() - expected).norm() <= 0.02 * expected.norm())

@@ -195,8 +195,8 @@ def _as_norm(module: nn.Module) -> RMSNorm | None:
     expected = module(sample)
     for offset in (0.0, 1.0):
         norm = RMSNorm(weight, epsilon, offset)
-        made = norm(sample)
-        if made.dtype == expected.dtype and torch.allclose(made.float(), expected.float(), rtol=1e-2, atol=1e-3):
+        result = norm(sample)
+        if result.dtype == expected.dtype and torch.allclose(result.float(), expected.float(), rtol=1e-2, atol=1e-3):
             return norm
     return None
 

@@ -27,7 +27,7 @@ TENSOR_ALIGNMENT_BYTES = 256
 
 def tensors_of(module: nn.Module, *, buffers: bool = True) -> list[torch.Tensor]:
     """A module's weights, each once: parameters, buffers, and the tensors in packed weights, which are dataclasses."""
-    found: dict[int, torch.Tensor] = {}
+    tensors: dict[int, torch.Tensor] = {}
     for part in module.modules():
         held: list[Any] = [*part.parameters(recurse=False)]
         if buffers:
@@ -38,8 +38,8 @@ def tensors_of(module: nn.Module, *, buffers: bool = True) -> list[torch.Tensor]
                 if dataclasses.is_dataclass(value) and not isinstance(value, type)
                 for name in dataclasses.fields(value)
             ]
-        found.update({id(one): one for one in held if isinstance(one, torch.Tensor) and one.numel()})
-    return list(found.values())
+        tensors.update({id(one): one for one in held if isinstance(one, torch.Tensor) and one.numel()})
+    return list(tensors.values())
 
 
 class OnDemandComponents:

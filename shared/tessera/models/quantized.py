@@ -93,12 +93,12 @@ class QuantizedLinear(nn.Module):
         weight_NK = layer.weight.detach()
         if scheme == "int4" and weight_NK.device.type == "cpu" and weight_NK.shape[1] % SMALL_GROUP == 0:
             # Groups are GGUF's blocks, so a weight that came from such a file keeps its values.
-            made: QuantizedWeight | ScaledWeight = quantize_int4_offsets(weight_NK, SMALL_GROUP)
+            weight: QuantizedWeight | ScaledWeight = quantize_int4_offsets(weight_NK, SMALL_GROUP)
         else:
-            made = quantized_weight(weight_NK, scheme)
-        self.weight: QuantizedWeight | ScaledWeight | PackedInt4 = made
-        if isinstance(made, QuantizedWeight) and packs(made):
-            self.weight = pack(made)
+            weight = quantized_weight(weight_NK, scheme)
+        self.weight: QuantizedWeight | ScaledWeight | PackedInt4 = weight
+        if isinstance(weight, QuantizedWeight) and packs(weight):
+            self.weight = pack(weight)
         self.register_buffer("bias", None if layer.bias is None else layer.bias.detach(), persistent=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -132,15 +132,15 @@ def quantize(model: nn.Module, scheme: Scheme, largest: Mapping[str, torch.Tenso
     for module, name, path, child in _linear_layers(model):
         if scheme != "fp8" and not _group(child.in_features):
             continue
-        made: QuantizedLinear | Int8Linear
+        replacement: QuantizedLinear | Int8Linear
         if child is head and scheme == "int4" and child.weight.device.type == "cpu":
-            made = Int8Linear(child, largest.get(path))
+            replacement = Int8Linear(child, largest.get(path))
         else:
-            made = QuantizedLinear(child, scheme)
-        setattr(module, name, made)
+            replacement = QuantizedLinear(child, scheme)
+        setattr(module, name, replacement)
         replaced += 1
         before += child.weight.numel() * child.weight.element_size()
-        after += made.weight.nbytes
+        after += replacement.weight.nbytes
     return QuantizationReport(replaced, before, after)
 
 

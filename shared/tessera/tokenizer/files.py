@@ -40,10 +40,10 @@ def vocabulary_of(directory: Path) -> dict[str, int]:
         ModelLoadError: the tokenizer cannot be read.
     """
     try:
-        found: dict[str, int] = FastTokenizer.from_file(str(directory / "tokenizer.json")).get_vocab()
+        vocabulary: dict[str, int] = FastTokenizer.from_file(str(directory / "tokenizer.json")).get_vocab()
     except Exception as error:  # the library raises nothing narrower
         raise ModelLoadError(f"cannot read {directory / 'tokenizer.json'}: {error}") from error
-    return found
+    return vocabulary
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -49,10 +49,10 @@ class SpokenTurns:
         ends: list[int] = []
         for token in (settings.bos_token, settings.eos_token):
             spelling = token if isinstance(token, str) else token.content
-            found = self._tokenizer.fast.token_to_id(spelling)
-            if found is None:
+            token_id = self._tokenizer.fast.token_to_id(spelling)
+            if token_id is None:
                 raise ModelLoadError(f"{directory / 'tokenizer.json'} has no token {spelling!r}, which ends a text")
-            ends.append(found)
+            ends.append(token_id)
         self._begin, self._end = ends
 
     def encode(self, text: str, speaker: int) -> list[int]:

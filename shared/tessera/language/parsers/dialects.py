@@ -90,10 +90,10 @@ class Dialect:
         Args:
             tools: whether the request has tools.
         """
-        found: tuple[str, ...] = self.thinking or ()
+        markers: tuple[str, ...] = self.thinking or ()
         if tools or self.calls == "harmony":
-            found += _MARKERS[self.calls.removesuffix("_fenced")]
-        return found
+            markers += _MARKERS[self.calls.removesuffix("_fenced")]
+        return markers
 
     def parser(self, tools: list[Tool], *, opened: bool) -> AnswerParser:
         """The parser of one answer.

@@ -61,17 +61,17 @@ Event = AnswerText | Thought | CallBegan | Arguments | CallEnded
 
 def merge_events(events: list[Event]) -> list[Event]:
     """The same events, with neighbours of the same kind merged and empty ones left out."""
-    found: list[Event] = []
+    merged: list[Event] = []
     for event in events:
-        last = found[-1] if found else None
+        last = merged[-1] if merged else None
         if isinstance(event, AnswerText | Thought | Arguments) and not event.text:
             continue
         if isinstance(event, AnswerText) and isinstance(last, AnswerText):
-            found[-1] = AnswerText(last.text + event.text)
+            merged[-1] = AnswerText(last.text + event.text)
         elif isinstance(event, Thought) and isinstance(last, Thought):
-            found[-1] = Thought(last.text + event.text)
+            merged[-1] = Thought(last.text + event.text)
         elif isinstance(event, Arguments) and isinstance(last, Arguments) and event.index == last.index:
-            found[-1] = Arguments(event.index, last.text + event.text)
+            merged[-1] = Arguments(event.index, last.text + event.text)
         else:
-            found.append(event)
-    return found
+            merged.append(event)
+    return merged

@@ -35,11 +35,11 @@ class JsonCalls(Scanner):
         name: str | None = None
         index: int | None = None
         early: list[str] | None = None
-        whole = False
+        complete = False
         while True:
             yield from self.space()
             if (yield from self.accept("}")):
-                whole = True
+                complete = True
                 break
             key = yield from self.string()
             yield from self.space()
@@ -68,9 +68,9 @@ class JsonCalls(Scanner):
                 break
             yield from self.space()
             if not (yield from self.accept(",")):
-                whole = yield from self.accept("}")
+                complete = yield from self.accept("}")
                 break
-        if index is None and name is not None and whole:
+        if index is None and name is not None and complete:
             index = self.begin_call(name)
             self.argument_sink(index)("{}")
         if index is None:

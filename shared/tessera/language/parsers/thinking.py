@@ -60,7 +60,7 @@ class ThinkingFirst:
         return merge_events([*self._passed(self._thoughts.finish()), *self._rest.finish()])
 
     def _passed(self, events: list[Event]) -> list[Event]:
-        found: list[Event] = []
+        passed: list[Event] = []
         for event in events:
-            found += self._rest.push(event.text) if isinstance(event, AnswerText) else [event]
-        return merge_events(found)
+            passed += self._rest.push(event.text) if isinstance(event, AnswerText) else [event]
+        return merge_events(passed)

@@ -66,13 +66,13 @@ def fresh_inputs(batch: Batch, page_size: int, device: torch.device) -> StepInpu
     ]
     ids_T = to_device(ids, device, torch.long)
     if batch.pending is not None:
-        found = [
+        pending_rows = [
             (end - 1, batch.pending.rows[chunk.request])
             for end, chunk in zip(ends, chunks, strict=True)
             if ids[end - 1] == PENDING
         ]
-        if found:
-            places, rows = (to_device([pair[side] for pair in found], device, torch.long) for side in (0, 1))
+        if pending_rows:
+            places, rows = (to_device([pair[side] for pair in pending_rows], device, torch.long) for side in (0, 1))
             ids_T[places] = batch.pending.tokens_R[rows]
     return StepInputs(
         ids_T[None],

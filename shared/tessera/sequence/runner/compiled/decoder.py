@@ -193,8 +193,8 @@ def compile_decoder(
     if caches[0].key_PSHD.dtype == torch.int8:
         largest_HD = [largest[:, order_D] for largest in largest_keys]
         parts = [smooth_keys(part, sizes, largest) for part, largest in zip(parts, largest_HD, strict=True)]
-    made = CompiledDecoder(model, Decoder(sizes, parts, _weight_of(norm), head, caches))
-    if (far := _logit_difference(model, made, caches)) > MAX_LOGIT_DIFFERENCE:
+    compiled = CompiledDecoder(model, Decoder(sizes, parts, _weight_of(norm), head, caches))
+    if (far := _logit_difference(model, compiled, caches)) > MAX_LOGIT_DIFFERENCE:
         return None, f"its layers compute something else: logits differ by {far:.3f}"
     for module in model.get_decoder().layers.modules():
         if isinstance(module, Int8Linear):
@@ -202,7 +202,7 @@ def compile_decoder(
     output = model.get_output_embeddings()
     if isinstance(output, Int8Linear):
         output.free()
-    return made, ""
+    return compiled, ""
 
 
 def _describe(
@@ -216,10 +216,10 @@ def _describe(
     if len(blocks) != len(layers.modules):
         raise _DifferentError(f"{len(blocks)} layers, but {len(layers.modules)} attend")
     attending = {module: (shape, one) for (module, *shape), one in zip(layers.modules, layers.options, strict=True)}
-    made = [_layer(block, attending) for block in blocks]
-    if len({sizes for sizes, _ in made}) != 1:
+    described = [_layer(block, attending) for block in blocks]
+    if len({sizes for sizes, _ in described}) != 1:
         raise _DifferentError("its layers are not all of one shape")
-    return made[0][0], [layer for _, layer in made], norm, _linear(output)
+    return described[0][0], [layer for _, layer in described], norm, _linear(output)
 
 
 def _layer(
@@ -295,7 +295,7 @@ def _weight_of(norm: RMSNorm) -> torch.Tensor:
 
 
 @torch.inference_mode()
-def _logit_difference(model: PreTrainedModel, made: CompiledDecoder, caches: Sequence[PagedKV]) -> float:
+def _logit_difference(model: PreTrainedModel, compiled: CompiledDecoder, caches: Sequence[PagedKV]) -> float:
     """Relative root-mean-square difference of the logits of some random tokens from the model's own."""
     page_size = caches[0].key_PSHD.shape[1]
     count = min(TRIAL_TOKENS, len(caches[0].key_PSHD) * page_size)
@@ -308,7 +308,7 @@ def _logit_difference(model: PreTrainedModel, made: CompiledDecoder, caches: Seq
     expected = model(
         input_ids=ids_1T, position_ids=position_1T, use_cache=False, logits_to_keep=every, tessera_batch=batch
     ).logits[0]
-    got, _, _ = made.run(ids_1T, position_1T, batch, every)
+    got, _, _ = compiled.run(ids_1T, position_1T, batch, every)
     return _relative_difference(got, expected)
 
 

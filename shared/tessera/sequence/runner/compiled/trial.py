@@ -95,14 +95,8 @@ def try_layers(
     decoder = model.get_decoder()
     last = int(getattr(model.config.get_text_config(), "max_position_embeddings", TRIAL_TOKENS)) - 1
     # The first positions, then positions up to the last one.
-    position_1T = torch.tensor(
-        [
-            [
-                *range(TRIAL_TOKENS // 2),
-                *(last * part // TRIAL_TOKENS for part in range(TRIAL_TOKENS // 2 + 1, TRIAL_TOKENS + 1)),
-            ]
-        ]
-    )
+    far = [last * part // TRIAL_TOKENS for part in range(TRIAL_TOKENS // 2 + 1, TRIAL_TOKENS + 1)]
+    position_1T = torch.tensor([[*range(TRIAL_TOKENS // 2), *far]])
     vocabulary = model.get_input_embeddings().num_embeddings
     ids_1T = torch.randint(vocabulary, (1, TRIAL_TOKENS), generator=torch.Generator().manual_seed(0))
     recorded = _RecordingProbe([])
