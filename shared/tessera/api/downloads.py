@@ -1,6 +1,6 @@
-"""An artifact as an HTTP answer: whole, in the part that a `Range` header names, or not at all (RFC 9110).
+"""An artifact as an HTTP response: whole, the part that a `Range` header names, or no body at all (RFC 9110).
 
-Does not know jobs: who may see the file was decided before.
+Does not know jobs: whether the client may see the file was decided before.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from tessera.wire.jobs import Artifact
 async def artifact_response(
     request: HTTPRequest, artifacts: ArtifactStore, artifact: Artifact, *, filename: str
 ) -> Response[Any]:
-    """200 with the file, 206 with a part of it, 304 when the client has it, or 416.
+    """200 with the file, 206 with a part of it, 304 if the client has it already, or 416.
 
     Args:
-        request: its method, `Range`, `If-Range` and `If-None-Match` are obeyed.
-        artifacts: where the file is.
-        artifact: which.
-        filename: what a browser calls the file when it is saved.
+        request: its method, `Range`, `If-Range` and `If-None-Match` decide what is sent.
+        artifacts: the store that has the file.
+        artifact: the file's record.
+        filename: name under which a browser saves the file.
 
     Raises:
-        NotFoundError: the file is not there any more.
+        NotFoundError: the file is not in the store any more.
         UnavailableError: the store does not answer.
     """
     etag = f'"{artifact.sha256}"'

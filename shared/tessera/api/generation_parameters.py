@@ -1,6 +1,6 @@
-"""What videos and images are both asked with: size, steps, guidance and seed, checked, with their defaults.
+"""Size, steps, guidance scale and seed of videos and images: checked, with their defaults.
 
-Does not know routes, nor what is made of the frames.
+Knows no route, nor whether the frames become a video or images.
 """
 
 from __future__ import annotations
@@ -14,23 +14,26 @@ from tessera.settings.video import VideoSettings
 from tessera.wire.models import Card
 
 DEFAULT_SIZE = "832x480"
+"""Size where neither the request nor the model's card names one."""
 DEFAULT_STEPS, DEFAULT_GUIDANCE_SCALE = 30, 5.0
-"""Where neither the request, nor the operator, nor the model's card says."""
-MIN_PIXELS_OF_A_SIDE = 16
+"""Steps and guidance scale where neither the request, nor the operator, nor the model's card sets them."""
+MIN_SIDE_PIXELS = 16
+"""Fewest pixels of width and of height."""
 
 
 def size_of(size: str | None, card: Card, settings: VideoSettings) -> tuple[int, int]:
-    """Width and height in pixels; the first size that the model was made for when none is asked.
+    """Width and height in pixels; without a `size`, the first size that the model was made for.
 
     Raises:
-        InvalidRequestError: a side too short or no multiple of the model's, or too many pixels; names what comes next.
+        InvalidRequestError: a side is too short or not a multiple of the model's, or there are too many pixels; names
+            the nearest size.
     """
     size = size or (card.sizes[0] if card.sizes else DEFAULT_SIZE)
     width, height = (int(side) for side in size.split("x"))
     made_for = f"; the model is made for {', '.join(card.sizes)}" if card.sizes else ""
-    if min(width, height) < MIN_PIXELS_OF_A_SIDE:
+    if min(width, height) < MIN_SIDE_PIXELS:
         raise InvalidRequestError(
-            f"`size` is {size}; each side has at least {MIN_PIXELS_OF_A_SIDE} pixels{made_for}", param="size"
+            f"`size` is {size}; each side has at least {MIN_SIDE_PIXELS} pixels{made_for}", param="size"
         )
     multiple = card.size_multiple
     if width * height > settings.max_pixels:
@@ -69,12 +72,12 @@ def guidance_of(asked: float | None, card: Card) -> float:
 
 
 def second_guidance_of(asked: float | None, first: float | None, card: Card) -> float | None:
-    """The guidance scale of a second expert; the card's where a request says none at all.
+    """The guidance scale of a second expert; the card's if the request sets no guidance scale at all.
 
     Args:
         asked: `guidance_scale_2` of the request.
-        first: its `guidance_scale`.
-        card: of the model.
+        first: `guidance_scale` of the request.
+        card: the card of the model.
 
     Raises:
         InvalidRequestError: the model has no second expert.
@@ -95,6 +98,6 @@ def seed_of(asked: int | None) -> int:
 
 
 def cost_of_frames(width: int, height: int, frames: int, steps: int, guidance_scale: float) -> float:
-    """How much work frames are: millions of pixels that are denoised, over all passes."""
+    """Cost of denoising frames, in millions of pixels over all passes; guidance needs two passes for a step."""
     passes = steps * (2 if guidance_scale > 1.0 else 1)
     return width * height * frames * passes / 1e6

@@ -1,4 +1,4 @@
-"""Whether a clip fits its workers' memory, asked before there is a job. Does not know how it is estimated."""
+"""Checks before there is a job whether a clip fits the memory of its workers. Does not know how memory is estimated."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from tessera.wire.models import Card
 
 
 def check_memory(given: VideoInput | ImageInput, card: Card) -> None:
-    """Refuse what no worker could ever make; what is not known (no worker is there) is left to the worker.
+    """Refuse what no worker could ever make. While no worker is there, nothing is known, and the worker decides.
 
     Raises:
-        InvalidRequestError: names the most frames of that size, and the largest size for so many frames.
+        InvalidRequestError: the clip does not fit; names the most frames of that size and the largest size for so many
+            frames.
     """
     known = card.clip_memory
     if known is None:

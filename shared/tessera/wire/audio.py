@@ -18,7 +18,7 @@ DiarizedFormat = Literal["json", "text", "srt", "verbose_json", "vtt", "diarized
 
 
 class VoiceReference(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A voice by id: the SDK's other way to write a voice's name."""
+    """A voice by its id, which the SDK accepts in place of a voice's name."""
 
     id: str
 
@@ -35,11 +35,11 @@ class SpeechRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     # beyond OpenAI
     seed: Annotated[int, Meta(ge=0, le=2**63 - 1)] | None = None
     timestamp_granularities: Annotated[list[Literal["word"]], Meta(max_length=1)] = []
-    """With `stream_format=sse`: when each word of `input` is said."""
+    """`word` adds the time of each word of `input` to the events of `stream_format=sse`."""
 
 
 class VADConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How speech is told from silence: a probability, the padding around it and the silence that ends it."""
+    """Settings of voice activity detection: threshold of the probability, padding, and the silence that ends speech."""
 
     type: Literal["server_vad"] = "server_vad"
     threshold: Annotated[float, Meta(gt=0, lt=1)] = 0.5
@@ -58,27 +58,28 @@ class TranscriptionRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unk
     timestamp_granularities: Annotated[list[Literal["word", "segment"]], Meta(max_length=2)] = []
     stream: bool = False
     chunking_strategy: Literal["auto", "none"] | VADConfig | None = None
-    """`none` is beyond OpenAI: the model cuts by itself, and hears silence and noise too."""
+    """`none` is beyond OpenAI: the model cuts by itself, and also transcribes silence and noise."""
     known_speaker_names: Annotated[list[Annotated[str, Meta(min_length=1, max_length=64)]], Meta(max_length=4)] = []
     known_speaker_references: Annotated[list[str], Meta(max_length=4)] = []
-    """Data URLs, 2 to 10 seconds each, of those who have the names. For `response_format=diarized_json`."""
+    """Data URLs of recordings of these speakers, 2 to 10 seconds each, for `response_format=diarized_json`."""
     # beyond OpenAI, whose responses have `background` too
     background: bool = False
-    """As a job that outlives the connection: answered 202 with its id. The next three are for it alone."""
+    """Whether to transcribe as a job that outlives the connection, answered 202 with its id. Only a job has the next
+    three fields."""
     priority: Annotated[int, Meta(ge=0, le=100)] = 0
-    """Among the jobs of one key: higher waits longer."""
+    """Place among the jobs of the same key: higher waits longer."""
     deadline_s: Annotated[float, Meta(gt=0, le=30 * 24 * 3600)] | None = None
     """Seconds from now until the job is failed if it has not ended."""
     webhook_url: Annotated[str, Meta(min_length=1, max_length=2048)] | None = None
-    """Told when the job has ended, as OpenAI's webhooks are; needs `webhooks.secret`."""
+    """Address of a webhook in OpenAI's form, called when the job has ended; needs `webhooks.secret`."""
 
 
 class Segment(msgspec.Struct, frozen=True, kw_only=True):
     """A stretch of transcribed audio. Times are seconds from the beginning.
 
-    The measures are of the window that it was heard in, which begins `seek` hundredths of a second in: how hot it was
-    sampled, the mean log-probability of its tokens (below -1: doubtful), how well its text compresses (above 2.4: it
-    repeats itself), and the probability that nobody speaks.
+    The measures are those of the window that the segment was transcribed in, which begins at `seek` hundredths of a
+    second: the sampling temperature, the mean log-probability of its tokens (below -1: doubtful), the compression ratio
+    of its text (above 2.4: it repeats itself), and the probability that nobody speaks.
     """
 
     id: int
@@ -102,7 +103,7 @@ class Word(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TranscriptUsage(msgspec.Struct, frozen=True, kw_only=True):
-    """Audio is counted in seconds."""
+    """Usage of a transcription, in seconds of audio."""
 
     type: Literal["duration"] = "duration"
     seconds: float

@@ -27,7 +27,7 @@ TokenId = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Base of request bodies."""
+    """Base of request bodies, which refuse unknown fields."""
 
 
 class TextPart(msgspec.Struct, frozen=True, tag_field="type", tag="text", forbid_unknown_fields=True):
@@ -58,29 +58,29 @@ class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: str | list[Part] | None = None
     name: str | None = None
-    """Who speaks; whether the model sees it is its template's choice."""
+    """Name of the speaker; the model's template decides whether the model sees it."""
     refusal: None = None
-    """Answers have it, so histories do; no model here refuses."""
+    """Present in answers and so in histories; no model here sets it."""
     tool_calls: list[ToolCall] | None = None
-    """What the assistant called."""
+    """Calls that the assistant made."""
     tool_call_id: str | None = None
-    """Which call a `tool` message answers."""
+    """Id of the call that a `tool` message answers."""
     audio: None = None
     annotations: None = None
     function_call: None = None
     # beyond OpenAI
     reasoning_content: str | None = None
-    """What the assistant thought; whether the model sees it again is its template's choice."""
+    """The assistant's thought; the model's template decides whether the model sees it again."""
 
 
 class StreamOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a stream carries beside the text."""
+    """What a stream has beside the text."""
 
     include_usage: bool = False
 
 
 class SamplingRequest(Request, frozen=True, kw_only=True):
-    """What chat completions and completions share."""
+    """Fields that chat completions and completions share."""
 
     model: str
     stream: bool = False
@@ -103,9 +103,10 @@ class SamplingRequest(Request, frozen=True, kw_only=True):
     repetition_penalty: Annotated[float, Meta(ge=0.01, le=10)] = 1.0
     ignore_eos: bool = False
     priority: Priority = 0
-    """Lower is served first. None is above 0, so nobody overtakes those who ask for nothing."""
+    """Requests with a lower value are served first. 0 is the default and the lowest, so no request overtakes one
+    without a priority."""
     prompt_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
-    """How many likeliest tokens to report at each position of the prompt, beside the one that is there."""
+    """How many likeliest tokens to report at each position of the prompt, beside the token of the prompt."""
     cache_salt: Annotated[str, Meta(min_length=1, max_length=128)] | None = None
     """Only requests with the same salt share cached prefixes."""
     deadline_s: Deadline | None = None
@@ -126,11 +127,11 @@ class ChatCompletionRequest(SamplingRequest, frozen=True, kw_only=True):
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
     # beyond OpenAI
     chat_template_kwargs: dict[str, Any] | None = None
-    """Variables of the model's own chat template, `enable_thinking` of Qwen3 for one."""
+    """Variables of the model's chat template, such as `enable_thinking` of Qwen3."""
 
     @property
     def offered(self) -> list[Tool]:
-        """The tools that the model is told of."""
+        """The tools that the prompt describes to the model."""
         return [] if self.tool_choice == "none" else self.tools or []
 
     @property
@@ -178,19 +179,19 @@ class TokenizeRequest(Request, frozen=True, kw_only=True):
     tools: Annotated[list[Tool], Meta(max_length=128)] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     add_special_tokens: bool = True
-    """Of a prompt; a template writes its own."""
+    """Whether a `prompt` gets special tokens; a chat template writes its own."""
     return_token_strs: bool = False
 
 
 class PromptTokensDetails(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of the prompt's tokens."""
+    """How the prompt's tokens were computed."""
 
     cached_tokens: int
-    """Those that were not computed, because an earlier request had the same beginning."""
+    """Tokens that the prefix cache had, because an earlier request began with them."""
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
-    """Counted tokens."""
+    """Numbers of tokens of a request."""
 
     prompt_tokens: int
     completion_tokens: int = 0
@@ -220,12 +221,12 @@ class PromptLogprob(msgspec.Struct, frozen=True):
 
     logprob: float
     rank: int
-    """1 is the likeliest."""
+    """Rank among all tokens; 1 is the likeliest."""
     decoded_token: str
 
 
 PromptLogprobs = list[dict[str, PromptLogprob] | None]
-"""By position, then by token id: the token that is there and the likeliest ones. The first position has none."""
+"""For each position, by token id, the token of the prompt and the likeliest tokens; None for the first position."""
 
 
 class ChoiceLogprobs(msgspec.Struct, frozen=True):

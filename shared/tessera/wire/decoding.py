@@ -1,6 +1,6 @@
 """Decoding bodies into wire types, with errors that name the field.
 
-Does not know which limits a service has: see each service's `routes`.
+Knows no limits of a service.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tessera.errors import InvalidRequestError
 T = TypeVar("T")
 
 DAMAGED = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""What msgspec raises for bytes that are no JSON: beside its own error, for text that is not UTF-8 and for depth."""
+"""Exceptions of msgspec for bytes that are not JSON, also for text that is not UTF-8 and for too deep nesting."""
 
 _PATH = re.compile(r" - at `\$\.?(?P<path>[^`]*)`$")
 _UNKNOWN = re.compile(r"unknown field `(?P<field>[^`]+)`")

@@ -1,6 +1,7 @@
 """Messages between a service and its engine process: tagged unions in MessagePack, never pickle.
 
-Framing: four bytes big-endian length, then the message; see `tessera.engine.connection`. Tensors travel as `Array`.
+A frame is four bytes of big-endian length and then the message (`tessera.engine.connection`). Tensors travel as
+`Array`.
 """
 
 from __future__ import annotations
@@ -13,10 +14,11 @@ from tessera.errors import ErrorBody
 from tessera.wire.models import Card
 
 MAX_MESSAGE_BYTES = 1 << 30
+"""Most bytes of a message."""
 
 
 class EngineMessage(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Base of all messages: tagged by class name."""
+    """Base of all messages, tagged by the name of the class unless the class sets a tag."""
 
 
 class Array(msgspec.Struct, frozen=True, kw_only=True):
@@ -28,10 +30,10 @@ class Array(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Thinking(msgspec.Struct, frozen=True, kw_only=True):
-    """When a grammar begins in the answer of a model that thinks first.
+    """Where a grammar begins in the answer of a model that thinks first: after the thought.
 
-    `begin` is the token that opens a thought (None: the model always thinks), `end` the tokens that close it, `open`
-    says that the prompt has opened it already.
+    `begin` is the token that opens a thought (None: the model always thinks), `end` the tokens that close it. `open` is
+    true if the prompt has opened the thought already.
     """
 
     begin: int | None
@@ -40,23 +42,23 @@ class Thinking(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Grammar(msgspec.Struct, frozen=True, kw_only=True):
-    """What an answer's text must be. The engine compiles it; what is wrong with it is told as an error of `param`.
+    """A grammar that the text of an answer must follow. The engine compiles it; an error names the request's `param`.
 
-    `source` by kind: a JSON schema; a regular expression; a grammar in GBNF with a rule `root`; a JSON list of texts of
-    which one is said; `calls`, the JSON of `{begin, calls: [{begin, schema, end}], separator, end, most}`, one or more
-    of which are called (`most` 1: exactly one).
+    `source` by kind: a JSON schema; a regular expression; a grammar in GBNF with a rule `root`; a JSON list of texts,
+    one of which is the answer; or for `calls` the JSON of `{begin, calls: [{begin, schema, end}], separator, end,
+    most}`, of which one or more are called (exactly one if `most` is 1).
     """
 
     kind: Literal["json_schema", "regex", "ebnf", "choice", "calls"]
     source: str
     param: str
     markers: list[str] = []
-    """Control tokens that the grammar writes; others are never part of an answer."""
+    """Control tokens that the grammar may produce; no other control token is part of an answer."""
     thinking: Thinking | None = None
 
 
 class Sampling(msgspec.Struct, frozen=True, kw_only=True):
-    """How tokens are picked. The defaults are greedy and never stop before `max_tokens` but at `stop_ids`."""
+    """How tokens are sampled. The defaults are greedy, and stop only at `max_tokens` or at one of `stop_ids`."""
 
     max_tokens: int
     temperature: float = 0.0
@@ -71,9 +73,9 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True):
     seed: int | None = None
     stop_ids: list[int] = []
     logprobs: int | None = None
-    """How many likeliest tokens to report beside the sampled one; None reports nothing."""
+    """How many likeliest tokens to report beside the sampled one; None reports no log-probabilities."""
     prompt_logprobs: int | None = None
-    """The same for the prompt's tokens, all but the first; then nothing of it is taken from the prefix cache."""
+    """The same for all tokens of the prompt but the first. Then no token of the prompt comes from the prefix cache."""
     grammar: Grammar | None = None
 
 
@@ -85,15 +87,15 @@ class Generate(EngineMessage, frozen=True, kw_only=True):
     sampling: Sampling
     media: dict[str, Array] = {}
     priority: int = 0
-    """Lower is served first."""
+    """Requests with a lower value are served first."""
     tenant: str = ""
-    """Whose fair share it counts for."""
+    """Tenant to whose fair share the request counts."""
     cache_salt: str = ""
     """Only requests with the same salt share cached prefixes."""
     deadline_s: float | None = None
-    """Seconds from now after which the answer is of no use."""
+    """Seconds from now after which the answer is of no use and the request is ended."""
     pin: bool = False
-    """Whether the pages of its prompt stay in the prefix cache for good. Only services ask for it."""
+    """Whether the pages of the prompt stay in the prefix cache for ever. Only services set it, never a client."""
 
 
 class Embed(EngineMessage, frozen=True, kw_only=True):
@@ -110,7 +112,7 @@ class Embed(EngineMessage, frozen=True, kw_only=True):
 class Utterance(msgspec.Struct, frozen=True, kw_only=True):
     """A sentence to speak, and the silence after it.
 
-    `rates` multiplies the request's speed token by token; empty is 1 for all. Without tokens it is silence alone.
+    `rates` multiplies the request's speed for each token; empty means 1 for all. Without tokens there is only silence.
     """
 
     token_ids: list[int] = []
@@ -119,9 +121,9 @@ class Utterance(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Synthesize(EngineMessage, frozen=True, kw_only=True):
-    """Service → speech engine: speak `sentences` one after another; answered by `Audio`, several for each sentence.
+    """Service → speech engine: speak `sentences` one after another; answered by several `Audio` for each sentence.
 
-    `voices` has weights of the model's voices, by index: several are mixed.
+    `voices` has the weights of the model's voices by index; several voices are mixed.
     """
 
     request_id: str
@@ -135,9 +137,9 @@ class Transcribe(EngineMessage, frozen=True, kw_only=True):
     """Service → speech engine: transcribe `audio` (float32 mono at the model's rate); answered by `Transcript`.
 
     `timestamps` asks for segments inside a window of the model; without it a recording that fits one window is one
-    segment. `seed` matters only where tokens are drawn. `windows` are what is heard, as the first sample and the one
-    behind the last: each no longer than the model's window and cut where nothing is said; without them the model says
-    itself, one window after another, where it goes on.
+    segment. `seed` matters only where tokens are sampled. `windows` are the parts to transcribe, each as its first
+    sample and the one after its last; each is no longer than the model's window and cut where nobody speaks. Without
+    them the model itself decides, one window after another, where the next begins.
     """
 
     request_id: str
@@ -149,15 +151,16 @@ class Transcribe(EngineMessage, frozen=True, kw_only=True):
     seed: int = 0
     windows: list[tuple[int, int]] | None = None
     words: bool = False
-    """Whether the times of words are wanted, too."""
+    """Whether to return the times of words, too."""
     translate: bool = False
-    """Into English, where the model can."""
+    """Whether to translate into English, if the model can."""
     offset: int = 0
-    """Samples of the recording that come before `audio`, where that is a part of it: times count them."""
+    """Samples of the recording before `audio`, if that is a part of it; times count from the recording's beginning."""
 
 
 class Cancel(EngineMessage, frozen=True, kw_only=True):
-    """Service → engine: forget this request at the next step. Unknown ids are ignored: it may just have ended."""
+    """Service → engine: end this request at the next step. An unknown id is ignored: the request may just have
+    ended."""
 
     request_id: str
 
@@ -170,7 +173,8 @@ ToEngine = Generate | Embed | Synthesize | Transcribe | Cancel | Shutdown
 
 
 class Ready(EngineMessage, frozen=True, kw_only=True):
-    """Engine → service, once: the models in `directories` are loaded. `report`: seconds of each part of the start."""
+    """Engine → service, once: the models in `directories` are loaded. `report` has the seconds of each part of the
+    start."""
 
     device: str
     cards: list[Card]
@@ -179,9 +183,9 @@ class Ready(EngineMessage, frozen=True, kw_only=True):
 
 
 class TokenScore(msgspec.Struct, frozen=True, array_like=True):
-    """A token's log-probability (natural), those of the likeliest tokens at its position, and its place among all.
+    """A token's log-probability (natural logarithm), the likeliest tokens at its position with theirs, and its rank.
 
-    `rank` 1 is the likeliest; 0 where it was not asked for.
+    `rank` 1 is the likeliest token; 0 if the rank was not asked for.
     """
 
     logprob: float
@@ -197,9 +201,9 @@ class GeneratedTokens(EngineMessage, frozen=True, kw_only=True, tag="Tokens"):
     scores: list[TokenScore] = []
     finish_reason: Literal["stop", "length"] | None = None
     cached_tokens: int | None = None
-    """Prompt tokens that were not computed, because the prefix cache had them; said once, with the first tokens."""
+    """Prompt tokens that the prefix cache had, so they were not computed; sent once, with the first tokens."""
     prompt_scores: list[TokenScore] = []
-    """Of the prompt's second token and those behind it, when they were asked for; said once, with the first tokens."""
+    """Scores of the prompt's tokens from the second on, if they were asked for; sent once, with the first tokens."""
 
 
 class Embedded(EngineMessage, frozen=True, kw_only=True):
@@ -212,8 +216,9 @@ class Embedded(EngineMessage, frozen=True, kw_only=True):
 class Audio(EngineMessage, frozen=True, kw_only=True):
     """Engine → service: the next samples, float32 mono; the last message has `last`.
 
-    `token_samples`: how many samples each token of a sentence lasts, said once, with the sentence's first samples; its
-    pause comes after them. `sentence` is its place in the request; `frames` what the model made for these samples.
+    `token_samples` is how many samples each token of a sentence lasts, sent once, with the sentence's first samples;
+    the sentence's pause comes after them. `sentence` is the index of the sentence in the request, `frames` the number
+    of frames that the model made for these samples.
     """
 
     request_id: str
@@ -235,9 +240,10 @@ class TranscriptWord(msgspec.Struct, frozen=True, kw_only=True):
 class TranscriptSegment(msgspec.Struct, frozen=True, kw_only=True):
     """A stretch of transcribed audio. Times are seconds from the beginning of the request's audio.
 
-    `words` are its tokens again, word by word, where they are asked for and the model knows them. The measures are of
-    the window that it was heard in, which begins at `seek`: mean log-probability (natural) of its tokens, how many
-    times smaller zlib makes its text, the probability that nobody speaks (0 where the model does not say).
+    `words` are the segment's tokens again, word by word, if they were asked for and the model knows them. The measures
+    are those of the window that the segment was transcribed in, which begins at `seek`: the mean log-probability
+    (natural) of its tokens, the compression ratio of its text by zlib, and the probability that nobody speaks (0 if the
+    model has none).
     """
 
     start: float
@@ -275,7 +281,7 @@ class Metrics(EngineMessage, frozen=True, kw_only=True):
 
 
 class Stopped(EngineMessage, frozen=True, kw_only=True):
-    """Engine → service: it cannot go on (the model did not load); `error` says why."""
+    """Engine → service: the engine cannot go on, because the model did not load; `error` says why."""
 
     error: ErrorBody
 

@@ -1,4 +1,4 @@
-"""Images as OpenAI's wire has them, plus what every self-hosted server needs (seed, steps, guidance).
+"""Images in OpenAI's shapes, with the fields that self-hosted servers add (seed, steps, guidance).
 
 Source: OpenAI's API reference, checked against its Python SDK 3.52. What no diffusion model here can do (a transparent
 background, moderation, partial images) is refused by name.
@@ -25,26 +25,26 @@ class ImageGenerationRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_u
     response_format: Literal["b64_json", "url"] | None = None
     output_format: ImageFormat | None = None
     output_compression: Annotated[int, Meta(ge=0, le=100)] | None = None
-    """Quality of a JPEG or WebP, 100 the best."""
+    """Quality of a JPEG or WebP, from 0 to 100, the best."""
     quality: Quality | None = None
-    """How many denoising steps: `low` takes half of the model's own number, `high` and `hd` twice as many."""
+    """Chooses the denoising steps: `low` is half of the model's own number, `high` and `hd` are twice as many."""
     background: Literal["auto", "opaque"] | None = None
     stream: Literal[False] | None = None
     # beyond OpenAI
     seed: Annotated[int, Meta(ge=0, le=2**63 - 1)] | None = None
-    """Of the first image; each further one has the next."""
+    """Seed of the first image; each further image has the next."""
     steps: Annotated[int, Meta(ge=1)] | None = None
     guidance_scale: Annotated[float, Meta(ge=0, le=100)] | None = None
     negative_prompt: Annotated[str, Meta(max_length=8192)] | None = None
     priority: Annotated[int, Meta(ge=0, le=100)] = 0
-    """Among the jobs of one key: higher waits longer."""
+    """Place among the jobs of the same key: higher waits longer."""
     deadline_s: Annotated[float, Meta(gt=0, le=24 * 3600)] | None = None
-    """Seconds from now until the images are given up; never more than `video.image_wait_s`."""
+    """Seconds from now until the request is failed; never more than `video.image_wait_s`."""
 
 
 class Image(msgspec.Struct, frozen=True, kw_only=True):
-    """One image. `seed` is beyond OpenAI: asked for again with it, the image is the same (what else is in a batch may
-    change the last bit of a colour)."""
+    """One image. `seed` is beyond OpenAI and makes the same image again (other requests of a batch may change the last
+    bit of a colour)."""
 
     b64_json: str
     seed: int

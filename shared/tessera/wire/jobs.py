@@ -1,7 +1,4 @@
-"""The durable record of a job. What a job is made of is in `input`, typed by its kind.
-
-Does not know Redis: see `tessera.jobs`.
-"""
+"""The durable record of a job. Its `input` has what the worker needs, typed by the kind of job. Does not know Redis."""
 
 from __future__ import annotations
 
@@ -40,33 +37,34 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     kind: JobKind
     owner: str
-    """Whose it is: the hash of the API key, or `anonymous`."""
+    """Owner of the job: the beginning of the API key's digest, or `anonymous`."""
     queue: str
-    """Which workers can do it: those that listen to this name."""
+    """Name of the queue; the workers that listen to it can do the job."""
     status: JobStatus
     input: msgspec.Raw
     progress: int = 0
     done: float | None = None
-    """Of `total`, in what the kind counts in (seconds of a recording); None before it is known, or not counted."""
+    """How much of `total` is done, in the unit of the kind of job (seconds of a recording); None if unknown or not
+    counted."""
     total: float | None = None
     attempts: int = 0
     cancel_requested: bool = False
-    """A worker still has it, and stops at its next step."""
+    """Whether the job is cancelled but a worker still has it, until that worker's next step."""
     created_at: float
     started_at: float | None = None
     ended_at: float | None = None
     expires_at: float | None = None
     deadline: float | None = None
-    """It is failed when it has not ended by then."""
+    """Time at which the job is failed if it has not ended; None for no limit."""
     estimated_start_at: float | None = None
     estimated_end_at: float | None = None
     webhook: str | None = None
-    """Address that is told when it has ended."""
+    """Address that is called when the job has ended."""
     webhook_result: str | None = None
-    """What became of that."""
+    """Result of the last call of the webhook."""
     error: JobError | None = None
     checkpoint: str | None = None
-    """Key of the artifact from which another attempt can go on."""
+    """Key of the artifact from which another attempt can go on; None if there is none."""
     artifacts: dict[str, Artifact] = {}
 
 
@@ -93,15 +91,15 @@ class VideoInput(msgspec.Struct, frozen=True, kw_only=True):
     remixed_from: str | None = None
     """Id of the video that this one varies."""
     extends: str | None = None
-    """Id of the video that this one goes on from: `image` is the key of its file then, whose last frame is the first
-    of the new ones."""
+    """Id of the video that this one continues. `image` is then the key of that video's file, whose last frame is the
+    first of the new ones."""
     before: int = 0
-    """Frames of that video."""
+    """Number of frames of the video that this one continues."""
     request_id: str | None = None
 
 
 class ImageInput(msgspec.Struct, frozen=True, kw_only=True):
-    """`input` of a job of kind `image`: some images of one prompt."""
+    """`input` of a job of kind `image`: one or more images of one prompt."""
 
     model: str
     prompt: str
@@ -112,10 +110,10 @@ class ImageInput(msgspec.Struct, frozen=True, kw_only=True):
     steps: int
     guidance_scale: float
     seed: int
-    """Of the first; each further one has the next."""
+    """Seed of the first image; each further image has the next."""
     output_format: ImageFormat
     compression: int | None
-    """Quality of a JPEG or WebP, 0 to 100; None is the encoder's own."""
+    """Quality of a JPEG or WebP, 0 to 100; None for the encoder's default."""
     request_id: str | None = None
 
 
@@ -125,7 +123,7 @@ class TranscriptionInput(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     recording: str
     bytes: int
-    """Of the recording."""
+    """Size of the recording in bytes."""
     filename: str
     language: str | None = None
     prompt: str | None = None
@@ -135,5 +133,5 @@ class TranscriptionInput(msgspec.Struct, frozen=True, kw_only=True):
     chunking_strategy: Literal["auto", "none"] | VADConfig | None = None
     known_speaker_names: list[str] = []
     speakers: str | None = None
-    """Key of a JSON list of data URLs: how those sound."""
+    """Artifact key of a JSON list of data URLs: recordings of the known speakers."""
     request_id: str | None = None

@@ -18,9 +18,9 @@ class Measure(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     value: float
     unit: str = ""
-    """What is written behind the value. Shares are percentages: 0 to 100 and "%"."""
+    """Unit that is written after the value. Shares are percentages: 0 to 100 and "%"."""
     samples: int = 0
-    """Held-out samples that the value was measured on; 0 where that does not say anything."""
+    """Number of held-out samples that the value was measured on; 0 if a number of samples means nothing."""
     at_least: float | None = None
     at_most: float | None = None
 
@@ -33,18 +33,18 @@ class Measure(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClipMemory(msgspec.Struct, frozen=True, kw_only=True):
-    """What a worker has for clips, so that one that would never fit is refused before it is a job."""
+    """Memory that a worker has for clips, so that a clip that can never fit is refused before it is a job."""
 
     capacity: int
-    """Bytes beside the model."""
+    """Bytes of device memory beside the model."""
     shapes: dict[str, int | float]
-    """What an estimate needs to know of the model: `tessera.hub.clip_memory.Shapes`."""
+    """Shapes of the model that an estimate needs: `tessera.hub.clip_memory.Shapes`."""
     tile_above: int = 0
-    """Pixels of a frame above which it decodes in tiles in any case; 0: no such size."""
+    """Pixels of a frame above which the VAE always decodes in tiles; 0 for no such size."""
 
 
 class Card(msgspec.Struct, frozen=True, kw_only=True):
-    """What we know about a model. Stored as `card.json` in its directory."""
+    """The description of a model, stored as `card.json` in its directory."""
 
     id: str
     family: str
@@ -55,10 +55,10 @@ class Card(msgspec.Struct, frozen=True, kw_only=True):
     notice: str | None = None
     """What a user must know before judging an answer, e.g. that the weights are random."""
     example: str | None = None
-    """A prompt that shows what the model was made for, where that is not everything: a demo asks it."""
+    """A prompt that shows what a specialized model was made for; a demo uses it. None for a general model."""
     revision: str = ""
     sha256: dict[str, str] = {}
-    """Checksum of every weight file, by name inside the directory."""
+    """SHA-256 checksum of every weight file, by name inside the directory."""
     scheme: str = "float32"
     context_length: int | None = None
     voices: list[str] = []
@@ -72,27 +72,28 @@ class Card(msgspec.Struct, frozen=True, kw_only=True):
     image_input: Literal["none", "optional", "required"] = "none"
     """Whether a video model starts from a given first frame."""
     steps: int | None = None
-    """Denoising steps that a video model is best asked for."""
+    """Recommended number of denoising steps of a video model."""
     guidance_scale: float | None = None
-    """And how strongly it is guided by its prompt."""
+    """Recommended guidance scale of a video model."""
     clip_memory: ClipMemory | None = None
-    """Of the video worker that has the least, where one is there: none of them fails what was accepted."""
+    """Memory of the video worker that has the least, so that every worker can do an accepted clip; None without
+    workers."""
     guidance_scale_2: float | None = None
-    """The same of its second expert."""
+    """Recommended guidance scale of the second expert."""
     adapters: list[str] = []
-    """Low-rank adapters that a request to a video model can ask for."""
+    """Names of the low-rank adapters (LoRA) that a request to a video model can use."""
     experts: int = 1
-    """Transformers that share a video model's steps: two of Wan 2.2's large models."""
+    """Number of transformers that share a video model's steps: two for the large models of Wan 2.2."""
     sample_rate: int | None = None
     window_s: float | None = None
-    """Seconds of a recording that a transcription model hears at once."""
+    """Length in seconds of a transcription model's window."""
     created: int = 0
     data: str = ""
-    """What it was trained on, with sources and their licences."""
+    """Training data, with sources and licences."""
     seed: int | None = None
-    """What its training was seeded with."""
+    """Seed of the training."""
     quality: list[Measure] = []
-    """What was measured of it on held-out data."""
+    """Qualities measured on held-out data."""
 
 
 class Model(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,7 +1,7 @@
-"""What a client of a live session may send, as OpenAI's Realtime API has it: events and the session's settings.
+"""Events and session settings that a client of a live session may send, as in OpenAI's Realtime API.
 
-Server events are written where they are made (`tessera_speech.live`); the tests hold them to the SDK's types. Source:
-OpenAI's Python SDK 3.52, `openai.types.realtime`. Fields that are not here are refused, not ignored.
+The speech service writes the server's events itself (`tessera_speech.live`); tests compare them with the SDK's types.
+Source: OpenAI's Python SDK 3.52, `openai.types.realtime`. Fields that are not here are refused, not ignored.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ class _StrictStruct(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class PCMFormat(_StrictStruct, frozen=True, kw_only=True):
-    """Sixteen bits, mono, little-endian, 24,000 a second."""
+    """Samples of sixteen bits, mono, little-endian, 24,000 in a second."""
 
     type: Literal["audio/pcm"] = "audio/pcm"
     rate: Literal[24000] = 24000
 
 
 class ServerVAD(_StrictStruct, frozen=True, kw_only=True):
-    """The server hears when somebody begins and ends to speak."""
+    """Voice activity detection by the server: when an utterance begins and ends, and what happens then."""
 
     type: Literal["server_vad"] = "server_vad"
     threshold: Annotated[float, Meta(ge=0, le=1)] = 0.5
@@ -41,7 +41,7 @@ class ServerVAD(_StrictStruct, frozen=True, kw_only=True):
 
 
 class InputTranscription(_StrictStruct, frozen=True, kw_only=True):
-    """How what is heard is written down. Without a model: this service's."""
+    """How incoming speech is transcribed. Without `model`, by the service's own model."""
 
     model: str | None = None
     language: Annotated[str, Meta(min_length=2, max_length=16)] | None = None
@@ -49,7 +49,7 @@ class InputTranscription(_StrictStruct, frozen=True, kw_only=True):
 
 
 class AudioInput(_StrictStruct, frozen=True, kw_only=True):
-    """What comes from the client."""
+    """Audio that comes from the client."""
 
     format: PCMFormat = PCMFormat()
     transcription: InputTranscription | None = InputTranscription()
@@ -58,7 +58,7 @@ class AudioInput(_StrictStruct, frozen=True, kw_only=True):
 
 
 class AudioOutput(_StrictStruct, frozen=True, kw_only=True):
-    """What goes to the client."""
+    """Audio that goes to the client."""
 
     format: PCMFormat = PCMFormat()
     voice: str | VoiceReference | None = None
@@ -66,20 +66,20 @@ class AudioOutput(_StrictStruct, frozen=True, kw_only=True):
 
 
 class TranscriptionAudio(_StrictStruct, frozen=True, kw_only=True):
-    """Only the way in."""
+    """Audio of a session that only transcribes: from the client."""
 
     input: AudioInput = AudioInput()
 
 
 class ConversationAudio(_StrictStruct, frozen=True, kw_only=True):
-    """Both ways."""
+    """Audio of a session that answers: in both directions."""
 
     input: AudioInput = AudioInput()
     output: AudioOutput = AudioOutput()
 
 
 class TranscriptionSession(_StrictStruct, frozen=True, kw_only=True, tag_field="type", tag="transcription"):
-    """A session that writes down what it hears."""
+    """A session that only transcribes."""
 
     audio: TranscriptionAudio = TranscriptionAudio()
 
@@ -89,7 +89,7 @@ MaxTokens = Annotated[int, Meta(ge=1)] | Literal["inf"]
 
 
 class ConversationSession(_StrictStruct, frozen=True, kw_only=True, tag_field="type", tag="realtime"):
-    """A session that answers. `model` is the language model that thinks; without one the first there is."""
+    """A session that answers. `model` is the language model; without one, the first that there is."""
 
     audio: ConversationAudio = ConversationAudio()
     instructions: Text = ""
@@ -102,13 +102,13 @@ Session = TranscriptionSession | ConversationSession
 
 
 class ResponseAudio(_StrictStruct, frozen=True, kw_only=True):
-    """As `ConversationAudio`, for one response."""
+    """Audio of one response."""
 
     output: AudioOutput = AudioOutput()
 
 
 class ResponseParameters(_StrictStruct, frozen=True, kw_only=True):
-    """What is otherwise for one response than for the session."""
+    """Settings of one response that differ from the session's."""
 
     instructions: Text | None = None
     output_modalities: Modalities | None = None
@@ -137,29 +137,29 @@ class RealtimeMessage(_StrictStruct, frozen=True, kw_only=True):
 
 
 class _ClientEventBase(_StrictStruct, frozen=True, kw_only=True, tag_field="type"):
-    """Base of client events; `event_id` comes back in errors about it."""
+    """Base of client events; an error about an event names its `event_id`."""
 
     event_id: str | None = None
 
 
 class SessionUpdate(_ClientEventBase, frozen=True, kw_only=True, tag="session.update"):
-    """Change settings: those that are named."""
+    """Change the settings that are named."""
 
     session: dict[str, Any]
 
 
 class BufferAppend(_ClientEventBase, frozen=True, kw_only=True, tag="input_audio_buffer.append"):
-    """More sound, in base64."""
+    """Append audio, in base64."""
 
     audio: str
 
 
 class BufferCommit(_ClientEventBase, frozen=True, kw_only=True, tag="input_audio_buffer.commit"):
-    """What was appended is a message."""
+    """Make a message of the appended audio."""
 
 
 class BufferClear(_ClientEventBase, frozen=True, kw_only=True, tag="input_audio_buffer.clear"):
-    """Forget what was appended."""
+    """Drop the appended audio."""
 
 
 class ItemCreate(_ClientEventBase, frozen=True, kw_only=True, tag="conversation.item.create"):
@@ -170,19 +170,19 @@ class ItemCreate(_ClientEventBase, frozen=True, kw_only=True, tag="conversation.
 
 
 class ItemDelete(_ClientEventBase, frozen=True, kw_only=True, tag="conversation.item.delete"):
-    """Take a message out."""
+    """Delete a message."""
 
     item_id: Identity
 
 
 class ItemRetrieve(_ClientEventBase, frozen=True, kw_only=True, tag="conversation.item.retrieve"):
-    """Tell a message again."""
+    """Send a message again."""
 
     item_id: Identity
 
 
 class ItemTruncate(_ClientEventBase, frozen=True, kw_only=True, tag="conversation.item.truncate"):
-    """Of an answer only so much was heard."""
+    """Cut an answer to the part that the client has played."""
 
     item_id: Identity
     content_index: Literal[0]
@@ -190,13 +190,13 @@ class ItemTruncate(_ClientEventBase, frozen=True, kw_only=True, tag="conversatio
 
 
 class ResponseCreate(_ClientEventBase, frozen=True, kw_only=True, tag="response.create"):
-    """Answer now."""
+    """Begin a response now."""
 
     response: ResponseParameters = ResponseParameters()
 
 
 class ResponseCancel(_ClientEventBase, frozen=True, kw_only=True, tag="response.cancel"):
-    """Stop answering."""
+    """Cancel a response."""
 
     response_id: Identity | None = None
 

@@ -23,7 +23,7 @@ class Function(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     parameters: dict[str, Any] | None = None
     """A JSON schema of an object."""
     strict: bool | None = None
-    """Calls that are enforced (`tool_choice`) follow the schema in any case."""
+    """Accepted and without effect: calls that are enforced (`tool_choice`) always follow the schema."""
 
 
 class Tool(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -60,7 +60,7 @@ class ToolCall(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     function: CalledFunction
     type: Literal["function"] | UnsetType = UNSET
     index: int | None = None
-    """Streams have it, so histories that were added up from one do."""
+    """Position in a stream; present in histories that were assembled from a stream."""
 
 
 class FunctionDelta(msgspec.Struct, frozen=True, kw_only=True):
@@ -86,19 +86,19 @@ class JsonSchema(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     schema: dict[str, Any] | None = None
     description: str | None = None
     strict: bool | None = None
-    """Answers follow the schema in any case."""
+    """Accepted and without effect: answers always follow the schema."""
 
 
 class TextFormat(msgspec.Struct, frozen=True, tag_field="type", tag="text", forbid_unknown_fields=True):
-    """Any text."""
+    """The answer is any text."""
 
 
 class JsonObjectFormat(msgspec.Struct, frozen=True, tag_field="type", tag="json_object", forbid_unknown_fields=True):
-    """Any JSON object."""
+    """The answer is a JSON object."""
 
 
 class JsonSchemaFormat(msgspec.Struct, frozen=True, tag_field="type", tag="json_schema", forbid_unknown_fields=True):
-    """JSON that satisfies a schema."""
+    """The answer is JSON that satisfies a schema."""
 
     json_schema: JsonSchema
 
@@ -107,16 +107,16 @@ ResponseFormat = TextFormat | JsonObjectFormat | JsonSchemaFormat
 
 
 class StructuredOutputs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What an answer must be: exactly one of these."""
+    """A constraint on the answer's text: exactly one of these fields."""
 
     json: dict[str, Any] | str | None = None
-    """A JSON schema, or one as text."""
+    """A JSON schema, as an object or as text."""
     regex: Annotated[str, Meta(max_length=MOST_PATTERN)] | None = None
     choice: (
         Annotated[list[Annotated[str, Meta(min_length=1, max_length=1024)]], Meta(min_length=1, max_length=1024)] | None
     ) = None
     grammar: Annotated[str, Meta(max_length=MOST_SOURCE)] | None = None
-    """GBNF with a rule `root`."""
+    """A grammar in GBNF with a rule `root`."""
     json_object: bool | None = None
 
 

@@ -1,7 +1,7 @@
-"""Long recordings as jobs: what `POST /v1/audio/transcriptions` with `background=true` answers, and its relatives.
+"""Transcription jobs of long recordings: the answers of `POST /v1/audio/transcriptions` with `background=true`.
 
-Beyond OpenAI, which has no long transcriptions; names and words are those of its background responses and of its
-videos. The transcript itself is not here: it is the job's content, in OpenAI's formats (`tessera.wire.audio`).
+Beyond OpenAI, which has no long transcriptions; the names are those of its background responses and its videos. The
+transcript itself is the job's content, in OpenAI's formats (`tessera.wire.audio`).
 """
 
 from __future__ import annotations
@@ -24,12 +24,13 @@ class TranscriptionJob(msgspec.Struct, frozen=True, kw_only=True):
     status: JobStatus
     progress: int
     seconds: float | None = None
-    """Of the recording; null until it has been decoded."""
+    """Length of the recording; null until it has been decoded."""
     seconds_heard: float | None = None
+    """Seconds of the recording that are transcribed."""
     response_format: DiarizedFormat
-    """What `/content` is when it is asked for nothing else."""
+    """Format of `/content`, if it is asked for no other."""
     formats: list[str] = []
-    """What `/content` can be, once the job is completed."""
+    """Formats that `/content` has, once the job is completed."""
     created_at: int
     completed_at: int | None = None
     expires_at: int | None = None
@@ -39,7 +40,7 @@ class TranscriptionJob(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TranscriptionJobList(msgspec.Struct, frozen=True, kw_only=True):
-    """A page of them."""
+    """A page of transcription jobs."""
 
     object: Literal["list"] = "list"
     data: list[TranscriptionJob]

@@ -1,4 +1,4 @@
-"""Videos as OpenAI's wire has them, plus what every self-hosted server needs (seed, steps, guidance, frames).
+"""Videos in OpenAI's shapes, with the fields that self-hosted servers add (seed, steps, guidance, frames).
 
 Source: OpenAI's API reference, checked against its Python SDK 3.52: `create` is always multipart there, `seconds` is a
 string, nested fields come in brackets. JSON is accepted too.
@@ -29,7 +29,7 @@ class VideoCreateRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     seconds: (
         Annotated[str, Meta(pattern=r"^[0-9]{1,4}(\.[0-9]{1,3})?$")] | Annotated[float, Meta(gt=0, lt=1e4)] | None
     ) = None
-    """A string for OpenAI's clients; people who write JSON by hand send a number."""
+    """Length of the video in seconds: a string, as OpenAI's clients send it, or a number."""
     size: Annotated[str, Meta(pattern=r"^[0-9]{1,5}x[0-9]{1,5}$")] | None = None
     input_reference: ImageReference | None = None
     # beyond OpenAI
@@ -37,26 +37,26 @@ class VideoCreateRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     steps: Annotated[int, Meta(ge=1)] | None = None
     guidance_scale: Annotated[float, Meta(ge=0, le=100)] | None = None
     guidance_scale_2: Annotated[float, Meta(ge=0, le=100)] | None = None
-    """For the steps of low noise, where the model has a second expert for them; `guidance_scale` when not given."""
+    """Guidance scale of the steps of low noise, if the model has a second expert for them; else `guidance_scale`."""
     adapters: Annotated[dict[str, Annotated[float, Meta(ge=-4, le=4)]], Meta(max_length=8)] | None = None
     """Low-rank adapters (LoRA) of the model by name, each with its weight; the model's card lists them."""
     negative_prompt: Annotated[str, Meta(max_length=8192)] | None = None
     fps: Annotated[int, Meta(ge=1, le=120)] | None = None
-    """Frames per second; the model's own rate when not given."""
+    """Frames per second; the model's own rate if not given."""
     frames: Annotated[int, Meta(ge=1)] | None = None
-    """How many frames exactly, instead of `seconds`."""
+    """Exact number of frames, instead of `seconds`."""
     output_format: VideoFormat = "mp4"
     """The container: MP4 with H.264, WebM with VP9, or an animated GIF."""
     step_cache: Literal["off", "first_block", "polynomial", "magnitude"] | None = None
-    """How denoising steps take what earlier ones have computed: faster, and not quite the same clip."""
+    """How denoising steps reuse results of earlier steps, which is faster and gives a slightly different clip."""
     step_cache_threshold: Annotated[float, Meta(gt=0, le=10)] | None = None
-    """How much error that may bring; larger is faster."""
+    """How much error the step cache may cause; larger is faster."""
     priority: Annotated[int, Meta(ge=0, le=100)] = 0
-    """Among the jobs of one key: higher waits longer."""
+    """Place among the jobs of the same key: higher waits longer."""
     deadline_s: Annotated[float, Meta(gt=0, le=30 * 24 * 3600)] | None = None
     """Seconds from now until the job is failed if it has not ended."""
     webhook_url: Annotated[str, Meta(min_length=1, max_length=2048)] | None = None
-    """Told when the job has ended, as OpenAI's webhooks are; needs `webhooks.secret`."""
+    """Address of a webhook in OpenAI's form, called when the job has ended; needs `webhooks.secret`."""
 
 
 class VideoRemixRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -76,11 +76,11 @@ class VideoReference(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 
 class VideoExtendRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Fields of `POST /v1/videos/extensions`: how a completed video goes on."""
+    """Fields of `POST /v1/videos/extensions`, which continues a completed video."""
 
     prompt: Annotated[str, Meta(min_length=1, max_length=8192)]
     seconds: Annotated[str, Meta(pattern=r"^[0-9]{1,4}(\.[0-9]{1,3})?$")] | Annotated[float, Meta(gt=0, lt=1e4)]
-    """Of the new part."""
+    """Length of the new part in seconds."""
     video: VideoReference
     # beyond OpenAI, as in `VideoCreateRequest`
     seed: Annotated[int, Meta(ge=0, le=2**63 - 1)] | None = None
@@ -118,16 +118,16 @@ class Video(msgspec.Struct, frozen=True, kw_only=True):
     completed_at: int | None = None
     expires_at: int | None = None
     estimated_start_at: int | None = None
-    """From what other jobs took; null where nothing is known. Beyond OpenAI, as the next."""
+    """Estimate from the times of other jobs; null if there are none. Beyond OpenAI, as is the next field."""
     estimated_completion_at: int | None = None
     error: VideoError | None = None
     remixed_from_video_id: str | None = None
     extended_from_video_id: str | None = None
-    """Beyond OpenAI: the video whose end this one goes on from, and begins with. `seconds` are those of both."""
+    """Beyond OpenAI: id of the video that this one begins with and continues. `seconds` counts both."""
 
 
 class VideoPreview(msgspec.Struct, frozen=True, kw_only=True):
-    """What a video that is being made looks like now: the event `video.preview`, beyond OpenAI."""
+    """A picture of a video that is being made: the event `video.preview`, beyond OpenAI."""
 
     id: str
     object: Literal["video.preview"] = "video.preview"

@@ -47,7 +47,7 @@ async def order_from(request: ImageGenerationRequest, jobs: JobResources) -> Ima
 
 
 def quality_of(request: ImageGenerationRequest) -> ShownQuality:
-    """What the request's `quality` means; `medium` when it does not say."""
+    """The quality that the request's `quality` stands for; `medium` if the request has none."""
     return _QUALITIES.get(request.quality, "medium")
 
 
@@ -97,7 +97,7 @@ def make_input(request: ImageGenerationRequest, card: Card, settings: VideoSetti
 
 
 def cost_of_images(given: ImageInput) -> float:
-    """How much work the images are, in the unit of videos."""
+    """How much work the images are, in the unit of a video's cost."""
     return cost_of_frames(given.width, given.height, given.count, given.steps, given.guidance_scale)
 
 

@@ -1,7 +1,6 @@
 """From the form of `POST /v1/audio/transcriptions` to the typed request, and to the input of a job.
 
-What can be wrong with fields is said here, for those who wait and for jobs alike. Does not know what is in a recording:
-who decodes it does.
+Checks the fields, for clients that wait and for jobs alike. Does not know what is in a recording: its decoder does.
 """
 
 from __future__ import annotations
@@ -16,8 +15,8 @@ from tessera.wire.audio import TranscriptionRequest
 from tessera.wire.decoding import DAMAGED, convert_form
 from tessera.wire.jobs import TranscriptionInput
 
-BYTES_OF_A_COST = 1e6
-"""A job's cost is its file's megabytes: seconds are known only to who decodes it."""
+BYTES_PER_COST = 1e6
+"""Bytes of a unit of cost. A job's cost is its file's size, because its seconds are known only when it is decoded."""
 REFUSED_FIELDS = {
     "include": "log-probabilities are not reported",
 }
@@ -25,7 +24,11 @@ _OF_JOBS = ("priority", "deadline_s", "webhook_url")
 
 
 def read_transcription(fields: dict[str, Any]) -> TranscriptionRequest:
-    """The typed request. Raises `InvalidRequestError` naming the field."""
+    """The typed request of a form's fields.
+
+    Raises:
+        InvalidRequestError: a field is wrong, or two contradict each other; names the field.
+    """
     for name, reason in REFUSED_FIELDS.items():
         if name in fields:
             raise InvalidRequestError(f"`{name}` is not supported: {reason}", param=name, code="unsupported_parameter")
@@ -58,12 +61,12 @@ def read_transcription(fields: dict[str, Any]) -> TranscriptionRequest:
 
 
 def is_background(fields: dict[str, Any]) -> bool:
-    """Whether a form asks for a job. What is neither yes nor no is left to `read_transcription`."""
+    """Whether a form asks for a job. `read_transcription` refuses a value that is neither true nor false."""
     return str(fields.get("background", "")).strip().lower() in {"true", "1"}
 
 
 def with_objects(fields: dict[str, Any]) -> dict[str, Any]:
-    """A form's `chunking_strategy` may be a JSON text, where the SDK writes brackets."""
+    """The fields with `chunking_strategy` decoded if it is JSON text; the SDK writes it with brackets."""
     value = fields.get("chunking_strategy")
     if not isinstance(value, str) or not value.lstrip().startswith("{"):
         return fields
@@ -87,12 +90,12 @@ def input_of(
     """What the worker gets.
 
     Args:
-        body: the request.
+        body: the decoded request.
         recording: artifact key of the file.
-        size: its bytes.
-        filename: as the client called it; shown, never a path.
-        speakers: artifact key of the known speakers' references.
-        request_id: for the worker's log.
+        size: bytes of the file.
+        filename: name that the client gave the file; shown, never used as a path.
+        speakers: artifact key of the known speakers' references; None if there are none.
+        request_id: id of the HTTP request, for the worker's log.
     """
     return TranscriptionInput(
         model=body.model,
@@ -112,7 +115,7 @@ def input_of(
 
 
 def request_of(given: TranscriptionInput, references: list[str]) -> TranscriptionRequest:
-    """The request that a job's input came from."""
+    """The request from which a job's input was made."""
     return TranscriptionRequest(
         model=given.model,
         language=given.language,
@@ -128,10 +131,10 @@ def request_of(given: TranscriptionInput, references: list[str]) -> Transcriptio
 
 
 def cost_of_recording(size: int) -> float:
-    """How much work a file of `size` bytes is."""
-    return max(size, 1) / BYTES_OF_A_COST
+    """The cost of a file of `size` bytes."""
+    return max(size, 1) / BYTES_PER_COST
 
 
 def hash_of(fields: dict[str, Any], sha256: str) -> str:
-    """Equal for repeated requests, whatever their multipart boundary is."""
+    """A hash of fields and file: equal for repeated requests, whatever their multipart boundary is."""
     return hashlib.sha256(msgspec.json.encode([fields, sha256], order="deterministic")).hexdigest()

@@ -1,7 +1,7 @@
 """How a long recording is accepted: its file is stored, then its record is written, then a worker is rung for.
 
-The file goes to the artifact store as it comes when it is too large for memory. Whatever goes wrong leaves neither a
-record nor a file. Does not know what is in a recording.
+A file that is too large for memory is stored as it arrives. Whatever goes wrong leaves neither a record nor a file.
+Does not know what is in a recording.
 """
 
 from __future__ import annotations
@@ -33,18 +33,19 @@ from tessera.wire.audio import TranscriptionRequest
 from tessera.wire.transcription_jobs import TranscriptionJob
 
 FORM_BYTES = 16 * 1024 * 1024
-"""What a form may have beside its file: four speakers' references, for the most part."""
+"""Most bytes of a form beside its file; four speakers' references need most of them."""
 FILE = "file"
+"""Name of the form's field that has the recording."""
 _CONTENT_TYPE = "application/octet-stream"
 
 
 def announced_bytes(request: HTTPRequest) -> int:
-    """How large a request says that its body is; 0 when it does not say."""
+    """The announced bytes of a request's body; 0 if none are announced."""
     return request.content_length or 0
 
 
 async def accept_form(request: HTTPRequest, jobs: JobResources, form: Form) -> Response[TranscriptionJob]:
-    """Accept a recording that is in memory. Raises as `accept_stream` does."""
+    """Accept a recording that is in memory, and return 202 with its job. Raises the errors of `accept_stream`."""
     unknown = next((name for name in form.files if name != FILE), None)
     if unknown is not None:
         raise InvalidRequestError(f"`{unknown}` is not a file of this request; `{FILE}` is", param=unknown)
@@ -56,7 +57,7 @@ async def accept_form(request: HTTPRequest, jobs: JobResources, form: Form) -> R
         )
     upload = form.files[FILE]
     _check_size(jobs, len(upload.data))
-    body = await _checked(jobs, form.fields)
+    body = await _checked_request(jobs, form.fields)
     digest = await asyncio.to_thread(lambda: hashlib.sha256(upload.data).hexdigest())
     uploaded = Uploaded(form.fields, upload.filename, upload.content_type, len(upload.data), digest)
     job_id = _new_id()
@@ -65,13 +66,15 @@ async def accept_form(request: HTTPRequest, jobs: JobResources, form: Form) -> R
 
 
 async def accept_stream(request: HTTPRequest, jobs: JobResources) -> Response[TranscriptionJob]:
-    """Accept a recording that goes to the artifact store as it comes. `background=true` has to come before the file.
+    """Accept a recording that is stored as it arrives, and return 202 with its job.
+
+    The field `background=true` has to come before the file.
 
     Raises:
-        InvalidRequestError: a damaged form, or what is wrong with its fields; names the field.
-        PayloadTooLargeError: over `speech.max_job_bytes`, by what it announces or by what comes.
-        UnsupportedMediaError: not a form.
-        TesseraError: as `AsyncJobStore.create` and `ArtifactStore.create`.
+        InvalidRequestError: the form is damaged, or a field is wrong; names the field.
+        PayloadTooLargeError: the announced length or the bytes that arrive are over `speech.max_job_bytes`.
+        UnsupportedMediaError: the body is not a form.
+        TesseraError: the errors of `AsyncJobStore.create` and `ArtifactStore.create`.
     """
     kind = request.headers.get("content-type", "")
     if not kind.startswith("multipart/form-data"):
@@ -88,24 +91,24 @@ async def accept_stream(request: HTTPRequest, jobs: JobResources) -> Response[Tr
             most_field_bytes=FORM_BYTES,
             on_file=_require_background,
         )
-        body = await _checked(jobs, uploaded.fields)
+        body = await _checked_request(jobs, uploaded.fields)
     return await _submit(request, jobs, job_id, body, uploaded)
 
 
 @asynccontextmanager
 async def _stored(jobs: JobResources, key: str) -> AsyncIterator[Path]:
-    """Where to write an artifact, which is stored at the end unless something goes wrong."""
+    """The path to write an artifact to; it is stored at the end of the context unless an error leaves it."""
     context = jobs.artifacts.create(key, _CONTENT_TYPE)
-    pending: UnfinishedArtifact = await asyncio.to_thread(context.__enter__)
+    unfinished: UnfinishedArtifact = await asyncio.to_thread(context.__enter__)
     try:
-        yield pending.path
+        yield unfinished.path
     except BaseException as error:
         await asyncio.to_thread(context.__exit__, type(error), error, error.__traceback__)
         raise
     await asyncio.to_thread(context.__exit__, None, None, None)
 
 
-async def _checked(jobs: JobResources, fields: dict[str, Any]) -> TranscriptionRequest:
+async def _checked_request(jobs: JobResources, fields: dict[str, Any]) -> TranscriptionRequest:
     body = read_transcription(fields)
     await jobs.cards(body.model)
     checked_webhook(body.webhook_url, jobs.settings.webhooks)
@@ -131,7 +134,7 @@ def _check_size(jobs: JobResources, size: int) -> None:
 async def _submit(
     request: HTTPRequest, jobs: JobResources, job_id: str, body: TranscriptionRequest, uploaded: Uploaded
 ) -> Response[TranscriptionJob]:
-    """The rest once the file is stored: 202 with the job, or with the one that an idempotency key stands for."""
+    """Accept the job of a stored file: 202 with the job, or with the one that an idempotency key stands for."""
     try:
         new = await _new_job(request, jobs, job_id, body, uploaded)
     except TesseraError:

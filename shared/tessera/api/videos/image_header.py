@@ -1,6 +1,6 @@
-"""What an image's first bytes say of it: its type and how large it is. Nothing is decoded.
+"""Type and size of an image from its first bytes. Nothing is decoded.
 
-So a picture that cannot be one, or is too large, is refused before there is a job, by a process that has no decoder.
+So a process without a decoder can refuse a damaged or too large image before there is a job.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 
 
 def image_type(data: bytes) -> str | None:
-    """The content type of a PNG, JPEG or WebP image by its signature; None of anything else."""
+    """The content type of a PNG, JPEG or WebP image by its signature; None for anything else."""
     if data.startswith(_PNG):
         return "image/png"
     if data.startswith(b"\xff\xd8\xff"):
@@ -26,7 +26,7 @@ def image_type(data: bytes) -> str | None:
 
 
 def image_size(data: bytes) -> tuple[int, int] | None:
-    """Width and height as its header has them; None where the header is damaged or cut."""
+    """Width and height of an image from its header; None if the header is damaged or cut."""
     try:
         match image_type(data):
             case "image/png":
@@ -46,7 +46,7 @@ def image_size(data: bytes) -> tuple[int, int] | None:
 def _jpeg(data: bytes) -> tuple[int, int]:
     place = 2
     while True:
-        while data[place] == 0xFF:  # as many as the encoder liked
+        while data[place] == 0xFF:  # padding, of which an encoder may write any number
             place += 1
         marker = data[place]
         if marker in _FRAMES:

@@ -27,7 +27,9 @@ from tessera.wire.models import Card
 from tessera.wire.videos import VideoCreateRequest, VideoExtendRequest, VideoRemixRequest
 
 DEFAULT_SECONDS = 4.0
+"""Length of a video whose request names none."""
 DEFAULT_FPS = 16
+"""Frames per second of a model whose card names none."""
 MOST_FPS_OF_A_GIF = 50
 """A GIF's frames are shown for whole hundredths of a second, and players slow down those of one hundredth."""
 _ID = re.compile(r"^video_[0-9a-f]{32}$")
@@ -155,15 +157,15 @@ def cost_of(job_input: VideoInput) -> float:
 
 
 def frames_for(seconds: float, fps: int, multiple: int) -> int:
-    """How many frames make `seconds`: the nearest `k * multiple + 1`, at least one."""
+    """The number of frames of `seconds`: the nearest `k * multiple + 1`, at least one."""
     return max(0, round((seconds * fps - 1) / multiple)) * multiple + 1
 
 
 def _length(request: VideoCreateRequest, card: Card, settings: VideoSettings) -> tuple[float, int, int]:
     """Seconds, frames and frames per second.
 
-    However many frames a second are asked for, there are at most as many as `video.max_seconds` have at the model's
-    own rate: they are what costs.
+    Frames are what costs. So at any frame rate a clip has at most as many frames as `video.max_seconds` have at the
+    model's own rate.
     """
     own_fps = card.fps or DEFAULT_FPS
     fps = request.fps or own_fps
