@@ -1,4 +1,4 @@
-"""A linear layer in 8 bits: the compiled way and the reference agree, and refuse what does not fit."""
+"""`int8_linear`: the compiled CPU code equals the reference, outliers cost no precision, and bad input is refused."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from tessera_kernels.int8_linear import cpu, int8_linear, quantize_weight
     strided=st.booleans(),
     columns=st.integers(0, 3),
 )
-@example(tokens=1, inputs=129, outputs=3, bias=False, strided=True, columns=0)  # a number between two levels
-def test_both_ways_give_the_same(tokens, inputs, outputs, bias, strided, columns):
+@example(tokens=1, inputs=129, outputs=3, bias=False, strided=True, columns=0)  # a value halfway between two levels
+def test_compiled_code_equals_the_reference(tokens, inputs, outputs, bias, strided, columns):
     torch.manual_seed(tokens)
     x = torch.randn(inputs, tokens).t() if strided else torch.randn(tokens, inputs)
     exact = torch.randperm(inputs)[: min(columns, inputs - 1)]
@@ -39,7 +39,7 @@ def test_both_ways_give_the_same(tokens, inputs, outputs, bias, strided, columns
         assert torch.equal(got, expected)
 
 
-def test_outliers_in_float_columns_cost_the_others_no_precision():
+def test_outlier_columns_keep_the_precision_of_the_other_inputs():
     torch.manual_seed(1)
     x, weight = torch.randn(20, 300), torch.randn(80, 300)
     large = torch.tensor([7, 100, 250])
@@ -54,7 +54,7 @@ def test_outliers_in_float_columns_cost_the_others_no_precision():
     assert error(None) > 10 * error(large)
 
 
-def test_inputs_of_different_sizes_share_the_rounding_with_their_weights():
+def test_smoothing_lowers_the_error_of_inputs_of_different_magnitudes():
     torch.manual_seed(1)
     sizes = torch.logspace(-1, 1, 256)[torch.randperm(256)]
     x, weight = torch.randn(30, 256) * sizes, torch.randn(64, 256)
@@ -71,7 +71,7 @@ def test_inputs_of_different_sizes_share_the_rounding_with_their_weights():
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
 @pytest.mark.parametrize("columns", [None, torch.tensor([3, 32])])
-def test_a_token_that_is_not_finite_spoils_itself_alone(bad, columns):
+def test_a_token_that_is_not_finite_affects_no_other(bad, columns):
     weight = quantize_weight(torch.randn(20, 33), columns)
     x = torch.randn(3, 33)
     x[1, 32] = bad
@@ -80,7 +80,7 @@ def test_a_token_that_is_not_finite_spoils_itself_alone(bad, columns):
     assert not finite[1].any()
 
 
-def test_what_does_not_fit_is_refused():
+def test_bad_input_is_refused():
     weight = quantize_weight(torch.randn(4, 8))
     with pytest.raises(ValueError, match="do not fit together"):
         int8_linear(torch.randn(2, 7), weight)
@@ -90,7 +90,7 @@ def test_what_does_not_fit_is_refused():
         int8_linear(torch.randn(2, 1), quantize_weight(torch.randn(4, 1)))
 
 
-def test_without_a_place_for_compiled_code_it_is_compiled_each_time(monkeypatch):
+def test_code_is_compiled_without_a_cache_where_no_folder_can_be_written(monkeypatch):
     from tessera_kernels.cpu import compiled
 
     real = compiled.numba

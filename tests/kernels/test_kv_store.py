@@ -1,4 +1,4 @@
-"""Stored keys and values are the reference's, bit for bit where nothing is rounded; nothing else is touched."""
+"""`kv_store` writes the same bits as the reference to the given slots, and touches no other slot."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def empty_cache(pages, size, heads, dims, dtype):
     return cache
 
 
-def numbers(tensor):
+def comparable(tensor):
     return tensor.view(torch.uint8).int() if tensor.dtype.itemsize == 1 else tensor
 
 
@@ -47,12 +47,12 @@ def test_equals_the_reference(dtype, tokens, heads, dims, transposed, seed):
     kernels.kv_store(*pair, got, slots)
     reference.kv_store(*pair, wanted, slots)
     for a, b in zip(got.tensors, wanted.tensors, strict=True):
-        assert torch.equal(numbers(a), numbers(b))
+        assert torch.equal(comparable(a), comparable(b))
 
 
 @pytest.mark.parametrize("dtype", list(LARGEST))
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
-def test_an_overflow_stays_visible_in_its_head_alone(dtype, bad):
+def test_an_overflow_is_visible_in_its_own_head_only(dtype, bad):
     key, value = torch.randn(2, 2, 8), torch.randn(2, 2, 8)
     key[1, 0, 3] = bad
     cache = PagedKV.zeros(1, 4, 2, (8, 8), dtype=dtype, device=torch.device("cpu"))
@@ -69,8 +69,8 @@ def test_zeros_are_stored_as_zeros():
     assert cache.key_scale_PSH[0, 1] == 0
 
 
-def test_slots_beyond_two_to_the_31_numbers():
-    # Never touched, memory is only promised: this takes a few pages of it.
+def test_slots_beyond_two_to_the_31_elements():
+    # The kernel maps memory when it is first touched: this uses a few pages of it.
     pages = 2**31 // (16 * 8 * 128) + 2
     key_cache = torch.empty(pages, 16, 8, 128, dtype=torch.int8)
     scale = torch.empty(pages, 16, 8)
@@ -84,7 +84,7 @@ def test_slots_beyond_two_to_the_31_numbers():
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_what_float16_cannot_hold_is_stored_as_its_largest_number(dtype):
+def test_values_beyond_float16_are_stored_as_its_largest_values(dtype):
     cache = PagedKV.zeros(1, 4, 1, (4, 4), dtype=torch.float16, device=torch.device("cpu"))
     new = torch.tensor([1.5, 65504.0, -3e38, float("nan")], dtype=dtype).view(1, 1, 4)
     kv_store(new, -new, cache, torch.tensor([2]))
@@ -95,7 +95,7 @@ def test_what_float16_cannot_hold_is_stored_as_its_largest_number(dtype):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.int8])
-def test_the_registered_op_is_sound(dtype):
+def test_the_registered_op_passes_opcheck(dtype):
     cache = PagedKV.zeros(2, 4, 2, (8, 4), dtype=dtype, device=torch.device("cpu"))
     arguments = (torch.randn(3, 2, 8), torch.randn(3, 2, 4), cache.key_PSHD, cache.value_PSHE)
     scales = (cache.key_scale_PSH, cache.value_scale_PSH)

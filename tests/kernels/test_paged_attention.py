@@ -1,4 +1,4 @@
-"""Paged attention equals attention computed one row at a time in float64, whatever shares the batch."""
+"""Paged attention equals attention computed row by row in float64, whatever other sequences are in the batch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tessera_kernels.storage.paged_kv import LARGEST, PagedKV, dequantize, quant
 
 
 def independent(query_QD, keys_LHD, values_LHE, own, scaling, window, softcap, sinks):
-    """One query row against its sequence, in float64, by loops over heads."""
+    """Attention of one query row over its sequence, in float64, head by head."""
     heads, groups = query_QD.shape[0], query_QD.shape[0] // keys_LHD.shape[1]
     first = 0 if window is None else max(0, own - window + 1)
     rows = []
@@ -50,7 +50,7 @@ def test_equals_the_definition(implementation, sequences, page_size, heads, dims
     width = max(-(-context // page_size) for context, _ in sequences)
     total = sum(-(-context // page_size) for context, _ in sequences) + 2
     order = torch.randperm(total, generator=generator).tolist()
-    # Large garbage in every slot that nobody wrote: it must never matter.
+    # Slots that were never written have large garbage, which must not change the result.
     key_cache = torch.full((total, page_size, kv_heads, dim), 1e4)
     value_cache = torch.full((total, page_size, kv_heads, value_dim), 1e4)
     cache = PagedKV(key_cache, value_cache)
@@ -87,7 +87,7 @@ def test_equals_the_definition(implementation, sequences, page_size, heads, dims
 
 
 @pytest.mark.parametrize("implementation", ["any", "reference"])
-def test_an_overflow_in_what_is_seen_is_not_hidden(implementation, monkeypatch):
+def test_an_overflow_among_seen_positions_reaches_the_result(implementation, monkeypatch):
     if implementation == "reference":
         monkeypatch.setattr(cpu, "suited", lambda *_: False)
     for bad in (float("nan"), float("inf")):
@@ -103,7 +103,7 @@ def test_an_overflow_in_what_is_seen_is_not_hidden(implementation, monkeypatch):
         ).any()
 
 
-def test_what_others_left_in_unused_slots_is_never_seen():
+def test_garbage_in_unused_slots_never_reaches_the_result():
     generator = torch.Generator().manual_seed(2)
     keys, values = (torch.full((3, 4, 1, 8), float("nan")) for _ in range(2))
     keys[1:], values[1:] = torch.randn(2, 4, 1, 8, generator=generator), torch.randn(2, 4, 1, 8, generator=generator)
@@ -139,20 +139,20 @@ def test_storing_checks_shapes_and_slot_dtype():
 @pytest.mark.parametrize("dtype", list(LARGEST))
 @settings(max_examples=30, deadline=None)
 @given(shape=st.tuples(*[st.integers(1, 5)] * 2, st.integers(1, 70)), size=st.floats(-12, 12), seed=st.integers(0, 99))
-def test_quantized_numbers_are_within_half_a_step(dtype, shape, size, seed):
+def test_quantized_values_are_within_half_a_step(dtype, shape, size, seed):
     values = torch.randn(shape, generator=torch.Generator().manual_seed(seed)) * 10.0**size
     values[0, 0] = 0
     numbers, scale = quantize(values, dtype)
     assert (numbers.dtype, scale.shape) == (dtype, shape[:2])
     largest = values.abs().amax(-1, keepdim=True)
-    # float8 has three bits behind the first; below the smallest normal number steps are even.
+    # float8 (e4m3) has three mantissa bits; below its smallest normal number the steps are even.
     step = largest / 127 if dtype == torch.int8 else torch.maximum(values.abs() / 8, largest / 448 * 2**-9)
     assert ((dequantize(numbers, scale, torch.float32) - values).abs() <= 0.5001 * step + 1e-37).all()
 
 
 @pytest.mark.parametrize("dtype", list(LARGEST))
 @pytest.mark.parametrize("implementation", ["any", "reference"])
-def test_a_quantized_cache_is_near_the_exact_one_and_smaller(dtype, implementation, monkeypatch):
+def test_a_quantized_cache_is_smaller_and_close_to_the_exact_one(dtype, implementation, monkeypatch):
     if implementation == "reference":
         monkeypatch.setattr(cpu, "suited", lambda *_: False)
     generator = torch.Generator().manual_seed(3)

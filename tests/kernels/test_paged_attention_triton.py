@@ -1,4 +1,4 @@
-"""The Triton kernel of paged attention, in the interpreter, equals the reference in float32 on what it was given."""
+"""The Triton kernel of paged attention, in the interpreter, equals the reference in float32 for the same inputs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CPU = torch.device("cpu")
 
 
 def batch_of(sequences, *, page=16, heads=(4, 2), dims=(16, 16), dtype=torch.float32, stored=None, seed=0):
-    """Random queries, a cache whose unused slots are garbage, and which pages belong to whom."""
+    """Random queries, a cache whose unused slots are NaN, and the page tables of the sequences."""
     generator = torch.Generator().manual_seed(seed)
     stored = stored or dtype
     pages = [-(-context // page) for context, _ in sequences]
@@ -42,7 +42,7 @@ def batch_of(sequences, *, page=16, heads=(4, 2), dims=(16, 16), dtype=torch.flo
 
 
 def compared(query, cache, ragged, *, parts=None, configuration=None, **options):
-    """Relative RMS error of the kernel against the reference in float32 on the same numbers."""
+    """Relative RMS error of the kernel against the reference in float32 for the same inputs."""
     options = {"scaling": query.shape[2] ** -0.5, "sliding_window": None, "softcap": None, "sinks_Q": None} | options
     out = poisoned(*query.shape[:2], cache.value_PSHE.shape[3], dtype=query.dtype)
     got = kernels.paged_attention(
@@ -101,7 +101,7 @@ def test_head_dims_as_they_are_launched(dim):
 
 
 @pytest.mark.parametrize("page", [16, 32, 48, 128])
-def test_page_sizes(page):
+def test_every_page_size(page):
     assert compared(*batch_of([(200, 1), (131, 5)], page=page), parts=2) < BOUNDS[torch.float32]
 
 
@@ -111,7 +111,7 @@ def test_page_sizes(page):
     parts=st.sampled_from([1, 4]),
     seed=st.integers(0, 2**31),
 )
-def test_a_tree_of_drafts(sequences, parts, seed):
+def test_a_draft_tree_equals_the_reference(sequences, parts, seed):
     batch = batch_of(sequences, seed=seed)
     tree = torch.rand(len(sequences), 13, 13, generator=torch.Generator().manual_seed(seed)) < 0.4
     tree |= torch.eye(13, dtype=torch.bool)
@@ -119,7 +119,7 @@ def test_a_tree_of_drafts(sequences, parts, seed):
     assert compared(*batch, parts=parts, configuration=SMALL, **options) < BOUNDS[torch.float32]
 
 
-def test_a_tree_that_is_a_line_is_causal():
+def test_a_tree_without_branches_is_causal():
     query, cache, ragged = batch_of([(30, 5), (9, 9), (20, 1)])
     line = torch.ones(3, 9, 9).tril().bool()
     causal = paged_attention(query, cache, ragged, scaling=0.25)
@@ -162,8 +162,8 @@ def test_rows_that_are_strided_and_a_batch_without_rows():
     assert compared(query[:0], cache, nothing) == 0
 
 
-def test_pages_beyond_two_to_the_31_numbers():
-    # Never touched, memory is only promised: this takes a few pages of it.
+def test_pages_beyond_two_to_the_31_elements():
+    # The kernel maps memory when it is first touched: this uses a few pages of it.
     pages = 2**31 // (16 * 8 * 128) + 2
     keys = torch.empty(pages, 16, 8, 128, dtype=torch.int8)
     scales = torch.empty(pages, 16, 8)
@@ -180,7 +180,7 @@ def test_pages_beyond_two_to_the_31_numbers():
     assert relative_rms(got, wanted) < BOUNDS[torch.float32]
 
 
-def test_rows_beyond_two_to_the_31_numbers():
+def test_rows_beyond_two_to_the_31_elements():
     _, cache, ragged = batch_of([(5, 1), (5, 1)], dims=(16, 16))
     memory = torch.empty(2**31 + 4096, dtype=torch.int8).view(torch.float16)
     query = memory.as_strided((2, 4, 16), (2**30 + 64, 16, 1))
@@ -189,7 +189,7 @@ def test_rows_beyond_two_to_the_31_numbers():
     assert compared(query, half, ragged) < BOUNDS[torch.float16]
 
 
-def test_tiles():
+def test_tiles_of_uniform_and_of_mixed_batches():
     uniform = cut_tiles((3, 3), 4, CPU)
     assert (uniform.count, uniform.tiles, uniform.splits) == (2, None, 6)
     mixed = cut_tiles((1, 0, 5, 2), 2, CPU)
@@ -204,14 +204,14 @@ def test_tiles():
     assert mixed.split_rows.tolist() == [0, 6, 7]
 
 
-def test_parts_fill_the_device_and_stay_long():
+def test_the_number_of_parts_fills_the_device_and_keeps_parts_long():
     assert parts_of(8, 100_000, 132) == 32
     assert parts_of(8, 700, 132) == 2
     assert parts_of(1000, 100_000, 132) == 1
     assert parts_of(1, 10**6, 132) == 64
 
 
-def test_parts_that_saw_nothing_are_not_read():
+def test_partial_results_without_positions_are_not_read():
     partial = torch.full((1, 4, 1, 8), float("nan"))
     partial[0, 1] = 3.0
     lse = torch.tensor([float("-inf"), 0.0, float("-inf"), float("-inf")]).view(1, 4, 1)
@@ -222,14 +222,14 @@ def test_parts_that_saw_nothing_are_not_read():
     torch.testing.assert_close(out, torch.full((1, 1, 8), 1.5))
 
 
-def test_the_registered_op_is_sound():
+def test_the_registered_op_passes_opcheck():
     query, cache, ragged = batch_of([(9, 1), (20, 3)], stored=torch.int8)
     arguments = (query, cache.key_PSHD, cache.value_PSHE, cache.key_scale_PSH, cache.value_scale_PSH)
     pages = (ragged.page_table_BM, ragged.context_B, ragged.query_counts)
     torch.library.opcheck(torch.ops.tessera.paged_attention.default, (*arguments, *pages, 0.25, 8, None, None, None))
 
 
-def test_a_compiled_caller_gets_the_same():
+def test_torch_compile_gives_the_same_result():
     query, cache, ragged = batch_of([(9, 1), (20, 3)])
     compiled = torch.compile(lambda query: paged_attention(query, cache, ragged, scaling=0.25) + 1, backend="eager")
     torch.testing.assert_close(compiled(query), paged_attention(query, cache, ragged, scaling=0.25) + 1)
@@ -272,7 +272,7 @@ def test_bad_options_are_refused():
         paged_attention(query, PagedKV(cache.key_PSHD, cache.value_PSHE.half()), ragged, scaling=1.0)
 
 
-def test_scaling_is_of_scores():
+def test_scaling_multiplies_the_scores():
     query, cache, ragged = batch_of([(30, 4)])
     scaled = kernels.paged_attention(query, cache, ragged.page_table_BM, ragged.context_B, [4], scaling=0.5)
     doubled = kernels.paged_attention(

@@ -13,7 +13,15 @@ from typing import Literal
 
 import torch
 
-from tessera_kernels.storage.quantized_weight import E2M1, LONGEST_RUN, MIDDLE, QuantizedWeight, exponents, pack, run_of
+from tessera_kernels.storage.quantized_weight import (
+    E2M1,
+    INT4_ZERO_POINT,
+    LONGEST_RUN,
+    QuantizedWeight,
+    exponents,
+    pack,
+    run_of,
+)
 
 Clip = Literal["range", "mse"]
 RATIOS = tuple(1 - 0.025 * step for step in range(21))
@@ -53,9 +61,9 @@ def quantize_int4(
     largest_NG1 = torch.maximum(high_NG1, -low_NG1)
 
     def candidate(ratio: float) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        wanted = ratio * (largest_NG1 / (MIDDLE - 1) if symmetric else (high_NG1 - low_NG1) / 15)
+        wanted = ratio * (largest_NG1 / (INT4_ZERO_POINT - 1) if symmetric else (high_NG1 - low_NG1) / 15)
         scale = _stored(wanted, scale_dtype)
-        zero = torch.full_like(scale, MIDDLE) if symmetric else (-ratio * low_NG1 / scale).round().clamp(0, 15)
+        zero = torch.full_like(scale, INT4_ZERO_POINT) if symmetric else (-ratio * low_NG1 / scale).round().clamp(0, 15)
         elements = ((values_NGC / scale).round() + zero).clamp(0, 15)
         return elements, scale, zero
 
@@ -93,8 +101,8 @@ def quantize_int4_offsets(weight_NK: torch.Tensor, group: int = 32) -> Quantized
             scale = ratio * (high_NG1 - low_NG1) / 15
             offset = (high_NG1 + low_NG1) / 2 - 7.5 * scale
         else:  # the largest magnitude is element 0, 8 steps from zero
-            scale = ratio * extreme_NG1 / MIDDLE
-            offset = -MIDDLE * scale
+            scale = ratio * extreme_NG1 / INT4_ZERO_POINT
+            offset = -INT4_ZERO_POINT * scale
         steps = torch.where(scale.abs() < _SMALLEST, _SMALLEST, scale)
         return ((values_NGC - offset) / steps).round().clamp(0, 15), scale, offset
 

@@ -26,7 +26,7 @@ FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 """Dtypes of dense weights, and of float scales and zeros."""
 E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 """Magnitudes of the lower three bits of an e2m1 element (OCP Microscaling Formats 1.0, table 5)."""
-MIDDLE = 8
+INT4_ZERO_POINT = 8
 """Zero point of a symmetric int4 weight: the element that stands for zero."""
 
 
@@ -170,7 +170,7 @@ def dequantize(weight: QuantizedWeight) -> torch.Tensor:
         zero = weight.zero_GN
         if zero is not None and zero.dtype.is_floating_point:
             return elements.float() * spread(weight.scale_GN) + spread(zero)
-        return (elements.float() - (MIDDLE if zero is None else spread(zero))) * spread(weight.scale_GN)
+        return (elements.float() - (INT4_ZERO_POINT if zero is None else spread(zero))) * spread(weight.scale_GN)
     values = torch.tensor((*E2M1, *(-value for value in E2M1)), device=elements.device)[elements.int()]
     if weight.format == "mxfp4":
         return values * spread(exponents(weight.scale_GN))

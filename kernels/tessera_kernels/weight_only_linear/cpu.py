@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import torch
 
-from tessera_kernels.storage.quantized_weight import FLOATS, MIDDLE, QuantizedWeight, unpack
+from tessera_kernels.storage.quantized_weight import FLOATS, INT4_ZERO_POINT, QuantizedWeight, unpack
 
 GROUPS = (32, 64, 128, 256)
 """Numbers of inputs that share a scale, of those that torch's product supports."""
@@ -78,9 +78,9 @@ def pack(weight: QuantizedWeight) -> PackedInt4:
     if zero is None:
         offset_GN = torch.zeros_like(scale_GN)
     elif zero.dtype.is_floating_point:
-        offset_GN = zero.float() + MIDDLE * scale_GN
+        offset_GN = zero.float() + INT4_ZERO_POINT * scale_GN
     else:
-        offset_GN = (MIDDLE - zero.float()) * scale_GN
+        offset_GN = (INT4_ZERO_POINT - zero.float()) * scale_GN
     elements = unpack(weight.elements, weight.inputs).to(torch.int32).contiguous()
     packed = torch.ops.aten._convert_weight_to_int4pack_for_cpu(elements, 1)
     scales_GN2 = torch.stack([scale_GN, offset_GN], -1).to(torch.bfloat16).contiguous()
