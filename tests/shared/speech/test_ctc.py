@@ -12,11 +12,10 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tokenizers import Tokenizer, decoders, pre_tokenizers
-from tokenizers.models import BPE
+from tests.shared.speech.engine_requests import window_request
+from tests.shared.speech.random_parakeet import make_encoder_config, make_tokenizer
 from transformers import (
     ParakeetCTCConfig,
-    ParakeetEncoderConfig,
     ParakeetFeatureExtractor,
     ParakeetForCTC,
     ParakeetProcessor,
@@ -35,7 +34,6 @@ from tessera_speech.starter.transcription.recipe import WEIGHTS
 from tessera_speech.transcription.transcript_tokenizer import TranscriptTokenizer
 
 CPU = torch.device("cpu")
-LETTERS = [*"▁abcdefghijklmnopqrstuvwxyz", "▁a", "▁b", "▁c", "▁d"]
 
 
 @pytest.fixture(scope="module")
@@ -43,22 +41,11 @@ def directory(tmp_path_factory: pytest.TempPathFactory, melody: Any) -> Path:
     """A small Parakeet with random weights, saved by Transformers as the big ones are."""
     torch.set_num_threads(1)
     path = tmp_path_factory.mktemp("parakeet")
-    vocabulary = {token: index for index, token in enumerate(["<unk>", *LETTERS])}
-    tokenizer = Tokenizer(BPE(vocab=vocabulary, merges=[("▁", letter) for letter in "abcd"], unk_token="<unk>"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
-    tokenizer.decoder = decoders.Metaspace()
-    tokenizer.add_special_tokens(["<pad>"])
+    tokenizer = make_tokenizer("<pad>")
     blank = tokenizer.token_to_id("<pad>")
-    encoder = ParakeetEncoderConfig(
-        hidden_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=64,
-        subsampling_conv_channels=8,
-        initializer_range=0.5,
-    )
     torch.manual_seed(3)
-    model = ParakeetForCTC(ParakeetCTCConfig(vocab_size=blank + 1, pad_token_id=blank, encoder_config=encoder)).eval()
+    config = ParakeetCTCConfig(vocab_size=blank + 1, pad_token_id=blank, encoder_config=make_encoder_config(0.5))
+    model = ParakeetForCTC(config).eval()
     sound = ParakeetFeatureExtractor()(melody(20.0), sampling_rate=16_000, return_tensors="pt").input_features
     with torch.no_grad():
         # Every token is made as likely as every other, so that they follow the sound; then pauses and words likelier.
@@ -81,13 +68,13 @@ def transcriber(directory: Path) -> CTCTranscriber:
     return made
 
 
-def piece(samples: np.ndarray[Any, Any], **changes: Any) -> WindowRequest:
+def request(samples: np.ndarray[Any, Any], **changes: Any) -> WindowRequest:
     options: dict[str, Any] = {"language": "en", "timestamps": True, "open_end": True} | changes
-    return WindowRequest(samples=samples, rate=16_000, **options)
+    return window_request(samples, **options)
 
 
 def window(transcriber: CTCTranscriber, samples: np.ndarray[Any, Any], **changes: Any) -> WindowTranscript:
-    return transcriber.transcribe([piece(samples, **changes)])[0]
+    return transcriber.transcribe([request(samples, **changes)])[0]
 
 
 def transcribed(transcriber: CTCTranscriber, samples: np.ndarray[Any, Any]) -> list[TranscriptSegment]:
@@ -189,11 +176,11 @@ def starter() -> CTCTranscriber:
     return made
 
 
-def test_windows_of_any_length_in_one_pass_hear_what_they_hear_alone(starter: CTCTranscriber) -> None:
+def test_windows_of_any_length_in_one_pass_have_the_transcripts_they_have_alone(starter: CTCTranscriber) -> None:
     speech = decode(
         files("moonshine_voice").joinpath("assets", "beckett.wav").read_bytes(), rate=16_000, max_seconds=60
     )
-    pieces = [piece(speech[: int(seconds * 16_000)]) for seconds in (9.9, 1.0, 3.37, 0.2, 7.3)]
+    pieces = [request(speech[: int(seconds * 16_000)]) for seconds in (9.9, 1.0, 3.37, 0.2, 7.3)]
     for one, together in zip(pieces, starter.transcribe(pieces), strict=True):
         alone = starter.transcribe([one])[0]
         assert [(s.token_ids, s.start, s.end, s.words) for s in together.segments] == [
@@ -208,7 +195,7 @@ def test_windows_of_any_length_in_one_pass_hear_what_they_hear_alone(starter: CT
 def test_a_pass_takes_the_longest_waiting_and_those_of_like_length(transcriber: CTCTranscriber, melody: Any) -> None:
     batch = transcriber.batch(5)
     for number, seconds in enumerate((2.0, 8.0, 2.5, 2.9, 9.0)):
-        batch.add(number, piece(melody(seconds)))
+        batch.add(number, request(melody(seconds)))
     assert batch.room == 0
     batch.drop(3)
     assert [sorted(batch.step()) for _ in range(3)] == [[0, 2], [1, 4], []]
@@ -227,7 +214,7 @@ def test_what_a_ctc_model_cannot_do_is_refused(
     changes: dict[str, Any], param: str, transcriber: CTCTranscriber, melody: Any
 ) -> None:
     with pytest.raises(InvalidRequestError) as caught:
-        transcriber.check(piece(melody(1.0), **changes))
+        transcriber.check(request(melody(1.0), **changes))
     assert caught.value.param == param
 
 

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from tests.shared.speech.engine_requests import all_answers
 
 from tessera.errors import InvalidRequestError, OverloadedError
-from tessera.hub.store import ModelDirectory
 from tessera.speech.engine import SpeechEngine
-from tessera.speech.synthesis.vits import load_synthesizer
-from tessera.speech.transcription.loading import load_transcriber
 from tessera.wire.engine import (
     Array,
     Audio,
     Embed,
     Failed,
-    FromEngine,
-    Ready,
     Synthesize,
     Transcribe,
     Transcript,
@@ -33,14 +29,8 @@ LIMIT = 4
 
 
 @pytest.fixture
-def engine(synthesis_model: ModelDirectory, transcription_model: ModelDirectory) -> SpeechEngine:
-    torch.set_num_threads(1)
-    return SpeechEngine(
-        load_synthesizer(synthesis_model.path, synthesis_model.card, device=CPU),
-        load_transcriber(transcription_model.path, transcription_model.card, device=CPU),
-        max_waiting=LIMIT,
-        ready=Ready(device="cpu", cards=[], directories=[], report={}),
-    )
+def engine(make_engine: Callable[[int], SpeechEngine]) -> SpeechEngine:
+    return make_engine(LIMIT)
 
 
 def speech(name: str, sentences: int = 1, **options: Any) -> Synthesize:
@@ -52,16 +42,11 @@ def recording(name: str, samples: np.ndarray[Any, Any], **options: Any) -> Trans
     return Transcribe(request_id=name, audio=audio, **options)
 
 
-def answers(engine: SpeechEngine) -> Iterator[FromEngine]:
-    while engine.has_work():
-        yield from engine.step()
-
-
 def test_texts_take_turns_after_every_sentence_beside_recordings(engine: SpeechEngine, melody: Any) -> None:
     engine.submit(speech("a", 3))
     engine.submit(recording("b", melody(1.0)))
     engine.submit(speech("c", 2))
-    made = [(answer.request_id, answer.last) for answer in answers(engine)]
+    made = [(answer.request_id, answer.last) for answer in all_answers(engine)]
     assert [one for one in made if one[0] != "b"] == [
         ("a", False),
         ("c", False),
@@ -78,7 +63,7 @@ def test_a_cancel_takes_effect_at_the_next_unit(engine: SpeechEngine) -> None:
     first = list(engine.step())
     engine.cancel("long")
     engine.cancel("never seen")
-    assert [answer.request_id for answer in [*first, *answers(engine)]] == ["long", "short", "short"]
+    assert [answer.request_id for answer in [*first, *all_answers(engine)]] == ["long", "short", "short"]
 
 
 def test_a_full_queue_says_when_to_come_back(engine: SpeechEngine) -> None:
@@ -102,7 +87,7 @@ def test_a_fault_ends_its_own_request_only(engine: SpeechEngine, monkeypatch: py
     monkeypatch.setattr(engine.synthesizer, "latents", failing)
     engine.submit(speech("ill", 2, voices={1: 1.0}))
     engine.submit(speech("well", 2))
-    made = list(answers(engine))
+    made = list(all_answers(engine))
     failed = [answer for answer in made if isinstance(answer, Failed)]
     assert [answer.request_id for answer in failed] == ["ill"]
     assert "secret" not in failed[0].error.message
@@ -114,7 +99,7 @@ def test_the_same_seed_gives_the_same_samples_whatever_runs_beside_it(engine: Sp
         for other in others:
             engine.submit(other)
         engine.submit(speech("mine", 3, seed=42))
-        return [a.samples.data for a in answers(engine) if isinstance(a, Audio) and a.request_id == "mine"]
+        return [a.samples.data for a in all_answers(engine) if isinstance(a, Audio) and a.request_id == "mine"]
 
     alone = spoken()
     assert spoken(speech("x", 5, seed=1), recording("y", melody(2.0), temperature=1.0, seed=9)) == alone
@@ -123,7 +108,7 @@ def test_the_same_seed_gives_the_same_samples_whatever_runs_beside_it(engine: Sp
 
 def test_a_long_recording_is_transcribed_window_by_window(engine: SpeechEngine, melody: Any) -> None:
     engine.submit(recording("long", melody(75.0)))
-    made = [answer for answer in answers(engine) if isinstance(answer, Transcript)]
+    made = [answer for answer in all_answers(engine) if isinstance(answer, Transcript)]
     assert len(made) >= 3
     assert [answer.last for answer in made] == [False] * (len(made) - 1) + [True]
     segments = [segment for answer in made for segment in answer.segments]
@@ -136,7 +121,7 @@ def test_a_long_recording_is_transcribed_window_by_window(engine: SpeechEngine, 
 def test_a_tail_that_is_too_short_to_hold_a_word_is_dropped(engine: SpeechEngine, melody: Any) -> None:
     engine.transcriber.rules.no_timestamps = None  # a model without timestamps: windows are exactly 30 s
     engine.submit(recording("tail", melody(30.05)))
-    assert len([answer for answer in answers(engine) if isinstance(answer, Transcript)]) == 1
+    assert len([answer for answer in all_answers(engine) if isinstance(answer, Transcript)]) == 1
 
 
 SECOND = 16_000
@@ -146,7 +131,7 @@ def told(engine: SpeechEngine) -> dict[str, list[Any]]:
     """Segments of each request; its last message came last."""
     found: dict[str, list[Any]] = {}
     ended: set[str] = set()
-    for answer in answers(engine):
+    for answer in all_answers(engine):
         assert isinstance(answer, Transcript)
         assert answer.request_id not in ended
         found.setdefault(answer.request_id, []).extend(answer.segments)
@@ -180,7 +165,7 @@ def test_a_short_recording_does_not_wait_for_a_long_one(engine: SpeechEngine, me
     engine.submit(recording("long", melody(60.0), windows=cuts, language="en"))
     list(engine.step())
     engine.submit(recording("short", melody(1.0), language="en"))
-    order = [(answer.request_id, answer.last) for answer in answers(engine)]
+    order = [(answer.request_id, answer.last) for answer in all_answers(engine)]
     assert order.index(("short", True)) < len(order) - 3
 
 
@@ -188,9 +173,9 @@ def test_the_language_is_detected_in_the_first_window_for_all(engine: SpeechEngi
     cuts = [(number * SECOND, (number + 1) * SECOND) for number in range(6)]
     sound = melody(6.0)
     engine.submit(recording("x", sound[:SECOND], windows=[(0, SECOND)]))
-    (first,) = [answer for answer in answers(engine) if isinstance(answer, Transcript)]
+    (first,) = [answer for answer in all_answers(engine) if isinstance(answer, Transcript)]
     engine.submit(recording("y", sound, windows=cuts))
-    made = [answer for answer in answers(engine) if isinstance(answer, Transcript)]
+    made = [answer for answer in all_answers(engine) if isinstance(answer, Transcript)]
     assert {answer.language for answer in made} == {first.language}
 
 
@@ -225,7 +210,7 @@ def test_a_fault_in_a_shared_step_ends_its_own_recording_only(
     engine.submit(recording("a", well["a"], language="en"))
     engine.submit(recording("ill", ill, language="en"))
     engine.submit(recording("b", well["b"], language="en"))
-    made = list(answers(engine))
+    made = list(all_answers(engine))
     (failed,) = [answer for answer in made if isinstance(answer, Failed)]
     assert failed.request_id == "ill"
     assert "secret" not in failed.error.message
@@ -242,7 +227,7 @@ def test_metrics_tell_waiting_from_running(engine: SpeechEngine) -> None:
     list(engine.step())
     metrics = engine.metrics()
     assert (metrics["requests_waiting"], metrics["requests_running"]) == (1, 1)
-    list(answers(engine))
+    list(all_answers(engine))
     metrics = engine.metrics()
     assert (metrics["requests_waiting"], metrics["requests_running"]) == (0, 0)
     assert metrics["synthesized_audio_seconds_total"] > 0

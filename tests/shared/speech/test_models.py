@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from tests.shared.speech.engine_requests import transcribe_together, window_request
 from tests.shared.speech.fixtures import make_model
 from transformers import (
     VitsModel,
@@ -119,22 +120,6 @@ def test_tokens_and_voices_that_the_model_lacks_are_refused(
         synthesizer.synthesize(tokens, voice=voice, speed=1.0, random=RandomStream(0, CPU))
 
 
-def piece(samples: Any, **options: Any) -> WindowRequest:
-    return WindowRequest(samples=samples, rate=16_000, **options)
-
-
-def transcribed(transcriber: Transcriber, *pieces: WindowRequest) -> list[WindowTranscript]:
-    """Windows that are begun together, in order."""
-    batch = transcriber.batch(len(pieces))
-    for number, one in enumerate(pieces):
-        batch.add(number, one)
-    found: dict[int, WindowTranscript] = {}
-    while len(found) < len(pieces):
-        found |= batch.step()
-    assert batch.room == len(pieces)
-    return [found[number] for number in range(len(pieces))]
-
-
 def tokens_of(window: WindowTranscript) -> list[int]:
     return [token for segment in window.segments for token in segment.token_ids]
 
@@ -156,7 +141,7 @@ def test_greedy_tokens_are_those_of_transformers(
     ).input_features
     expected = model.generate(features, language=language, task="transcribe")[0].tolist()
     assert torch.equal(transcriber.features([melody(seconds)]), features)
-    (window,) = transcribed(transcriber, piece(melody(seconds), language=language))
+    (window,) = transcribe_together(transcriber, window_request(melody(seconds), language=language))
     assert len(expected) > 10
     assert tokens_of(window) == [token for token in expected if token < model.config.eos_token_id]
     assert (window.segments[0].start, window.segments[0].end, window.advance_s) == (0.0, seconds, seconds)
@@ -168,8 +153,8 @@ def test_greedy_tokens_are_those_of_transformers(
 def test_translations_are_those_of_transformers(transcriber: Transcriber, melody: Any) -> None:
     samples = melody(5.0)
     expected = transcriber.model.generate(features_of(transcriber, samples), language="de", task="translate")
-    asked = [piece(samples, language="de", translate=True), piece(samples, language="de")]
-    translation, transcript = transcribed(transcriber, *asked)
+    asked = [window_request(samples, language="de", translate=True), window_request(samples, language="de")]
+    translation, transcript = transcribe_together(transcriber, *asked)
     assert tokens_of(translation) == [token for token in expected[0].tolist() if token < transcriber.end_token]
     tokens = [transcriber.prompt(one, "de")[0] for one in asked]
     task = transcriber.model.generation_config.task_to_id
@@ -181,45 +166,45 @@ def test_a_prompt_reaches_the_model(transcriber: Transcriber, melody: Any) -> No
     features = features_of(transcriber, melody(5.0))
     prompt = [transcriber.model.generation_config.prev_sot_token_id, 70, 71, 72]
     expected = transcriber.model.generate(features, language="en", task="transcribe", prompt_ids=torch.tensor(prompt))
-    (window,) = transcribed(transcriber, piece(melody(5.0), language="en", prompt_ids=tuple(prompt)))
+    (window,) = transcribe_together(transcriber, window_request(melody(5.0), language="en", prompt_ids=tuple(prompt)))
     text = [token for token in expected[0].tolist() if token < transcriber.end_token]
     assert tokens_of(window) == text
-    (unprompted,) = transcribed(transcriber, piece(melody(5.0), language="en"))
+    (unprompted,) = transcribe_together(transcriber, window_request(melody(5.0), language="en"))
     assert tokens_of(unprompted) != text
-    (continued,) = transcribed(transcriber, piece(melody(5.0), language="en", context=(70, 71, 72)))
+    (continued,) = transcribe_together(transcriber, window_request(melody(5.0), language="en", context=(70, 71, 72)))
     assert tokens_of(continued) == text, "what was said before is told in the same way"
 
 
 def test_a_temperature_draws_from_the_windows_own_numbers(transcriber: Transcriber, melody: Any) -> None:
     def drawn(temperature: float, seed: int, *others: WindowRequest) -> list[int]:
-        mine = piece(melody(5.0), language="en", temperature=temperature, seed=seed)
-        return tokens_of(transcribed(transcriber, *others, mine)[-1])
+        mine = window_request(melody(5.0), language="en", temperature=temperature, seed=seed)
+        return tokens_of(transcribe_together(transcriber, *others, mine)[-1])
 
     assert drawn(1.0, 1) == drawn(1.0, 1)
     assert drawn(1.0, 1) != drawn(1.0, 2)
     assert drawn(0.0, 1) == drawn(0.0, 2)
-    assert drawn(1.0, 1, piece(melody(3.0), language="de", temperature=0.7, seed=5)) == drawn(1.0, 1)
+    assert drawn(1.0, 1, window_request(melody(3.0), language="de", temperature=0.7, seed=5)) == drawn(1.0, 1)
 
 
 def many(melody: Any) -> list[WindowRequest]:
     """Windows that differ in all that a window can differ in."""
     prompt = (1, 70, 71, 72)
     return [
-        piece(melody(1.0), language="en"),
-        piece(melody(30.0, base=300.0), language=None, timestamps=True),
-        piece(melody(12.3, base=180.0), language="de", prompt_ids=prompt),
-        piece(melody(7.0, base=440.0), language=None),
-        piece(melody(29.0, base=500.0), language="fr", timestamps=True, words=True, context=(80, 81)),
-        piece(melody(5.0), language="en", translate=True, timestamps=True),
-        piece(melody(6.0), language="en", temperature=0.8, seed=11),
+        window_request(melody(1.0), language="en"),
+        window_request(melody(30.0, base=300.0), language=None, timestamps=True),
+        window_request(melody(12.3, base=180.0), language="de", prompt_ids=prompt),
+        window_request(melody(7.0, base=440.0), language=None),
+        window_request(melody(29.0, base=500.0), language="fr", timestamps=True, words=True, context=(80, 81)),
+        window_request(melody(5.0), language="en", translate=True, timestamps=True),
+        window_request(melody(6.0), language="en", temperature=0.8, seed=11),
     ]
 
 
 def test_windows_in_one_batch_have_the_transcripts_they_have_alone(transcriber: Transcriber, melody: Any) -> None:
     pieces = many(melody)
-    together = transcribed(transcriber, *pieces)
+    together = transcribe_together(transcriber, *pieces)
     for one, window in zip(pieces, together, strict=True):
-        (alone,) = transcribed(transcriber, one)
+        (alone,) = transcribe_together(transcriber, one)
         assert tokens_of(window) == tokens_of(alone)
         assert [(s.start, s.end, s.words) for s in window.segments] == [
             (s.start, s.end, s.words) for s in alone.segments
@@ -243,7 +228,7 @@ def test_windows_join_and_leave_at_any_step_without_changing_the_others(transcri
         if coming and batch.room and step % 3 == 0:
             batch.add(*coming.pop(0))
         if step == 7:
-            batch.add(99, piece(melody(4.0), language="en"))
+            batch.add(99, window_request(melody(4.0), language="en"))
         if step == 12:
             batch.drop(99)
             batch.drop(1234)
@@ -251,7 +236,7 @@ def test_windows_join_and_leave_at_any_step_without_changing_the_others(transcri
         step += 1
     assert sorted(found) == list(range(len(pieces)))
     for number, one in enumerate(pieces):
-        assert tokens_of(found[number]) == tokens_of(transcribed(transcriber, one)[0])
+        assert tokens_of(found[number]) == tokens_of(transcribe_together(transcriber, one)[0])
 
 
 @pytest.mark.parametrize("base", [180.0, 300.0, 440.0])
@@ -264,7 +249,9 @@ def test_segments_of_a_window_are_those_of_transformers(base: float, transcriber
         return_segments=True,
         force_unique_generate_call=True,
     )["segments"][0]
-    (window,) = transcribed(transcriber, piece(melody(30.0, base=base), language="en", timestamps=True, open_end=True))
+    (window,) = transcribe_together(
+        transcriber, window_request(melody(30.0, base=base), language="en", timestamps=True, open_end=True)
+    )
     assert [(segment.start, segment.end) for segment in window.segments] == [
         (pytest.approx(float(segment["start"])), pytest.approx(float(segment["end"]))) for segment in theirs
     ]
@@ -293,8 +280,8 @@ def test_windows_follow_each_other_where_transformers_would_go_on(
             return_segments=True,
             force_unique_generate_call=True,
         )
-        (window,) = transcribed(
-            transcriber, piece(melody(30.0, base=float(base)), language="en", timestamps=True, open_end=True)
+        (window,) = transcribe_together(
+            transcriber, window_request(melody(30.0, base=float(base)), language="en", timestamps=True, open_end=True)
         )
         expected = moved[-1] if moved[-1] >= 0.5 else 30.0
         assert window.advance_s == pytest.approx(expected)
@@ -306,8 +293,10 @@ def test_what_a_window_says_after_its_last_time_is_kept_where_no_other_transcrib
 ) -> None:
     for base in range(100, 900, 50):
         samples = melody(30.0, base=float(base))
-        (open_end,) = transcribed(transcriber, piece(samples, language="en", timestamps=True, open_end=True))
-        (closed,) = transcribed(transcriber, piece(samples, language="en", timestamps=True))
+        (open_end,) = transcribe_together(
+            transcriber, window_request(samples, language="en", timestamps=True, open_end=True)
+        )
+        (closed,) = transcribe_together(transcriber, window_request(samples, language="en", timestamps=True))
         assert closed.advance_s == 30.0
         assert tokens_of(closed)[: len(tokens_of(open_end))] == tokens_of(open_end)
         if open_end.advance_s < 30.0 and len(tokens_of(closed)) > len(tokens_of(open_end)):
@@ -327,15 +316,17 @@ def test_a_model_of_english_alone_is_not_told_a_language(
     path.write_text(json.dumps({name: told[name] for name in told.keys() - {"lang_to_id", "task_to_id"}}))
     english = comparable(load_transcriber(directory, read_card(directory), device=CPU))
     assert TranscriptTokenizer(directory).languages == ["en"]
-    (window,) = transcribed(english, piece(melody(2.0), language="en"))
+    (window,) = transcribe_together(english, window_request(melody(2.0), language="en"))
     expected = english.model.generate(features_of(english, melody(2.0)))[0].tolist()
     assert tokens_of(window) == [token for token in expected if token < english.end]
-    (detected,) = transcribed(english, piece(melody(2.0)))
+    (detected,) = transcribe_together(english, window_request(melody(2.0)))
     assert (detected.language, tokens_of(detected)) == ("en", tokens_of(window))
 
 
 def test_times_do_not_leave_the_recording(transcriber: Transcriber, melody: Any) -> None:
-    (window,) = transcribed(transcriber, piece(melody(3.0), language="en", timestamps=True, words=True, open_end=True))
+    (window,) = transcribe_together(
+        transcriber, window_request(melody(3.0), language="en", timestamps=True, words=True, open_end=True)
+    )
     assert all(0 <= segment.start <= segment.end <= 3.0 for segment in window.segments)
     assert all(0 <= word.start <= word.end <= 3.0 for segment in window.segments for word in segment.words)
     assert 0 < window.advance_s <= 3.0

@@ -8,17 +8,14 @@ from typing import Any
 
 import pytest
 import torch
-from tokenizers import Tokenizer, decoders, pre_tokenizers
-from tokenizers.models import BPE
-from transformers import ParakeetEncoderConfig, ParakeetFeatureExtractor, ParakeetForTDT, ParakeetTDTConfig
+from tests.shared.speech.engine_requests import window_request
+from tests.shared.speech.random_parakeet import make_encoder_config, make_tokenizer
+from transformers import ParakeetFeatureExtractor, ParakeetForTDT, ParakeetTDTConfig
 
 from tessera.hub.cards import read_card
 from tessera.speech.transcription.loading import load_transcriber
 from tessera.speech.transcription.parakeet_tdt import TDTTranscriber
-from tessera.speech.transcription.transcriber import WindowRequest
 from tessera_speech.transcription.transcript_tokenizer import TranscriptTokenizer
-
-LETTERS = [*"▁abcdefghijklmnopqrstuvwxyz", "▁a", "▁b", "▁c", "▁d"]
 
 
 @pytest.fixture(scope="module")
@@ -26,20 +23,8 @@ def directory(tmp_path_factory: pytest.TempPathFactory, melody: Any) -> Path:
     """A small one with random weights, saved by Transformers as the big ones are."""
     torch.set_num_threads(1)
     path = tmp_path_factory.mktemp("parakeet-tdt")
-    vocabulary = {token: index for index, token in enumerate(["<unk>", *LETTERS])}
-    tokenizer = Tokenizer(BPE(vocab=vocabulary, merges=[("▁", letter) for letter in "abcd"], unk_token="<unk>"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
-    tokenizer.decoder = decoders.Metaspace()
-    tokenizer.add_special_tokens(["<pad>", "<blank>"])
+    tokenizer = make_tokenizer("<pad>", "<blank>")
     blank = tokenizer.token_to_id("<blank>")
-    encoder = ParakeetEncoderConfig(
-        hidden_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=64,
-        subsampling_conv_channels=8,
-        initializer_range=0.3,
-    )
     config = ParakeetTDTConfig(
         vocab_size=blank + 1,
         pad_token_id=blank - 1,
@@ -47,7 +32,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory, melody: Any) -> Path:
         decoder_hidden_size=32,
         num_decoder_layers=1,
         durations=[0, 1, 2, 3, 4],
-        encoder_config=encoder,
+        encoder_config=make_encoder_config(0.3),
     )
     torch.manual_seed(5)
     model = ParakeetForTDT(config).eval()
@@ -70,10 +55,6 @@ def transcriber(directory: Path) -> TDTTranscriber:
     return made
 
 
-def piece(samples: Any) -> WindowRequest:
-    return WindowRequest(samples=samples, rate=16_000, timestamps=True)
-
-
 @pytest.mark.parametrize("seconds", [0.4, 3.37, 12.3])
 def test_tokens_and_their_times_are_those_of_transformers(
     seconds: float, directory: Path, transcriber: TDTTranscriber, melody: Any
@@ -89,7 +70,7 @@ def test_tokens_and_their_times_are_those_of_transformers(
         for place, (token, begin) in enumerate(zip(tokens, begins, strict=True))
         if place > 0 and token < model.config.pad_token_id
     ]
-    window = transcriber.transcribe([piece(samples)])[0]
+    window = transcriber.transcribe([window_request(samples, timestamps=True)])[0]
     words = [word for segment in window.segments for word in segment.words]
     assert [token for word in words for token in word.token_ids] == [token for token, _ in said]
     assert len(said) >= 3 * (seconds > 1)
@@ -101,8 +82,13 @@ def test_tokens_and_their_times_are_those_of_transformers(
     assert all(word.end <= seconds + 0.08 for word in words)
 
 
-def test_windows_of_any_length_in_one_pass_hear_what_they_hear_alone(transcriber: TDTTranscriber, melody: Any) -> None:
-    pieces = [piece(melody(seconds, base=100 + 40 * seconds)) for seconds in (1.0, 9.3, 0.4, 7.3, 3.37)]
+def test_windows_of_any_length_in_one_pass_have_the_transcripts_they_have_alone(
+    transcriber: TDTTranscriber, melody: Any
+) -> None:
+    pieces = [
+        window_request(melody(seconds, base=100 + 40 * seconds), timestamps=True)
+        for seconds in (1.0, 9.3, 0.4, 7.3, 3.37)
+    ]
     for one, together in zip(pieces, transcriber.transcribe(pieces), strict=True):
         alone = transcriber.transcribe([one])[0]
         assert [(s.token_ids, s.start, s.end, s.words) for s in together.segments] == [
@@ -117,7 +103,7 @@ def test_a_decoder_that_will_not_move_on_is_moved(directory: Path, melody: Any) 
         blank = stuck.model.config.blank_token_id
         stuck.model.joint.head.bias[blank + 1] += 1000  # every token lasts no time
         stuck.model.joint.head.bias[blank] -= 1000  # and none is a blank
-    (window,) = stuck.transcribe([piece(melody(1.0))])
+    (window,) = stuck.transcribe([window_request(melody(1.0), timestamps=True)])
     tokens = [token for segment in window.segments for token in segment.token_ids]
     assert len(tokens) == 13 * stuck.model.max_symbols_per_step
 

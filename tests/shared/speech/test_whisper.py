@@ -11,6 +11,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.shared.speech.engine_requests import transcribe_together, window_request
 from transformers import WhisperForConditionalGeneration
 from transformers.models.whisper.generation_whisper import _dynamic_time_warping
 
@@ -18,7 +19,7 @@ from tessera.hub.store import ModelDirectory
 from tessera.speech.transcription.loading import load_transcriber
 from tessera.speech.transcription.measures import compression_ratio
 from tessera.speech.transcription.queue import TranscriptionQueue
-from tessera.speech.transcription.transcriber import WindowRequest, WindowTranscript
+from tessera.speech.transcription.transcriber import WindowRequest
 from tessera.speech.transcription.whisper.model import WhisperTranscriber
 from tessera.speech.transcription.whisper.segments import FallbackThresholds
 from tessera.speech.transcription.whisper.word_times import cheapest_path, split_words
@@ -44,18 +45,8 @@ def transcriber(loaded: WhisperTranscriber) -> Iterator[WhisperTranscriber]:
     loaded.thresholds = limits
 
 
-def transcribed(transcriber: WhisperTranscriber, *pieces: WindowRequest) -> list[WindowTranscript]:
-    batch = transcriber.batch(len(pieces))
-    for number, one in enumerate(pieces):
-        batch.add(number, one)
-    found: dict[int, WindowTranscript] = {}
-    while len(found) < len(pieces):
-        found |= batch.step()
-    return [found[number] for number in range(len(pieces))]
-
-
-def piece(samples: np.ndarray[Any, Any], **options: Any) -> WindowRequest:
-    return WindowRequest(samples=samples, rate=16_000, language="en", **options)
+def english(samples: np.ndarray[Any, Any], **options: Any) -> WindowRequest:
+    return window_request(samples, language="en", **options)
 
 
 def test_the_limits_of_a_directory_are_its_own(transcriber: WhisperTranscriber) -> None:
@@ -64,26 +55,26 @@ def test_the_limits_of_a_directory_are_its_own(transcriber: WhisperTranscriber) 
 
 
 def test_an_ill_transcript_is_tried_again_hotter_up_to_one(transcriber: WhisperTranscriber, melody: Any) -> None:
-    (well,) = transcribed(transcriber, piece(melody(5.0)))
+    (well,) = transcribe_together(transcriber, english(melody(5.0)))
     assert well.segments[0].temperature == 0.0
     transcriber.thresholds = ALWAYS_ILL
-    (ill,) = transcribed(transcriber, piece(melody(5.0)))
+    (ill,) = transcribe_together(transcriber, english(melody(5.0)))
     assert ill.segments[0].temperature == 1.0
     assert ill.segments[0].token_ids != well.segments[0].token_ids
     assert ill.context == [], "what may be invented is not told to the next window"
     assert well.context == well.segments[0].token_ids
-    (asked,) = transcribed(transcriber, piece(melody(5.0), temperature=0.4))
+    (asked,) = transcribe_together(transcriber, english(melody(5.0), temperature=0.4))
     assert asked.segments[0].temperature == 0.4, "a temperature that was asked for is kept"
 
 
 def test_only_ill_windows_are_tried_again_and_the_others_stay_as_they_are(
     transcriber: WhisperTranscriber, melody: Any
 ) -> None:
-    pieces = [piece(melody(5.0, base=base), seed=seed) for seed, base in enumerate((150.0, 260.0, 370.0, 480.0))]
-    scores = sorted(window.segments[0].avg_logprob for window in transcribed(transcriber, *pieces))
+    pieces = [english(melody(5.0, base=base), seed=seed) for seed, base in enumerate((150.0, 260.0, 370.0, 480.0))]
+    scores = sorted(window.segments[0].avg_logprob for window in transcribe_together(transcriber, *pieces))
     transcriber.thresholds = replace(ALWAYS_ILL, avg_logprob=(scores[1] + scores[2]) / 2)
-    together = transcribed(transcriber, *pieces)
-    alone = [transcribed(transcriber, one)[0] for one in pieces]
+    together = transcribe_together(transcriber, *pieces)
+    alone = [transcribe_together(transcriber, one)[0] for one in pieces]
     assert sum(window.segments[0].temperature == 0 for window in together) >= 2
     assert any(window.segments[0].temperature > 0 for window in together)
     assert [window.segments[0].token_ids for window in together] == [window.segments[0].token_ids for window in alone]
@@ -94,9 +85,9 @@ def test_only_ill_windows_are_tried_again_and_the_others_stay_as_they_are(
 
 def test_a_repetition_is_ill_and_silence_says_nothing(transcriber: WhisperTranscriber, melody: Any) -> None:
     transcriber.thresholds = replace(NONE, compression_ratio=0.01)
-    assert transcribed(transcriber, piece(melody(5.0)))[0].segments[0].temperature == 1.0
+    assert transcribe_together(transcriber, english(melody(5.0)))[0].segments[0].temperature == 1.0
     transcriber.thresholds = FallbackThresholds(compression_ratio=None, avg_logprob=0.0, no_speech=0.0)
-    (silent,) = transcribed(transcriber, piece(melody(5.0)))
+    (silent,) = transcribe_together(transcriber, english(melody(5.0)))
     assert (silent.segments, silent.advance_s) == ([], 5.0)
     assert compression_ratio("ha ha " * 50) > 2.4 > compression_ratio("the quick brown fox jumps over the lazy dog")
     assert compression_ratio("") == 1.0
@@ -105,8 +96,8 @@ def test_a_repetition_is_ill_and_silence_says_nothing(transcriber: WhisperTransc
 def test_the_measures_are_those_of_transformers(transcriber: WhisperTranscriber, melody: Any) -> None:
     features = transcriber.features([melody(5.0)])
     model = transcriber.model
-    prompt, _ = transcriber.prompt(piece(melody(5.0)), "en")
-    (window,) = transcribed(transcriber, piece(melody(5.0)))
+    prompt, _ = transcriber.prompt(english(melody(5.0)), "en")
+    (window,) = transcribe_together(transcriber, english(melody(5.0)))
     written = window.segments[0].token_ids
     sequence = torch.tensor([prompt + written])
     with torch.no_grad():
@@ -145,8 +136,8 @@ def test_words_begin_and_end_when_transformers_says(
     tokens = [token for segment in theirs["segments"][0] for token in segment["tokens"].tolist()]
     times = [float(time) for segment in theirs["segments"][0] for time in segment["token_timestamps"]]
     begins = [time for token, time in zip(tokens, times, strict=True) if token < transcriber.end_token]
-    asked = replace(piece(samples, timestamps=True, words=True, open_end=True), language="zh")
-    (window,) = transcribed(transcriber, asked)
+    asked = replace(english(samples, timestamps=True, words=True, open_end=True), language="zh")
+    (window,) = transcribe_together(transcriber, asked)
     words = [word for segment in window.segments for word in segment.words]
     assert [token for word in words for token in word.token_ids] == [t for t in tokens if t < transcriber.end_token]
     assert len(words) > 10
@@ -208,7 +199,7 @@ def test_without_cuts_a_window_is_told_what_was_said_before(
             assert begun[-1] == tuple(said)
             said += [token for segment in answer.segments for token in segment.token_ids]
     assert len(begun) >= 3
-    prompt, start = transcriber.prompt(piece(sound[:16_000], context=tuple(range(500))), "en")
+    prompt, start = transcriber.prompt(english(sound[:16_000], context=tuple(range(500))), "en")
     assert start == transcriber.model.config.max_target_positions // 2 - 1
     assert prompt[start] == transcriber.start_token
     assert prompt[start - 1] == 499

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,39 +10,28 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.shared.speech.engine_requests import all_answers
 from transformers import VitsConfig, VitsModel
 
 from tessera.errors import InvalidRequestError
 from tessera.hub.store import ModelDirectory
 from tessera.speech.engine import SpeechEngine
 from tessera.speech.synthesis.random_stream import RandomStream
-from tessera.speech.synthesis.vits import Synthesizer, load_synthesizer
+from tessera.speech.synthesis.vits import Synthesizer
 from tessera.speech.synthesis.vocoder_windows import VocoderProgress
-from tessera.speech.transcription.loading import load_transcriber
-from tessera.wire.engine import Audio, Failed, Ready, Synthesize, Utterance
+from tessera.wire.engine import Audio, Failed, Synthesize, Utterance
 
 CPU = torch.device("cpu")
 LONG = [index % 40 for index in range(161)]
 
 
 @pytest.fixture
-def engine(synthesis_model: ModelDirectory, transcription_model: ModelDirectory) -> SpeechEngine:
-    torch.set_num_threads(1)
-    return SpeechEngine(
-        load_synthesizer(synthesis_model.path, synthesis_model.card, device=CPU),
-        load_transcriber(transcription_model.path, transcription_model.card, device=CPU),
-        max_waiting=16,
-        ready=Ready(device="cpu", cards=[], directories=[], report={}),
-    )
+def engine(make_engine: Callable[[int], SpeechEngine]) -> SpeechEngine:
+    return make_engine(16)
 
 
 def asked(name: str, *sentences: list[int], **options: Any) -> Synthesize:
     return Synthesize(request_id=name, sentences=[Utterance(token_ids=ids) for ids in sentences], **options)
-
-
-def answers(engine: SpeechEngine) -> Iterator[Any]:
-    while engine.has_work():
-        yield from engine.step()
 
 
 def samples(made: list[Any], name: str) -> np.ndarray[Any, Any]:
@@ -112,7 +101,7 @@ def test_a_sentence_in_windows_is_the_sentence_of_transformers(
 
 def test_the_first_sound_is_a_small_part_of_a_long_sentence(engine: SpeechEngine) -> None:
     engine.submit(asked("long", LONG, speed=0.25))
-    parts = [np.frombuffer(answer.samples.data, "<f4").size for answer in answers(engine)]
+    parts = [np.frombuffer(answer.samples.data, "<f4").size for answer in all_answers(engine)]
     assert len(parts) >= 4
     assert parts[0] <= 0.05 * sum(parts)
 
@@ -120,7 +109,7 @@ def test_the_first_sound_is_a_small_part_of_a_long_sentence(engine: SpeechEngine
 def test_later_sentences_have_longer_windows_of_the_same_lengths(engine: SpeechEngine) -> None:
     engine.submit(asked("long", LONG, LONG, LONG, speed=0.25))
     made: dict[int, list[int]] = {}
-    for answer in answers(engine):
+    for answer in all_answers(engine):
         made.setdefault(answer.sentence, []).append(answer.frames)
     first, second, third = made.values()
     assert first[0] < 100 < second[0] <= third[0]
@@ -149,11 +138,11 @@ def test_requests_that_are_spoken_together_do_not_hear_each_other(engine: Speech
     engine_together, engine.synthesizer.windows_per_forward = engine.synthesizer.windows_per_forward, 1
     for message in messages:
         engine.submit(message)
-        alone.append(samples(list(answers(engine)), message.request_id))
+        alone.append(samples(list(all_answers(engine)), message.request_id))
     engine.synthesizer.windows_per_forward = engine_together
     for message in messages:
         engine.submit(message)
-    made = list(answers(engine))
+    made = list(all_answers(engine))
     for message, expected in zip(messages, alone, strict=True):
         mine = samples(made, message.request_id)
         assert mine.size == expected.size
@@ -168,7 +157,7 @@ def test_a_forward_is_shared(engine: SpeechEngine, monkeypatch: pytest.MonkeyPat
     )
     for number in range(6):
         engine.submit(asked(str(number), LONG, seed=number))
-    made = list(answers(engine))
+    made = list(all_answers(engine))
     assert max(shared) == 6
     assert sum(answer.last for answer in made) == 6
 
@@ -186,7 +175,7 @@ def test_a_fault_in_a_shared_forward_ends_one_request(engine: SpeechEngine, monk
     monkeypatch.setattr(engine.synthesizer, "decode", failing)
     for name in ("first", "second", "third"):
         engine.submit(asked(name, LONG))
-    made = list(answers(engine))
+    made = list(all_answers(engine))
     assert [answer.request_id for answer in made if isinstance(answer, Failed)] == ["first"]
     assert {answer.request_id for answer in made if isinstance(answer, Audio) and answer.last} == {"second", "third"}
 
@@ -196,7 +185,7 @@ def test_a_cancel_takes_effect_within_a_sentence(engine: SpeechEngine) -> None:
     engine.submit(asked("other", LONG))
     first = list(engine.step())
     engine.cancel("long")
-    rest = list(answers(engine))
+    rest = list(all_answers(engine))
     assert {answer.request_id for answer in first} == {"long"}
     assert {answer.request_id for answer in rest} == {"other"}
 
@@ -212,7 +201,7 @@ def test_tokens_last_as_long_as_is_said_and_pauses_come_after_them(engine: Speec
         seed=4,
     )
     engine.submit(message)
-    made = list(answers(engine))
+    made = list(all_answers(engine))
     rate = engine.synthesizer.sample_rate
     lengths = [sum(np.frombuffer(a.samples.data, "<f4").size for a in made if a.sentence == n) for n in range(3)]
     told = [[a.token_samples for a in made if a.sentence == n and a.token_samples] for n in range(3)]
@@ -246,7 +235,7 @@ def test_a_mixture_lies_between_its_voices(engine: SpeechEngine) -> None:
 )
 def test_voices_and_rates_that_cannot_be_fail_their_request(message: Synthesize, engine: SpeechEngine) -> None:
     engine.submit(message)
-    (answer,) = answers(engine)
+    (answer,) = all_answers(engine)
     assert isinstance(answer, Failed)
 
 
