@@ -35,6 +35,7 @@ def compared(query, key, value, **options):
     return relative_rms(got, wanted)
 
 
+@pytest.mark.slow
 @settings(max_examples=12, deadline=None)
 @given(
     batch=st.integers(1, 2),

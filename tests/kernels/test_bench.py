@@ -33,6 +33,7 @@ from tessera_kernels.roofline import Cost, Peaks, fraction, least_seconds, limit
 PEAKS = Peaks(bandwidth=100.0, flops={"bf16": 1000.0})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("op", measured_ops())
 def test_every_op_is_right_on_tiny_shapes(op, capsys):
     assert bench.main(["--check", "--interpret", "--ops", op]) == bench.RIGHT, capsys.readouterr().out

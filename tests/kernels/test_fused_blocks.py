@@ -144,6 +144,7 @@ KINDS: dict[str, tuple[Callable[[], Any], Callable[[dict[str, Any]], dict[str, A
 }
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("interpreter")
 @pytest.mark.parametrize("kind", KINDS)
 def test_fused_transformers_equal_diffusers_own(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,6 +171,7 @@ def test_fused_transformers_equal_diffusers_own(kind: str, monkeypatch: pytest.M
     assert relative_rms(got, exact) < BOUNDS[torch.float32]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("interpreter", "_short_prompts")
 @pytest.mark.parametrize("kind", ["Wan, two experts", "CogVideoX 1.0"])
 def test_requests_that_share_passes_and_skip_steps_equal_diffusers_blocks(kind: str) -> None:

@@ -179,6 +179,7 @@ def by_element(keys_PSHD: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(keys_PSHD.reshape(pages, size // 16, 16, heads, dim).transpose(0, 3, 1, 4, 2))
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(
     context=st.integers(1, 120),

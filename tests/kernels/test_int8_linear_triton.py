@@ -14,6 +14,7 @@ from tessera_kernels.int8_linear import triton as launcher
 CONFIGURATION = {"B_T": 16, "B_N": 32, "B_K": 64, "SPLITS": 1, "num_warps": 4, "num_stages": 3}
 
 
+@pytest.mark.slow
 @settings(max_examples=12, deadline=None)
 @given(
     tokens=st.integers(1, 40),

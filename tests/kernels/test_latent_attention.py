@@ -60,6 +60,7 @@ def test_is_attention_with_the_projections_multiplied_out():
     torch.testing.assert_close(torch.einsum("hr,hdr->hd", mean[0], value_from), wanted, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 @settings(max_examples=12, deadline=None)
 @given(
     sequences=st.lists(st.tuples(st.integers(4, 60), st.sampled_from([1, 1, 2, 4])), min_size=1, max_size=3),

@@ -65,6 +65,7 @@ def meaning(weight):
     return dequantize_scaled(weight) if isinstance(weight, ScaledWeight) else dequantize_quantized(weight)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 @settings(max_examples=4, deadline=None)
 @given(

@@ -31,6 +31,7 @@ def independent(query_QD, keys_LHD, values_LHE, own, scaling, window, softcap, s
     return torch.stack(rows)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("implementation", ["any", "reference"])
 @settings(max_examples=40, deadline=None)
 @given(

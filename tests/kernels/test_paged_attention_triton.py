@@ -66,6 +66,7 @@ def compared(query, cache, ragged, *, parts=None, configuration=None, **options)
 SMALL = {"BLOCK_N": 16, "num_warps": 4, "num_stages": 2}
 
 
+@pytest.mark.slow
 @settings(max_examples=15, deadline=None)
 @given(
     sequences=st.lists(st.tuples(st.integers(1, 70), st.sampled_from([1, 1, 2, 9, 40])), min_size=1, max_size=4),
@@ -85,6 +86,7 @@ def test_equals_the_reference(sequences, heads, dims, window, softcap, with_sink
     assert compared(*batch, parts=parts, configuration=SMALL, **options) < BOUNDS[torch.float32]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stored", [None, *LARGEST])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("counts", [(1, 1), (3, 1)])
@@ -105,6 +107,7 @@ def test_every_page_size(page):
     assert compared(*batch_of([(200, 1), (131, 5)], page=page), parts=2) < BOUNDS[torch.float32]
 
 
+@pytest.mark.slow
 @settings(max_examples=10, deadline=None)
 @given(
     sequences=st.lists(st.tuples(st.integers(12, 50), st.sampled_from([1, 7, 12])), min_size=1, max_size=3),

@@ -34,6 +34,7 @@ def packed(tokens: int, heads: int, key_heads: int, dim: int, dtype: torch.dtype
     return whole[:, :heads], whole[:, heads : heads + key_heads], whole[:, heads + key_heads :]
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(
     implementation=st.sampled_from(["reference", "triton"]),

@@ -94,6 +94,7 @@ def test_only_allowed_tokens_are_drawn(implementation, seed, coarse, top_k, top_
     assert set(kept[0].nonzero()[:, 0].tolist()) == may
 
 
+@pytest.mark.slow
 @settings(max_examples=6, deadline=None)
 @given(
     vocabulary=st.sampled_from([1, 3, 1000, 1025, 4096, 5003]),
@@ -125,6 +126,7 @@ def test_the_kernel_draws_what_the_reference_draws(vocabulary, dtype, seed, posi
     assert torch.equal(got, exact)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("implementation", "filtered"), [("reference", False), ("reference", True), ("triton", False)])
 def test_draws_are_distributed_as_the_probabilities(implementation, filtered):
     """Chi-squared of many positions of one request, at one in a hundred thousand.
@@ -224,6 +226,7 @@ def test_penalties_are_those_of_their_definitions(implementation):
     assert got.tolist() == [1, 0, 1, 3]
 
 
+@pytest.mark.slow
 def test_a_large_vocabulary():
     torch.manual_seed(1)
     vocabulary = 262_144

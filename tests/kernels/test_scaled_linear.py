@@ -54,6 +54,7 @@ def test_tokens_are_quantized_as_defined(dtype, tokens, inputs, blocks, kind):
     elements_equal(got[0], elements)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 @settings(max_examples=7, deadline=None)
 @given(

@@ -12,6 +12,7 @@ GIVE_WAY = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("started_at", "then"), [(0, 10), (15, 15)])
 def test_workers_give_way_and_never_take_back_what_their_parent_gave(started_at, then):
     command = ["nice", "-n", str(started_at), sys.executable, "-c", GIVE_WAY]

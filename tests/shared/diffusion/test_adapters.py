@@ -158,6 +158,7 @@ def test_a_file_with_the_names_of_wans_makers_equals_diffusers(tmp_path: Path) -
     assert np.abs(ours(of(wan(), film=file), wanted) - theirs(pipe, wanted)).max() < MOST_DIFFERENCE
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("in_one_file", [False, True])
 def test_each_of_two_experts_has_its_own_part_of_an_adapter(in_one_file: bool, tmp_path: Path) -> None:
     high, low = weights(seed=1), weights(seed=2)
@@ -256,6 +257,7 @@ def test_a_file_that_does_not_fit_is_refused_and_names_the_layer(damage: str, tm
     assert str(file) in refused.value.message
 
 
+@pytest.mark.slow
 def test_a_file_is_checked_by_its_header_before_a_tensor_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -93,6 +93,7 @@ def shared(directory: Path, devices: int, *asked: dict[str, Any], **more: str) -
         return [clips[name] for name in clips.files]
 
 
+@pytest.mark.slow
 def test_clips_are_those_of_one_device(tmp_path: Path) -> None:
     """Of a model with two experts; requests of two shapes at different steps, one of them with an adapter."""
     directory = tmp_path / "pipe"

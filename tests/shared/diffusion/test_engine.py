@@ -238,6 +238,7 @@ def test_requests_at_different_steps_share_a_forward_pass_and_equal_single_runs(
         assert np.abs(wan.decode(state) - expected).max() < 1e-4
 
 
+@pytest.mark.slow
 def test_prompts_of_any_length_share_a_forward_pass_and_equal_diffusers(wan: WanModel) -> None:
     """Padding is not computed: of each prompt as much as the longest of its pass needs, down to none."""
     lengths = (1, 13, 14, 16, 300, 510, 511, 700)  # a token a letter, and one that ends; 512 are read

@@ -80,6 +80,7 @@ def theirs(pipe: Any, request: DiffusionRequest) -> np.ndarray:
     return made.frames[0][: request.frames]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("values", [{}, {"guidance_scale": 1.0, "fps": 12.0}], ids=["guided", "unguided"])
 def test_a_clip_equals_that_of_diffusers_own_pipeline(model: FamilyModel, values: dict[str, Any]) -> None:
     wanted = asked(model, negative_prompt="a dog", **values)
@@ -93,6 +94,7 @@ def test_clips_of_any_length_equal_diffusers_too(model: FamilyModel) -> None:
     assert np.abs(ours(model, wanted) - theirs(model.pipe, wanted)).max() < MOST_DIFFERENCE
 
 
+@pytest.mark.slow
 def test_requests_at_different_steps_share_passes_and_equal_diffusers(model: FamilyModel) -> None:
     requests = [asked(model), asked(model, seed=2, prompt="a dog", steps=3), asked(model, seed=3, guidance_scale=1.0)]
     states = [model.begin(requests[0])]
@@ -109,6 +111,7 @@ def test_requests_at_different_steps_share_passes_and_equal_diffusers(model: Fam
         assert np.abs(model.decode(state) - theirs(model.pipe, wanted)).max() < MOST_DIFFERENCE
 
 
+@pytest.mark.slow
 def test_a_clip_resumed_from_any_step_is_the_same_to_the_bit(model: FamilyModel) -> None:
     batcher = StepBatcher(model, max_requests=1)
     kept: dict[int, bytes] = {}
@@ -178,6 +181,7 @@ def test_a_clip_is_as_long_as_asked_for_where_the_decoder_makes_more() -> None:
     assert [ours(model, request(frames=frames, steps=1)).shape[0] for frames in (1, 5, 9)] == [1, 5, 9]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["LTX", "CogVideoX 1.5", "HunyuanVideo 1.5"])
 def test_a_directory_is_stepped_by_the_family_that_it_names(name: str, tmp_path: Path) -> None:
     pipe = FAMILY_KINDS[name]()

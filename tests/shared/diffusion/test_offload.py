@@ -149,6 +149,7 @@ def test_a_plan_fits_and_no_smaller_one_does(components: list[int], blocks: list
             assert taken((*counts[:index], fewer, *[0] * (len(counts) - index - 1))) > room
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", list(KINDS))
 def test_headers_tell_what_a_pipeline_takes(directories: Callable[[str], Path], kind: str) -> None:
     directory = directories(kind)
@@ -175,6 +176,7 @@ def test_headers_tell_what_a_pipeline_takes(directories: Callable[[str], Path], 
 # what comes
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", list(KINDS))
 def test_a_clip_is_the_same(directories: Callable[[str], Path], kind: str) -> None:
     stays, comes = load(directories(kind), CPU), load(directories(kind), CPU, AS_STORED, BLOCKS)
@@ -202,6 +204,7 @@ def test_some_blocks_stay(directories: Callable[[str], Path], caplog: pytest.Log
     assert np.array_equal(clip(comes), clip(stays))
 
 
+@pytest.mark.slow
 def test_quantized_blocks_come_as_they_are(tmp_path: Path) -> None:
     pipe = wan()
     torch.manual_seed(4)

@@ -140,6 +140,7 @@ def test_a_scheduler_that_cannot_step_the_model_is_refused_by_its_name(
     assert "scheduler_config.json" in refused.value.message
 
 
+@pytest.mark.slow
 def test_a_directory_is_stepped_by_the_scheduler_that_it_names(tmp_path: Path) -> None:
     pipe = with_scheduler(wan(), diffusers.FlowMatchLCMScheduler(shift=3.0))
     pipe.save_pretrained(str(tmp_path))

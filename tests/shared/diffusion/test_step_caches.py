@@ -98,6 +98,7 @@ def theirs(pipe: Any, request: DiffusionRequest) -> np.ndarray:
     return made.frames[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "kind"),
     [
@@ -276,6 +277,7 @@ def test_magnitudes_skip_at_most_three_in_a_row_and_none_of_the_first() -> None:
     assert skipped == [0, 0, 1, 1, 1, 0, 1, 1, 1, 0]
 
 
+@pytest.mark.slow
 def test_overhead_says_what_of_a_step_is_outside_the_transformer(capsys: pytest.CaptureFixture[str]) -> None:
     assert overhead.main(["--size", "64x64", "--frames", "5", "--steps", "2", "--json"]) == 0
     said = json.loads(capsys.readouterr().out)

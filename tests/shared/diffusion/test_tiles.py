@@ -82,6 +82,7 @@ def theirs(pipe: Any, request: DiffusionRequest) -> np.ndarray:
     return made.frames[0][: request.frames]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [wan, ltx, cogvideox, hunyuan])
 def test_a_clip_decoded_in_tiles_equals_diffusers_with_tiling(make: Callable[[], Any]) -> None:
     model, pipe = of(small_tiles(make())), small_tiles(make())

@@ -64,6 +64,7 @@ def write(path, *, architecture="llama", seed=0):
     return made
 
 
+@pytest.mark.slow
 def test_a_file_is_converted_once_and_again_when_it_has_changed(tmp_path, monkeypatch):
     file, models = tmp_path / "tiny.gguf", tmp_path / "models"
     tensors = write(file)
@@ -92,6 +93,7 @@ def test_a_file_is_converted_once_and_again_when_it_has_changed(tmp_path, monkey
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("broken", ["not one", "cut", "architecture", "missing"])
 def test_a_file_that_cannot_be_read_is_refused_and_nothing_stays(broken, tmp_path):
     file, models = tmp_path / "broken.gguf", tmp_path / "models"

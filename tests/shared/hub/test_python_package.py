@@ -179,6 +179,7 @@ def test_a_full_disk_is_no_broken_connection(index: Index) -> None:
         python_package._go_on(index.wheel, full, lambda _: None)
 
 
+@pytest.mark.slow
 def test_pip_says_where_a_wheel_is_and_that_there_is_none(tmp_path: Path) -> None:
     wheel = tmp_path / "demo-1.0-py3-none-any.whl"
     script = (

@@ -74,6 +74,7 @@ def jobs(house: House) -> Run:
     return run
 
 
+@pytest.mark.slow
 def test_the_list_has_the_jobs_of_all_owners_and_filters(jobs: Run) -> None:
     done = jobs("list")
     assert done.returncode == 0, done.stderr
@@ -89,6 +90,7 @@ def test_the_list_has_the_jobs_of_all_owners_and_filters(jobs: Run) -> None:
     assert jobs("list", "--limit", "1").stdout.splitlines()[-1] == "… and 2 more"
 
 
+@pytest.mark.slow
 def test_one_is_shown_whole(jobs: Run) -> None:
     shown = json.loads(jobs("show", "broken-one").stdout)
     assert (shown["owner"], shown["status"], shown["error"]["message"]) == ("ann", "failed", "it broke")
@@ -106,6 +108,7 @@ def test_cancelling_stops_what_has_not_ended(jobs: Run, house: House) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_a_failed_job_begins_again_with_all_its_attempts(jobs: Run, house: House) -> None:
     done = jobs("retry", "broken-one", "queued-one")
     assert done.returncode == 1
@@ -127,6 +130,7 @@ def test_a_failed_job_begins_again_with_all_its_attempts(jobs: Run, house: House
     assert asyncio.run(told()) == ["queued", "in_progress", "failed", "queued", "in_progress", "completed"]
 
 
+@pytest.mark.slow
 def test_purging_forgets_records_and_removes_files(jobs: Run, house: House) -> None:
     assert jobs("purge", "--status", "failed", "--older-than", "1").stdout == "nothing to purge\n"
     assert jobs("purge", "--status", "failed").stdout == "broken-one: forgotten\n"

@@ -73,6 +73,7 @@ def _leftovers(tmp_path: Path) -> list[Path]:
     return [path for path in tmp_path.rglob("*") if path.is_file()]
 
 
+@pytest.mark.slow
 def test_a_file_is_stored_with_its_size_type_and_checksum(artifacts: ArtifactStore) -> None:
     stored = artifacts.put("job/1-video.mp4", b"clip", "video/mp4")
     assert (stored.key, stored.bytes, stored.content_type) == ("job/1-video.mp4", 4, "video/mp4")
@@ -114,6 +115,7 @@ def test_a_file_that_fails_half_way_is_not_there_and_leaves_nothing(artifacts: A
     assert _leftovers(tmp_path) == []
 
 
+@pytest.mark.slow
 def test_a_reader_never_sees_a_file_between_two_contents(artifacts: ArtifactStore) -> None:
     artifacts.put("job/file", b"a" * 100_000, "x")
     stop = threading.Event()
@@ -221,6 +223,7 @@ def _break(proxy: CuttingProxy, how: str) -> None:
     proxy.left = 700_000 if how == "cuts half way" else None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["refuses", "is silent", "cuts half way"])
 def test_a_bucket_that_breaks_while_a_file_is_sent_publishes_nothing_and_works_again_after(
     s3: S3Server, bucket: str, proxy: CuttingProxy, how: str, tmp_path: Path
@@ -392,6 +395,7 @@ def test_ranges_mean_what_the_rfc_says(header: str | None, expected: ByteRange |
     assert parse_range(header, 10) == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("header", ["bytes=10-", "bytes=99-100", "bytes=-0"])
 def test_a_range_outside_the_file_cannot_be_satisfied(header: str) -> None:
     with pytest.raises(ValueError):

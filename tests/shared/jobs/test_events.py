@@ -238,6 +238,7 @@ def test_a_preview_is_an_event_with_a_picture_that_is_told_once(redis_server: An
     assert base64.b64decode(shown["image_url"].removeprefix("data:image/jpeg;base64,")) == b"\xff\xd8\xff\x00jpeg"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("path", "headers", "status"),
     [

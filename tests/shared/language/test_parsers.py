@@ -181,6 +181,7 @@ WRITERS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "write"), WRITERS, ids=lambda value: getattr(value, "__name__", value))
 @settings(max_examples=8, deadline=None)
 @given(said=WORDS, made=CALLS)

@@ -84,6 +84,7 @@ def test_a_text_that_cannot_fit_is_refused_before_it_is_encoded(byte_tokenizer):
         asyncio.run(byte_tokenizer.encode_within(["x" * 1000], 10, add_special_tokens=False, param="prompt"))
 
 
+@pytest.mark.slow
 def test_encoding_a_long_text_leaves_the_event_loop_running(byte_tokenizer):
     async def turns() -> int:
         encoding = asyncio.ensure_future(

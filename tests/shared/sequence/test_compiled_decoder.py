@@ -101,6 +101,7 @@ def whole(some: list[SequenceRequest]) -> list[Chunk]:
     return [Chunk(request, 0, len(request.token_ids)) for request in some]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FIT)
 def test_any_number_of_threads_computes_the_same_bits(name, directory, monkeypatch):
     made, found = runner(directory(name, intermediate_size=384)), []
@@ -169,6 +170,7 @@ def test_positions_are_rotated_as_transformers_does_it(scaling, directory, tmp_p
 
 # In the first case both round the same numbers, so what is left is the order of sums. In the others numbers that are
 # rounded fall to the other side, of keys more than of inputs. With `auto` the keys of the own layers are not rounded.
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kv_cache_dtype", "group", "bound"),
     [("computed", None, 1e-5), ("computed", 128, 0.02), ("auto", 128, 0.025), ("int8", 128, 0.03)],

@@ -174,6 +174,7 @@ def test_sizes_are_those_of_the_field_and_end_at_the_most_sequences():
         assert max(later - size for size, later in itertools.pairwise(sizes)) <= 16 if most > 1 else True
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CLASSES)
 def test_padding_changes_no_token_of_any_kind_of_attention(name, directory_of):
     plain, padded = runner_of(directory_of(name)), runner_of(directory_of(name), Again())
@@ -185,6 +186,7 @@ def test_padding_changes_no_token_of_any_kind_of_attention(name, directory_of):
     assert plain.graph_steps == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CLASSES)
 def test_operations_of_a_decode_step_alone_say_the_same_again(name, directory_of, monkeypatch):
     """That is what a graph is: no Python of a step is run again, and no number of it is made anew."""
@@ -202,6 +204,7 @@ def test_operations_of_a_decode_step_alone_say_the_same_again(name, directory_of
     assert taped.graph_steps > 20
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "changes",
     [

@@ -100,6 +100,7 @@ def test_a_draft_that_is_the_target_is_nearly_always_right_at_any_temperature(di
     assert drafted(engine).allocator.used == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 @pytest.mark.parametrize(
     ("draft", "changes"),

@@ -139,6 +139,7 @@ def generate(directory, prompt: list[int]) -> list[int]:
     return out[0, len(prompt) :].tolist()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [*CLASSES, *MORE_CLASSES])
 def test_greedy_tokens_equal_transformers(name, tiny_models):
     directory = tiny_models(name)
@@ -200,6 +201,7 @@ TURNS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CLASSES)
 def test_known_prefixes_change_no_token_whatever_was_evicted_or_came_from_the_host(name, tiny_models):
     directory = tiny_models(name)
@@ -293,6 +295,7 @@ FUSED = {
 """Groups of fused layers of the classes that do not fuse q, k, v and gate, up in both layers."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CLASSES)
 def test_what_is_fused_is_said_and_changes_no_token(name, tiny_models):
     directory = tiny_models(name)
@@ -514,6 +517,7 @@ def test_a_recurrent_model_is_refused_with_the_reason(tmp_path):
         engine_for(tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["llama", "gemma2", "deepseek_v3", "gpt_oss"])
 @pytest.mark.parametrize("kept", ["int8", "fp8"])
 def test_a_quantized_cache_gives_one_text_however_the_work_is_cut_and_holds_more(name, kept, tiny_models):
