@@ -40,14 +40,14 @@ else:
 extractor = transformers.AutoFeatureExtractor.from_pretrained(directory)
 pipe = transformers.pipeline("automatic-speech-recognition", model=model, tokenizer=tokenizer,
                              feature_extractor=extractor, device="cpu")
-def hear(name):
+def transcribe(name):
     samples, rate = soundfile.read(name, dtype="float32")
     return pipe({"raw": samples, "sampling_rate": rate})["text"]
-hear(files[0])
+transcribe(files[0])
 took = []
 for _ in range(rounds):
     started = time.perf_counter()
-    texts = [hear(name) for name in files]
+    texts = [transcribe(name) for name in files]
     took.append(time.perf_counter() - started)
 print(json.dumps({"seconds": min(took), "texts": texts}))
 """

@@ -79,14 +79,14 @@ def test_all_modalities_are_served_at_once(suite: Any) -> None:
         answer = await client.embeddings.create(model=TEXT, input=[TOPICS[number]] * 3)
         assert len(answer.data) == 3
 
-    async def speak_and_listen(client: openai.AsyncOpenAI) -> None:
+    async def speak_and_transcribe(client: openai.AsyncOpenAI) -> None:
         spoken = await client.audio.speech.create(
             model="english-voices", voice="alloy", input="Small stones.", response_format="flac"
         )
-        heard = await client.audio.transcriptions.create(
+        transcript = await client.audio.transcriptions.create(
             model="english-transcription", file=("speech.flac", spoken.content)
         )
-        assert heard.usage
+        assert transcript.usage
 
     async def film(client: openai.AsyncOpenAI) -> None:
         video = await client.videos.create_and_poll(
@@ -101,7 +101,7 @@ def test_all_modalities_are_served_at_once(suite: Any) -> None:
                 *(write(client, number) for number in range(8)),
                 *(look(client) for _ in range(6)),
                 *(embed(client, number) for number in range(6)),
-                *(speak_and_listen(client) for _ in range(6)),
+                *(speak_and_transcribe(client) for _ in range(6)),
                 *(film(client) for _ in range(4)),
             ]
             await asyncio.gather(*work)

@@ -56,8 +56,8 @@ def test_what_is_said_live_is_heard_and_answered_with_speech(suite: Any) -> None
     assert kinds[0] == "session.created"
     assert kinds.index("input_audio_buffer.speech_started") < kinds.index("input_audio_buffer.speech_stopped")
     assert kinds.index("input_audio_buffer.committed") < kinds.index("response.output_audio.delta")
-    heard = next(event for event in seen if event.type.endswith("input_audio_transcription.completed"))
-    assert heard.transcript
+    transcribed = next(event for event in seen if event.type.endswith("input_audio_transcription.completed"))
+    assert transcribed.transcript
     answer = "".join(event.delta for event in seen if event.type == "response.output_audio_transcript.delta")
     sound = b"".join(base64.b64decode(event.delta) for event in seen if event.type == "response.output_audio.delta")
     assert answer.strip()

@@ -183,8 +183,8 @@ def test_the_services_answer_the_same_routes_without_the_gateway(suite: Any, wai
     speech = suite.sdk(service="speech")
     wav = speech.audio.speech.create(model="english-voices", voice="alloy", input="Hi.", response_format="wav")
     assert wav.content.startswith(b"RIFF")
-    heard = speech.audio.transcriptions.create(model="english-transcription", file=("silence.wav", silence()))
-    assert heard.usage.seconds == 0.5
+    transcript = speech.audio.transcriptions.create(model="english-transcription", file=("silence.wav", silence()))
+    assert transcript.usage.seconds == 0.5
     url = suite.urls["video"]
     made = httpx.post(f"{url}/v1/videos", json={"prompt": "alone", "steps": 1, "seconds": 1}).raise_for_status().json()
     wait(lambda: httpx.get(f"{url}/v1/videos/{made['id']}").json()["status"] == "completed", "the video")

@@ -74,7 +74,7 @@ def test_a_recording_as_a_job_says_what_who_waits_is_told(suite: Any, spoken: by
     assert 0 < found["seconds_heard"] == found["seconds"]
     content = httpx.get(f"{route}/{found['id']}/content")
     assert content.headers["content-type"] == waited.headers["content-type"]
-    # To the digits that do not depend on what else the engine heard in the same steps.
+    # To the digits that do not depend on what else the engine transcribed in the same steps.
     ours, theirs = (re.sub(r'("avg_logprob":-?\d\.\d\d)\d+', r"\1", each.text) for each in (content, waited))
     assert ours == theirs
 
@@ -131,8 +131,10 @@ def test_words_that_were_spoken_are_written_down(suite: Any) -> None:
         sound = voices.say(teacher, said, voices.held_out_manner(random))
         file = io.BytesIO()
         soundfile.write(file, sound.samples, voices.RATE, format="FLAC")
-        heard = suite.sdk().audio.transcriptions.create(model=TRANSCRIPTION, file=("said.flac", file.getvalue())).text
-        there = heard.lower().replace(".", "").split()
+        transcript = (
+            suite.sdk().audio.transcriptions.create(model=TRANSCRIPTION, file=("said.flac", file.getvalue())).text
+        )
+        there = transcript.lower().replace(".", "").split()
         words += len(said.split())
         right += sum(word.strip(".,").lower() in there for word in said.split())
     assert right / words > 0.8, f"{right} of {words} words"

@@ -1,4 +1,4 @@
-"""`english-voices` speaks sentences it never met so that an independent recognizer hears them like its teacher's."""
+"""`english-voices` speaks sentences it never met so that a recognizer transcribes them like its teacher's."""
 
 from __future__ import annotations
 

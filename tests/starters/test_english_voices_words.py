@@ -1,4 +1,4 @@
-"""When words are said, as the speech service tells it, is when an independent recognizer hears them."""
+"""When words are said, as the speech service tells it, is when an independent recognizer finds them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ HEARD_RATE = 16_000
 FRAME_S = 0.01
 
 
-def heard(samples: np.ndarray[Any, Any], rate: int) -> dict[str, float]:
+def recognized(samples: np.ndarray[Any, Any], rate: int) -> dict[str, float]:
     """When each word begins, by pocketsphinx told what is said."""
     import pocketsphinx
 
@@ -51,7 +51,7 @@ def test_words_are_said_when_it_is_told(voice: int, tmp_path: Path) -> None:
     (samples,) = synthesizer.decode([(latents, slice(0, latents.frames_FT.shape[1]))])
     token_samples = [frames * synthesizer.hop for frames in latents.token_frames]
     told = word_times(marks, token_samples, begin=0, rate=synthesizer.sample_rate)
-    found = heard(samples.numpy(), synthesizer.sample_rate)
+    found = recognized(samples.numpy(), synthesizer.sample_rate)
     assert [word.word for word in told] == [*TEXT.removesuffix(".").split()]
     apart = [abs(word.start - found["twelve" if word.word == "12" else word.word.lower()]) for word in told]
     assert np.median(apart) < 0.1, apart  # as far apart as aligners are in fluent speech
