@@ -41,7 +41,9 @@ class Block:
 
 
 def blocks() -> Iterator[Block]:
-    for file in [ROOT / "README.md", *sorted(ROOT.glob("*/README.md"))]:
+    folders = ("compose", "k8s", "kernels", "loadtests", "services", "shared", "tests")
+    documents = [path for folder in folders for path in sorted((ROOT / folder).rglob("*.md"))]
+    for file in [ROOT / "README.md", *documents]:
         text = file.read_text(encoding="utf-8")
         for match in BLOCK.finditer(text):
             yield Block(
