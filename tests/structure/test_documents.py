@@ -12,11 +12,9 @@ ROOT = Path(__file__).parents[2]
 FOLDERS = ("compose", "k8s", "kernels", "loadtests", "services", "shared", "tests")
 DOCUMENTS = [ROOT / "README.md", *(path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*.md")))]
 LINK = re.compile(r"\]\((?P<target>[^)#\s]*)(?:#(?P<anchor>[^)\s]+))?\)")
-NAMED = re.compile(r"`(?P<path>(?:[\w.-]+/)*[\w-]+\.(?:py|md|toml|yaml))`")
-"""A file in backticks: a path from the root, from the document's folder or one below it, or from a package's folder."""
+NAMED = re.compile(r"`(?P<path>(?:[\w.-]+/)+[\w-]+\.(?:py|md|toml|yaml))`")
+"""A file with its folder in backticks: a path from the root, or the end of one."""
 FRONT_PAGE_LINES = 150
-GENERATED = {"tessera.toml", "config.json", "generation_config.json", "model_index.json"}
-"""Files that a user or a model directory has, not this repository."""
 
 
 def anchors(document: Path) -> set[str]:
@@ -38,23 +36,18 @@ def broken_links(document: Path) -> Iterator[str]:
 
 
 def missing_files(document: Path) -> Iterator[str]:
-    everything = {path.relative_to(ROOT).as_posix() for folder in FOLDERS for path in (ROOT / folder).rglob("*")}
-    below = document.parent.relative_to(ROOT).as_posix()
+    everything = [path.relative_to(ROOT).as_posix() for folder in FOLDERS for path in (ROOT / folder).rglob("*")]
     for match in NAMED.finditer(document.read_text(encoding="utf-8")):
         named = match["path"]
-        if named in GENERATED or (ROOT / named).exists():
-            continue
-        if not any(
-            path.endswith(f"/{named}") and (below == "." or path.startswith(below) or "/" in named)
-            for path in everything
-        ):
+        if not (ROOT / named).exists() and not any(path.endswith(f"/{named}") for path in everything):
             yield named
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_every_link_and_every_named_file_exists(document: Path) -> None:
     assert list(broken_links(document)) == []
-    assert list(missing_files(document)) == []
+    if document.parent.name != "guides":  # which name the files that a reader is going to write
+        assert list(missing_files(document)) == []
 
 
 def test_the_front_page_is_a_page() -> None:
