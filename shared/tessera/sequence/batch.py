@@ -1,4 +1,4 @@
-"""What one step computes, passed as a value from the scheduler to the runner and the sampler."""
+"""Input and output of one step, passed as values from the scheduler to the runner and the sampler."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class StepOutput:
-    """What a step computed.
+    """Output of one step.
 
     Attributes:
         logits_RV: Next-token logits of each chunk that completes a request to be sampled, in batch order; one more row

@@ -1,4 +1,4 @@
-"""What comes into the sequence engine: messages are checked and made requests, and requests wait here until they run.
+"""Intake of the sequence engine: checks messages, turns them into requests, and holds requests until they run.
 
 A request waits for its grammar, for its images to be encoded, and to be admitted; `SequenceRequest.state` says for
 which. Knows nothing about pages, compilers or encoders.

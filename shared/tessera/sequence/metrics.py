@@ -10,7 +10,7 @@ from tessera.sequence.scheduler import Scheduler
 
 @dataclass(frozen=True)
 class EngineCounters:
-    """What an engine counts itself, since its start unless said otherwise.
+    """Counters that the engine keeps itself, since its start unless stated otherwise.
 
     Attributes:
         steps: Steps computed.

@@ -21,20 +21,20 @@ _arrivals = itertools.count()
 
 
 class RequestState(enum.IntEnum):
-    """Where a request is on its way through the engine. Only the states before RUNNING wait; they are in order."""
+    """State of a request on its way through the engine, in order; see `tessera.sequence.intake` for those that wait."""
 
     NEW = 0
-    """Nobody has queued it yet."""
+    """The request is not queued yet."""
     AWAITING_GRAMMAR = 1
-    """It waits until its grammar is compiled."""
+    """The request waits until its grammar is compiled."""
     AWAITING_ENCODER = 2
-    """It waits until its images are encoded."""
+    """The request waits until its images are encoded."""
     WAITING = 3
-    """It waits to be admitted, for the first time or again after a preemption."""
+    """The request waits to be admitted, for the first time or again after a preemption."""
     RUNNING = 4
-    """It is admitted: it references pages, and every step may compute positions of it."""
+    """The request is admitted: it references pages, and every step may compute positions of it."""
     ENDED = 5
-    """It was answered to its end, has failed, or was cancelled."""
+    """The request was answered to its end, has failed, or was cancelled."""
 
 
 @dataclass(eq=False)

@@ -1,6 +1,6 @@
-"""Who is computed in a step, and who gives way: the order of the running requests. Pure functions without side effects.
+"""Policies of a step: the order in which running requests are computed, and the choice of who is preempted.
 
-Knows nothing about pages or the queue.
+Pure functions without side effects. Knows nothing about pages or the queue.
 """
 
 from __future__ import annotations

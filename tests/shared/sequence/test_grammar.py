@@ -19,9 +19,9 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from tessera.errors import InvalidRequestError, OverloadedError, StartError
 from tessera.sequence.grammar import backends
 from tessera.sequence.grammar.backends import check_backend, compiler_for
-from tessera.sequence.grammar.matcher import ThinkingMatcher, allowed, packed
+from tessera.sequence.grammar.matcher import ThinkingMatcher, pack_mask, unpack_mask
 from tessera.sequence.grammar.queue import GrammarQueue
-from tessera.sequence.grammar.schemas import UnsupportedSchemaError, narrowed
+from tessera.sequence.grammar.schemas import UnsupportedSchemaError, narrow_schema
 from tessera.sequence.grammar.vocabulary import Vocabulary
 from tessera.wire.engine import Grammar, Thinking
 
@@ -63,7 +63,7 @@ def compiler(request, byte_model):
 
 @pytest.fixture(scope="session")
 def words(byte_model):
-    return Vocabulary.of(byte_model, SIZE)
+    return Vocabulary.from_directory(byte_model, SIZE)
 
 
 def grammar(kind: str, source, **more) -> Grammar:
@@ -74,7 +74,7 @@ def grammar(kind: str, source, **more) -> Grammar:
 def choices(matcher) -> list[int]:
     mask = torch.zeros(1, -(-SIZE // 32), dtype=torch.int32)
     matcher.fill_mask(mask, 0)
-    return allowed(mask, SIZE)[0].nonzero()[:, 0].tolist()
+    return unpack_mask(mask, SIZE)[0].nonzero()[:, 0].tolist()
 
 
 def babble(matcher, tokens: list[bytes], seed: int, longest: int = 600) -> bytes | None:
@@ -207,7 +207,7 @@ def test_schemas_as_people_write_them_are_held(compiler, words, schema):
 )
 def test_what_xgrammar_would_pass_over_is_not_given_to_it(schema):
     with pytest.raises(UnsupportedSchemaError, match="not supported"):
-        narrowed(schema, "response_format")
+        narrow_schema(schema, "response_format")
 
 
 def test_auto_takes_the_other_library_for_what_the_first_does_not_hold(byte_model, words):
@@ -295,7 +295,7 @@ def calls(most=None) -> Grammar:
 
 
 def test_calls_are_calls(compiler, words):
-    shown = words.showing(["[TOOL_CALLS]"])
+    shown = words.with_markers(["[TOOL_CALLS]"])
     counts = set()
     for seed in range(20):
         said = babble(compiler.compile(calls())(), shown, seed)
@@ -317,8 +317,8 @@ def test_masks_fit_vocabularies_of_any_size(byte_model, backend, size):
     matcher = compiler_for(backend, byte_model, size).compile(grammar("choice", ["ab"]))()
     mask = torch.full((2, -(-size // 32)), -1, dtype=torch.int32)
     matcher.fill_mask(mask, 1)
-    assert 0 < int(allowed(mask, size)[1].sum()) < 10
-    assert allowed(mask, size)[0].all()
+    assert 0 < int(unpack_mask(mask, size)[1].sum()) < 10
+    assert unpack_mask(mask, size)[0].all()
 
 
 def test_a_control_token_is_no_text(compiler):
@@ -403,10 +403,10 @@ def test_forced_text_is_written_as_the_tokenizer_writes_it(tmp_path, backend):
     assert forced in (whole, whole[:-1])  # the last one could be the beginning of a longer one
     assert all(matcher.accept(token) for token in forced)
     assert matcher.forced() == []
-    words = Vocabulary.of(tmp_path, 260)
-    assert words.written("[null,null,") == whole
-    assert words.written("null\u00e9") == fast.encode("null\u00e9").ids
-    assert Vocabulary.of(tmp_path, 257).written("null") == [], "the model does not know the token"
+    words = Vocabulary.from_directory(tmp_path, 260)
+    assert words.tokenize("[null,null,") == whole
+    assert words.tokenize("null\u00e9") == fast.encode("null\u00e9").ids
+    assert Vocabulary.from_directory(tmp_path, 257).tokenize("null") == [], "the model does not know the token"
 
 
 def test_text_that_the_tokenizer_changes_is_written_by_sampling(byte_model, tmp_path):
@@ -414,7 +414,7 @@ def test_text_that_the_tokenizer_changes_is_written_by_sampling(byte_model, tmp_
     fast.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True, use_regex=False)
     fast.save(str(tmp_path / "tokenizer.json"))
     (tmp_path / "config.json").write_text((byte_model / "config.json").read_text())
-    assert Vocabulary.of(tmp_path, SIZE).written("abc") == []
+    assert Vocabulary.from_directory(tmp_path, SIZE).tokenize("abc") == []
     matcher = compiler_for("xgrammar", tmp_path, SIZE).compile(grammar("choice", ["abc"]))()
     assert matcher.forced() == []
 
@@ -442,9 +442,9 @@ def test_a_model_that_thinks_is_free_until_it_has_thought(compiler, words):
 @given(bits=st.lists(st.booleans(), min_size=1, max_size=100))
 def test_masks_are_bits(bits):
     padded = [*bits, *[False] * (-len(bits) % 32)]
-    words = packed(torch.tensor([padded], dtype=torch.int64))
-    assert allowed(words, len(bits))[0].tolist() == bits
-    assert allowed(words, len(padded) + 5)[0].tolist() == [*padded, *[False] * 5]
+    words = pack_mask(torch.tensor([padded], dtype=torch.int64))
+    assert unpack_mask(words, len(bits))[0].tolist() == bits
+    assert unpack_mask(words, len(padded) + 5)[0].tolist() == [*padded, *[False] * 5]
 
 
 class Slow:

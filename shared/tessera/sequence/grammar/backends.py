@@ -1,4 +1,4 @@
-"""Which library compiles a model's grammars. Both are imported only when a grammar is asked for.
+"""Choice of the library that compiles a model's grammars. Both are imported only when a request has a grammar.
 
 llguidance comes with the suite. xgrammar, whose masks take microseconds, comes with the extra `gpu`.
 """
@@ -22,10 +22,10 @@ Backend = Literal["auto", "xgrammar", "llguidance"]
 
 
 def check_backend(backend: Backend) -> None:
-    """Refuse a backend that is not there.
+    """Refuse a backend that is not installed.
 
     Raises:
-        StartError: says what installs it.
+        StartError: It is not; says how to install it.
     """
     if backend == "xgrammar" and not _has_xgrammar():
         raise StartError(
@@ -38,15 +38,15 @@ def _has_xgrammar() -> bool:
 
 
 def compiler_for(backend: Backend, directory: Path, vocabulary: int) -> Compiler:
-    """The compiler of a model's grammars.
+    """Return the compiler of a model's grammars.
 
     Args:
-        backend: `auto` is xgrammar where it is installed, and llguidance for what xgrammar would not hold, or not in
-            good time; llguidance for everything where it is not.
-        directory: the model's, with its `tokenizer.json`.
-        vocabulary: number of token ids the model knows.
+        backend: `auto` is xgrammar if it is installed, with llguidance for what xgrammar would not enforce or not
+            compile in good time; without xgrammar it is llguidance.
+        directory: Directory of the model, with its `tokenizer.json`.
+        vocabulary: Number of token ids of the model.
     """
-    words = Vocabulary.of(directory, vocabulary)
+    words = Vocabulary.from_directory(directory, vocabulary)
 
     def llguidance() -> Compiler:
         from tessera.sequence.grammar.llguidance_backend import LlguidanceCompiler  # noqa: PLC0415
@@ -62,9 +62,13 @@ def compiler_for(backend: Backend, directory: Path, vocabulary: int) -> Compiler
 
 
 class FallbackCompiler:
-    """A compiler, and another one for what the first does not support, and for grammars that users wrote.
+    """Uses a second compiler for what the first does not support, and for grammars in EBNF.
 
-    Some of those keep xgrammar busy for minutes, also while it matches; llguidance gives up early.
+    Some EBNF grammars keep xgrammar busy for minutes, also while it matches; llguidance gives up early.
+
+    Args:
+        first: Compiler that is tried first.
+        second: Makes the other one when it is first needed.
     """
 
     def __init__(self, first: Compiler, second: Callable[[], Compiler]) -> None:
@@ -73,7 +77,7 @@ class FallbackCompiler:
         self._second: Compiler | None = None
 
     def compile(self, grammar: Grammar) -> Callable[[], Matcher]:
-        """As `Compiler.compile`."""
+        """Compile as `Compiler.compile` says."""
         if grammar.kind != "ebnf":
             with contextlib.suppress(UnsupportedSchemaError):
                 return self._first.compile(grammar)

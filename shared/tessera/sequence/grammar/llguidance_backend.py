@@ -1,4 +1,4 @@
-"""Grammars through llguidance: a Rust library with limits of its own on every step; knows most of JSON Schema."""
+"""Grammars through llguidance: a Rust library that limits its own work per token and supports most of JSON Schema."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class LlguidanceCompiler:
     """Compiles grammars for one tokenizer.
 
     Args:
-        directory: has `tokenizer.json`.
-        vocabulary: its control tokens and the ids that end an answer.
+        directory: Directory with the `tokenizer.json`.
+        vocabulary: Bytes of the tokens, control tokens, and ids that end an answer.
     """
 
     def __init__(self, directory: Path, vocabulary: Vocabulary) -> None:
@@ -37,17 +37,17 @@ class LlguidanceCompiler:
         )
 
     def compile(self, grammar: Grammar) -> Callable[[], Matcher]:
-        """What makes matchers of `grammar`.
+        """Return a factory of matchers of `grammar`.
 
         Raises:
-            InvalidRequestError: it cannot be compiled; names its field and says why.
+            InvalidRequestError: The grammar cannot be compiled; names its field and says why.
         """
         try:
-            written = self._written(grammar)
+            source = self._translate(grammar)
         except Exception as error:  # its converter raises a bare Exception for what a user wrote wrong
             reason = str(error)[:500]
             raise InvalidRequestError(f"`{grammar.param}` cannot be compiled: {reason}", param=grammar.param) from error
-        first = LLMatcher(self._tokenizer, written, log_level=0, limits=LLParserLimits(**_LIMITS))
+        first = LLMatcher(self._tokenizer, source, log_level=0, limits=LLParserLimits(**_LIMITS))
         if not first.is_error():
             first.compute_bitmask()
         if first.is_error():
@@ -55,7 +55,8 @@ class LlguidanceCompiler:
             raise InvalidRequestError(f"`{grammar.param}` cannot be compiled: {reason}", param=grammar.param)
         return lambda: LlguidanceMatcher(first.deep_copy(), self._vocabulary.stop_ids)
 
-    def _written(self, grammar: Grammar) -> str:
+    def _translate(self, grammar: Grammar) -> str:
+        """Return a grammar in llguidance's own format."""
         if grammar.kind == "json_schema":
             schema = without_unknown_formats(json.loads(grammar.source), _FORMATS)
             return str(LLMatcher.grammar_from_json_schema(json.dumps(schema), overrides=_JSON))
@@ -80,7 +81,7 @@ class LlguidanceCompiler:
         return "\n".join([start, f"one: {one}", *rules])
 
     def _text(self, text: str, markers: list[str]) -> str:
-        """A text as Lark writes it; control tokens by their ids."""
+        """Return a text as Lark writes it, with control tokens by their ids."""
         for marker in markers:
             if marker in text and marker in self._vocabulary.control:
                 before, _, after = text.partition(marker)
@@ -90,11 +91,11 @@ class LlguidanceCompiler:
 
 
 _JSON = {"whitespace_pattern": r"[ \n\t]{0,20}"}
-"""Bounded, because small models can go on with spaces for ever."""
+"""Options of JSON grammars. Whitespace is bounded, because small models can go on with spaces for ever."""
 
 
 class LlguidanceMatcher:
-    """One request's place; see `Matcher`."""
+    """The state of one request in its grammar; implements `Matcher`."""
 
     def __init__(self, inner: LLMatcher, stop_ids: list[int]) -> None:
         self._inner = inner
@@ -104,11 +105,11 @@ class LlguidanceMatcher:
 
     @property
     def ended(self) -> bool:
-        """As `Matcher.ended`."""
+        """Whether a stop token was accepted."""
         return bool(self._stops)
 
     def fill_mask(self, mask_RW: torch.Tensor, row: int) -> None:
-        """As `Matcher.fill_mask`."""
+        """Fill a row of the mask as `Matcher.fill_mask` says."""
         if self.ended:
             mask_RW[row] = 0
         else:
@@ -116,7 +117,7 @@ class LlguidanceMatcher:
             mask_RW[row] = words_W[: mask_RW.shape[1]]  # it may end with an empty word
 
     def accept(self, token: int) -> bool:
-        """As `Matcher.accept`."""
+        """Accept a token as `Matcher.accept` says."""
         if self._stops:
             return False
         if token in self._stop_ids:
@@ -125,12 +126,12 @@ class LlguidanceMatcher:
         return self._inner.validate_tokens([token]) == 1 and bool(self._inner.consume_token(token))
 
     def forced(self) -> list[int]:
-        """As `Matcher.forced`."""
+        """Return the forced tokens as `Matcher.forced` says."""
         forced: list[int] = [] if self._stops else self._inner.compute_ff_tokens()
         return list(itertools.takewhile(lambda token: token not in self._stop_ids, forced))
 
     def rollback(self, count: int) -> None:
-        """As `Matcher.rollback`."""
+        """Take tokens back as `Matcher.rollback` says."""
         if count and self._stops:
             self._stops, count = 0, count - 1
         if count:

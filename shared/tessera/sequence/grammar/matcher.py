@@ -1,7 +1,7 @@
-"""What the engine needs of a grammar: which tokens may come next, for one request.
+"""What the engine needs of a grammar: the tokens that may come next, for one request.
 
-Does not know how grammars are written or compiled; see `backends`. Rollback is for speculation: tokens that a draft
-proposed and the model refused are taken back.
+Knows nothing about how grammars are written or compiled; see `backends`. Rollback is for speculation: rejected draft
+tokens are taken back.
 """
 
 from __future__ import annotations
@@ -15,42 +15,48 @@ from tessera.wire.engine import Thinking
 
 
 class Matcher(Protocol):
-    """Where one request stands in its grammar. Used by one thread."""
+    """The state of one request in its grammar. Used by one thread."""
 
     @property
     def ended(self) -> bool:
-        """Whether a stop token was accepted: nothing can follow."""
+        """Whether a stop token was accepted, so that nothing can follow."""
         ...
 
     def fill_mask(self, mask_RW: torch.Tensor, row: int) -> None:
-        """Set the bits of the tokens that may come next, and clear the others. Does not move.
+        """Set the bits of the tokens that may come next, and clear the others. The state stays the same.
 
         Args:
             mask_RW: int32 on the CPU, [rows, ceil(vocabulary / 32)]; bit i % 32 of word i // 32 is token i.
-            row: the row to fill.
+            row: Row to fill.
         """
         ...
 
     def accept(self, token: int) -> bool:
-        """Go on by a token. False, and no move, when the grammar does not allow it here."""
+        """Advance by a token. Returns False, and stays, if the grammar does not allow the token here."""
         ...
 
     def forced(self) -> list[int]:
-        """The tokens that come next whatever is chosen, written as the tokenizer writes them; may be none.
+        """Return the next tokens as far as the grammar leaves no choice, as the tokenizer writes them; may be none.
 
-        Not the last of them when a longer token that goes on behind it would be allowed, too. Does not move.
+        A last token is left out if a longer token that goes on behind it would be allowed, too. The state stays.
         """
         ...
 
     def rollback(self, count: int) -> None:
-        """Take the last `count` accepted tokens back."""
+        """Take back the last `count` accepted tokens."""
         ...
 
 
 class ThinkingMatcher:
-    """A matcher that begins when the model has thought: until then every token but the end is allowed.
+    """A matcher whose grammar begins behind the model's thinking; until then every token but a stop token is allowed.
 
-    A model that may think but need not is held to its grammar from its first token if that does not begin a thought.
+    A model that may think but need not is held to its grammar from its first token on if that does not begin thinking.
+
+    Args:
+        inner: Matcher of the grammar.
+        thinking: Tokens that begin and end thinking, and whether the prompt has begun it.
+        stop_ids: Ids that end an answer.
+        vocabulary: Number of token ids of the model.
     """
 
     def __init__(self, inner: Matcher, thinking: Thinking, stop_ids: list[int], vocabulary: int) -> None:
@@ -58,19 +64,19 @@ class ThinkingMatcher:
         self._thinking = thinking
         self._tokens: list[int] = []
         self._began: int | None = None
-        """How many tokens came before the grammar, once it has begun."""
+        """Number of tokens before the grammar, once it has begun."""
         words = torch.full((-(-vocabulary // 32) * 32,), 1, dtype=torch.int64)
         words[vocabulary:] = 0
         words[[token for token in stop_ids if token < vocabulary]] = 0
-        self._free_W = packed(words[None])[0]
+        self._free_W = pack_mask(words[None])[0]
 
     @property
     def ended(self) -> bool:
-        """As `Matcher.ended`."""
+        """Whether a stop token was accepted."""
         return self._inner.ended
 
     def fill_mask(self, mask_RW: torch.Tensor, row: int) -> None:
-        """As `Matcher.fill_mask`."""
+        """Fill a row of the mask as `Matcher.fill_mask` says."""
         if self._began is None and (self._tokens or self._thinking.open):
             mask_RW[row] = self._free_W
             return
@@ -80,7 +86,7 @@ class ThinkingMatcher:
             mask_RW[row, word] = torch.bitwise_or(mask_RW[row, word], _bit(bit))
 
     def accept(self, token: int) -> bool:
-        """As `Matcher.accept`."""
+        """Accept a token as `Matcher.accept` says."""
         if self._began is None and not self._tokens and not self._thinking.open and token != self._thinking.begin:
             self._began = 0
         if self._began is not None:
@@ -101,11 +107,11 @@ class ThinkingMatcher:
         return True
 
     def forced(self) -> list[int]:
-        """As `Matcher.forced`."""
+        """Return the forced tokens as `Matcher.forced` says."""
         return self._inner.forced() if self._began is not None else []
 
     def rollback(self, count: int) -> None:
-        """As `Matcher.rollback`."""
+        """Take tokens back as `Matcher.rollback` says."""
         if self._began is not None:
             self._inner.rollback(min(count, len(self._tokens) - self._began))
         del self._tokens[len(self._tokens) - count :]
@@ -114,7 +120,7 @@ class ThinkingMatcher:
 
 
 def fill_single_token(mask_RW: torch.Tensor, row: int, token: int) -> None:
-    """Fill a row of a mask with one token's bit; see `Matcher.fill_mask`."""
+    """Set one token's bit in a row of a mask, and clear the others."""
     word, bit = divmod(token, 32)
     mask_RW[row] = 0
     mask_RW[row, word] = _bit(bit)
@@ -124,15 +130,15 @@ def _bit(place: int) -> torch.Tensor:
     return torch.tensor(1 << place, dtype=torch.int64).to(torch.int32)
 
 
-def packed(allowed_RV: torch.Tensor) -> torch.Tensor:
-    """Bits of int64 zeros and ones, [rows, a multiple of 32], as int32 words."""
+def pack_mask(allowed_RV: torch.Tensor) -> torch.Tensor:
+    """Pack int64 zeros and ones, [rows, a multiple of 32], into int32 words, 32 bits each."""
     bits_RW32 = allowed_RV.reshape(allowed_RV.shape[0], -1, 32) << torch.arange(32)
     return bits_RW32.sum(dim=-1).to(torch.int32)
 
 
-def allowed(mask_RW: torch.Tensor, vocabulary: int) -> torch.Tensor:
-    """The bits of a mask as booleans [rows, vocabulary]; tokens beyond the mask are not allowed."""
-    if mask_RW.device.type == "cpu":  # NumPy's is ten times as fast as shifting
+def unpack_mask(mask_RW: torch.Tensor, vocabulary: int) -> torch.Tensor:
+    """Return the bits of a mask as booleans, [rows, vocabulary]; tokens beyond the mask are not allowed."""
+    if mask_RW.device.type == "cpu":  # NumPy's unpackbits is ten times as fast as shifting
         bytes_RB = mask_RW.numpy().astype("<i4", copy=False).view(np.uint8)
         bits_RV = torch.from_numpy(np.unpackbits(bytes_RB, axis=1, bitorder="little")).bool()
     else:

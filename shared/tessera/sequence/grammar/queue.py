@@ -1,7 +1,7 @@
-"""Grammars on their way: compiled in threads beside the engine's loop, kept by content, given up after a time.
+"""Compilation of grammars, in threads beside the engine's loop: cached by content, given up after a time limit.
 
-Requests of one grammar share its compilation. A compilation cannot be stopped, so one that takes too long fails its
-requests and goes on in its thread; while every thread is held so, new grammars are refused as overload.
+Requests with the same grammar share its compilation. A compilation cannot be stopped, so one that takes too long fails
+its requests and goes on in its thread; while every thread is held that way, new grammars are refused as overload.
 """
 
 from __future__ import annotations
@@ -21,37 +21,43 @@ from tessera.errors import InvalidRequestError, OverloadedError
 from tessera.sequence.grammar.matcher import Matcher, ThinkingMatcher
 from tessera.wire.engine import Grammar
 
-KEPT = 256
-"""Compiled grammars that are kept, least recently used first to go."""
+MAX_CACHED = 256
+"""Compiled grammars that are cached; the least recently used one is dropped first."""
 THREADS = 2
+"""Threads that compile, so that one slow grammar does not hold up the others."""
 
-Make = Callable[[], Matcher]
-Job = tuple["Future[Make]", Grammar]
+MatcherFactory = Callable[[], Matcher]
+_Task = tuple["Future[MatcherFactory]", Grammar]
 
 
 class Compiler(Protocol):
-    """What compiles; called from several threads."""
+    """Compiles grammars; called from several threads."""
 
-    def compile(self, grammar: Grammar) -> Make:
-        """What makes matchers of `grammar`; raises `InvalidRequestError` when it cannot be compiled."""
+    def compile(self, grammar: Grammar) -> MatcherFactory:
+        """Return a factory of matchers of `grammar`.
+
+        Raises:
+            InvalidRequestError: The grammar cannot be compiled.
+        """
         ...
 
 
 @dataclass(frozen=True)
-class _Waiting:
+class _WaitingRequest:
     grammar: Grammar
-    future: Future[Make]
+    future: Future[MatcherFactory]
     since: float
+    """Time of the monotonic clock, in seconds."""
 
 
 class GrammarQueue:
-    """The grammars of one engine. Its methods are called from the engine's thread.
+    """The grammars of one engine. All methods are called from the engine's thread.
 
     Args:
-        compiler: of the model's vocabulary; called once, in a thread, when the first grammar comes.
-        vocabulary: number of the model's token ids.
-        stop_ids: ids that end an answer.
-        timeout_s: seconds that a compilation may take, once the compiler is there.
+        compiler: Makes the compiler; called once, in a thread, when the first grammar comes.
+        vocabulary: Number of token ids of the model.
+        stop_ids: Ids that end an answer.
+        timeout_s: Seconds that a compilation may take, once the compiler is made.
     """
 
     def __init__(
@@ -64,64 +70,65 @@ class GrammarQueue:
         self._vocabulary = vocabulary
         self._stop_ids = stop_ids
         self._timeout_s = timeout_s
-        self._jobs: queue.SimpleQueue[Job] = queue.SimpleQueue()
+        self._tasks: queue.SimpleQueue[_Task] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
-        self._kept: OrderedDict[bytes, Future[Make]] = OrderedDict()
-        self._waiting: dict[str, _Waiting] = {}
+        self._cached: OrderedDict[bytes, Future[MatcherFactory]] = OrderedDict()
+        self._waiting: dict[str, _WaitingRequest] = {}
         self.compiled = 0
+        """Grammars compiled since the start."""
 
     def __len__(self) -> int:
-        """Requests that wait for their grammar."""
+        """Return the number of requests that wait for their grammar."""
         return len(self._waiting)
 
     def start(self, request_id: str, grammar: Grammar) -> None:
-        """Compile a request's grammar, or find it compiled; `take_ready` returns it then.
+        """Compile a request's grammar, unless it is cached; `take_ready` returns the request when it is compiled.
 
         Raises:
-            InvalidRequestError: the model has no token that ends an answer, so a grammar could not end.
+            InvalidRequestError: The model has no token that ends an answer, so a grammar could not end.
         """
         if not self._stop_ids:
             raise InvalidRequestError(
                 f"`{grammar.param}`: this model has no token that ends an answer", param=grammar.param
             )
         key = _key(grammar)
-        future = self._kept.pop(key, None)
+        future = self._cached.pop(key, None)
         if future is None:
             future = Future()
-            self._jobs.put((future, grammar))
+            self._tasks.put((future, grammar))
             if len(self._threads) < THREADS:
                 # Daemons, because one that never ends must not keep the process.
                 thread = threading.Thread(target=self._work, name="grammar", daemon=True)
                 self._threads.append(thread)
                 thread.start()
-        self._kept[key] = future
-        for old in list(self._kept)[: max(0, len(self._kept) - KEPT)]:
-            del self._kept[old]
-        self._waiting[request_id] = _Waiting(grammar, future, time.monotonic())
+        self._cached[key] = future
+        for old in list(self._cached)[: max(0, len(self._cached) - MAX_CACHED)]:
+            del self._cached[old]
+        self._waiting[request_id] = _WaitingRequest(grammar, future, time.monotonic())
 
     def cancel(self, request_id: str) -> None:
         """Forget a request."""
         self._waiting.pop(request_id, None)
 
     def take_ready(self, wait_s: float = 0.0) -> list[tuple[str, Matcher | Exception]]:
-        """Requests whose grammar is there, with a matcher of their own or what was wrong.
+        """Take the requests whose grammar is compiled or has failed, with a matcher of their own or the error.
 
         Args:
-            wait_s: how long to wait for one when there is none.
+            wait_s: Seconds to wait if there is none.
         """
         if wait_s > 0 and self._waiting:
             wait({waiting.future for waiting in self._waiting.values()}, timeout=wait_s, return_when="FIRST_COMPLETED")
         now = time.monotonic()
         found = []
         for request_id, waiting in list(self._waiting.items()):
-            # The first grammar's time begins when there is something to compile it.
+            # The time limit of the first grammars begins when the compiler is made.
             late = now - max(waiting.since, self._ready_at) > self._timeout_s
             if waiting.future.done() or late:
                 del self._waiting[request_id]
                 found.append((request_id, self._result(waiting)))
         return found
 
-    def _result(self, waiting: _Waiting) -> Matcher | Exception:
+    def _result(self, waiting: _WaitingRequest) -> Matcher | Exception:
         grammar, future = waiting.grammar, waiting.future
         if not future.done():
             if not future.running():
@@ -134,7 +141,7 @@ class GrammarQueue:
             matcher = future.result()()
         except Exception as error:  # noqa: BLE001 - it is this request's answer
             if isinstance(error, InvalidRequestError) and error.param != grammar.param:
-                # Compiled for another request, which called it otherwise.
+                # The grammar was compiled for another request, which has it in another field.
                 return InvalidRequestError(error.message, param=grammar.param)
             return error
         if grammar.thinking is None:
@@ -143,7 +150,7 @@ class GrammarQueue:
 
     def _work(self) -> None:
         while True:
-            future, grammar = self._jobs.get()
+            future, grammar = self._tasks.get()
             future.set_running_or_notify_cancel()
             try:
                 future.set_result(self._ready_compiler().compile(grammar))

@@ -1,8 +1,8 @@
-"""JSON schemas rewritten so that xgrammar holds all of them in good time, or refused.
+"""Rewriting of JSON schemas so that xgrammar enforces all of them in good time; the rest is refused.
 
-A rewritten schema may allow less than the original, never more: whatever satisfies it satisfies the original. What
-cannot be rewritten so, and what xgrammar was seen to take minutes for (large counts, repeated repetitions), is
-`UnsupportedSchemaError`, for which another library may be asked.
+A rewritten schema may allow less than the original, never more: whatever satisfies it satisfies the original. A schema
+that cannot be rewritten, or that xgrammar was seen to take minutes for (large counts, nested repetitions), raises
+`UnsupportedSchemaError`; another library may support it.
 """
 
 from __future__ import annotations
@@ -23,24 +23,25 @@ _TYPED = {
     "string": "minLength maxLength pattern format",
     "number": "minimum maximum exclusiveMinimum exclusiveMaximum",
 }
-_TYPES_OF = {keyword: kind for kind, keywords in _TYPED.items() for keyword in keywords.split()}
+_TYPE_OF_KEYWORD = {keyword: kind for kind, keywords in _TYPED.items() for keyword in keywords.split()}
 _FORMATS = frozenset(
     {"date", "time", "date-time", "duration", "email", "hostname", "ipv4", "ipv6", "uuid"}
     | {"uri", "uri-reference", "uri-template"}
 )
-_WHOLE = frozenset({"$ref", "anyOf", "oneOf", "allOf"})
-"""Keywords that xgrammar reads alone: what stands beside them is passed over."""
+_EXCLUSIVE = frozenset({"$ref", "anyOf", "oneOf", "allOf"})
+"""Keywords beside which xgrammar ignores all others."""
 _REPEAT = re.compile(r"\{\d*,?(\d*)\}|\{(\d+)\}")
-MOST_PATTERN = 256
-MOST_REPEATS = 1000
-"""Product of a pattern's bounds: repetitions may be within each other."""
-MOST_COUNTED = 5000
-"""Sum of the lengths that a schema bounds: xgrammar takes 80 µs for each."""
-MOST_PROPERTY_STATES = 400
-"""Properties times how many of them there must or may be."""
+MAX_PATTERN_LENGTH = 256
+"""Most characters of a pattern."""
+MAX_PATTERN_REPEATS = 1000
+"""Largest product of a pattern's bounds: repetitions may be nested."""
+MAX_STRING_LENGTHS = 5000
+"""Largest sum of `minLength` and `maxLength` in a schema: xgrammar takes 80 µs for each character."""
+MAX_PROPERTY_STATES = 400
+"""Largest product of the number of properties and of `minProperties` or `maxProperties`."""
 _DATA = frozenset({"const", "enum", "default", "examples"})
 _DEFINITIONS = frozenset({"$defs", "definitions"})
-_NAMES: dict[str, type | tuple[type, ...]] = {
+_PYTHON_TYPES: dict[str, type | tuple[type, ...]] = {
     "string": str,
     "boolean": bool,
     "object": dict,
@@ -52,14 +53,14 @@ _NAMES: dict[str, type | tuple[type, ...]] = {
 
 
 class UnsupportedSchemaError(InvalidRequestError):
-    """The schema or pattern says something that xgrammar does not hold, or not in good time."""
+    """The schema or pattern has something that xgrammar does not enforce, or not in good time."""
 
 
-def narrowed(schema: Any, param: str) -> Any:
-    """A schema that xgrammar holds entirely.
+def narrow_schema(schema: Any, param: str) -> Any:
+    """Rewrite a schema so that xgrammar enforces all of it.
 
     Raises:
-        UnsupportedSchemaError: there is none; names the keyword and its place.
+        UnsupportedSchemaError: It cannot be rewritten; names the keyword and its place.
     """
     return _Narrowing(param).schema(schema, "#")
 
@@ -68,17 +69,18 @@ def check_pattern(pattern: str, param: str) -> None:
     """Refuse a regular expression that xgrammar might compile for minutes.
 
     Raises:
-        UnsupportedSchemaError: with the limit.
+        UnsupportedSchemaError: It is too long or repeats too often; says the limits.
     """
     bounds = [int(number) for pair in _REPEAT.findall(pattern) for number in pair if number]
-    if len(pattern) > MOST_PATTERN or math.prod(bounds) > MOST_REPEATS:
+    if len(pattern) > MAX_PATTERN_LENGTH or math.prod(bounds) > MAX_PATTERN_REPEATS:
         raise UnsupportedSchemaError(
-            f"`{param}`: a pattern of more than {MOST_PATTERN} characters, or {MOST_REPEATS} repetitions", param=param
+            f"`{param}`: a pattern of more than {MAX_PATTERN_LENGTH} characters, or {MAX_PATTERN_REPEATS} repetitions",
+            param=param,
         )
 
 
 def without_unknown_formats(schema: Any, known: frozenset[str]) -> Any:
-    """A schema whose `format`s are all in `known`: others are annotations, says the standard."""
+    """Remove every `format` that is not in `known`: the standard says that others are annotations."""
     if isinstance(schema, list):
         return [without_unknown_formats(one, known) for one in schema]
     if not isinstance(schema, dict):
@@ -93,130 +95,130 @@ def without_unknown_formats(schema: Any, known: frozenset[str]) -> Any:
 class _Narrowing:
     def __init__(self, param: str) -> None:
         self._param = param
-        self._counted = 0
+        self._string_lengths = 0
 
     def schema(self, schema: Any, at: str) -> Any:
         if isinstance(schema, bool):
             return schema
         if not isinstance(schema, dict):
             raise InvalidRequestError(f"`{self._param}`: {at} is no schema", param=self._param)
-        kept = {key: value for key, value in schema.items() if key not in _ANNOTATIONS}
+        keywords = {key: value for key, value in schema.items() if key not in _ANNOTATIONS}
         definitions = {
-            key: {name: self.schema(value, f"{at}/{key}/{name}") for name, value in kept.pop(key).items()}
-            for key in _DEFINITIONS & kept.keys()
+            key: {name: self.schema(value, f"{at}/{key}/{name}") for name, value in keywords.pop(key).items()}
+            for key in _DEFINITIONS & keywords.keys()
         }
-        return self._narrow(kept, at) | definitions
+        return self._narrow(keywords, at) | definitions
 
-    def _narrow(self, kept: dict[str, Any], at: str) -> dict[str, Any]:
-        whole = _WHOLE & kept.keys()
-        if whole and len(kept) > 1:
-            raise self._unsupported(f"{min(whole)} with other keywords beside it", at)
-        if "$ref" in kept:
-            if not str(kept["$ref"]).startswith("#"):
+    def _narrow(self, keywords: dict[str, Any], at: str) -> dict[str, Any]:
+        exclusive = _EXCLUSIVE & keywords.keys()
+        if exclusive and len(keywords) > 1:
+            raise self._unsupported(f"{min(exclusive)} with other keywords beside it", at)
+        if "$ref" in keywords:
+            if not str(keywords["$ref"]).startswith("#"):
                 raise self._unsupported("$ref to another document", at)
-            return kept
-        if "allOf" in kept:
-            if len(kept["allOf"]) != 1:
+            return keywords
+        if "allOf" in keywords:
+            if len(keywords["allOf"]) != 1:
                 raise self._unsupported("allOf of several schemas", at)
-            found: dict[str, Any] = self.schema(kept["allOf"][0], f"{at}/allOf/0")
+            found: dict[str, Any] = self.schema(keywords["allOf"][0], f"{at}/allOf/0")
             return found
         for key in ("anyOf", "oneOf"):
-            if key in kept:
-                # One that satisfies two of a `oneOf` would violate it; of kinds that differ none can.
-                if key == "oneOf" and not _distinct(kept[key]):
+            if key in keywords:
+                # A value that satisfies two schemas of a `oneOf` violates it; of different types, none can.
+                if key == "oneOf" and not _distinct(keywords[key]):
                     raise self._unsupported("oneOf of schemas that may overlap", at)
-                return {"anyOf": [self.schema(one, f"{at}/{key}/{n}") for n, one in enumerate(kept[key])]}
-        if "const" in kept or "enum" in kept:
-            return self._values(kept, at)
-        if not kept:
-            return kept
-        return self._typed(kept, at)
+                return {"anyOf": [self.schema(one, f"{at}/{key}/{n}") for n, one in enumerate(keywords[key])]}
+        if "const" in keywords or "enum" in keywords:
+            return self._values(keywords, at)
+        if not keywords:
+            return keywords
+        return self._typed(keywords, at)
 
-    def _values(self, kept: dict[str, Any], at: str) -> dict[str, Any]:
-        if kept.keys() - {"const", "enum", "type"}:
+    def _values(self, keywords: dict[str, Any], at: str) -> dict[str, Any]:
+        if keywords.keys() - {"const", "enum", "type"}:
             raise self._unsupported("const or enum with other keywords beside it", at)
-        values = kept.get("enum", [kept.get("const")])
-        if "enum" in kept and "const" in kept:
-            values = [value for value in values if value == kept["const"]]
-        if "type" in kept:
-            names = kept["type"] if isinstance(kept["type"], list) else [kept["type"]]
+        values = keywords.get("enum", [keywords.get("const")])
+        if "enum" in keywords and "const" in keywords:
+            values = [value for value in values if value == keywords["const"]]
+        if "type" in keywords:
+            names = keywords["type"] if isinstance(keywords["type"], list) else [keywords["type"]]
             values = [value for value in values if any(_is(value, name) for name in names)]
         return {"enum": values}
 
-    def _typed(self, kept: dict[str, Any], at: str) -> dict[str, Any]:
-        unknown = kept.keys() - _TYPES_OF.keys() - {"type"}
+    def _typed(self, keywords: dict[str, Any], at: str) -> dict[str, Any]:
+        unknown = keywords.keys() - _TYPE_OF_KEYWORD.keys() - {"type"}
         if unknown:
             raise self._unsupported(min(unknown), at)
-        if "type" not in kept:
-            # Other types would pass any of these keywords; one of the type they are about satisfies all.
-            kinds = {_TYPES_OF[key] for key in kept}
+        if "type" not in keywords:
+            # Values of other types would satisfy any of these keywords; the rewritten schema allows one type only.
+            kinds = {_TYPE_OF_KEYWORD[key] for key in keywords}
             if len(kinds) > 1:
                 raise self._unsupported("keywords of several types without a type", at)
-            kept = {"type": kinds.pop()} | kept
-        if isinstance(kept["type"], list):
-            return {"anyOf": [self._typed(_about(kept, name), at) for name in kept["type"]]}
-        kept = _about(kept, kept["type"])
-        if kept["type"] == "object":
-            return self._object(kept, at)
-        if kept["type"] == "array":
-            return self._array(kept, at)
-        return self._string(kept, at) if kept["type"] == "string" else kept
+            keywords = {"type": kinds.pop()} | keywords
+        if isinstance(keywords["type"], list):
+            return {"anyOf": [self._typed(_only_keywords_of(keywords, name), at) for name in keywords["type"]]}
+        keywords = _only_keywords_of(keywords, keywords["type"])
+        if keywords["type"] == "object":
+            return self._object(keywords, at)
+        if keywords["type"] == "array":
+            return self._array(keywords, at)
+        return self._string(keywords, at) if keywords["type"] == "string" else keywords
 
-    def _object(self, kept: dict[str, Any], at: str) -> dict[str, Any]:
-        properties = kept.get("properties", {})
-        more = kept.get("additionalProperties", not (properties or "patternProperties" in kept))
-        written = kept | {"additionalProperties": self.schema(more, f"{at}/additionalProperties")}
-        names = [*properties, *(name for name in kept.get("required", []) if name not in properties)]
+    def _object(self, keywords: dict[str, Any], at: str) -> dict[str, Any]:
+        properties = keywords.get("properties", {})
+        more = keywords.get("additionalProperties", not (properties or "patternProperties" in keywords))
+        rewritten = keywords | {"additionalProperties": self.schema(more, f"{at}/additionalProperties")}
+        names = [*properties, *(name for name in keywords.get("required", []) if name not in properties)]
         if names:
-            if "patternProperties" in kept or "propertyNames" in kept:
+            if "patternProperties" in keywords or "propertyNames" in keywords:
                 raise self._unsupported("patternProperties or propertyNames beside properties", at)
-            undescribed = kept.get("additionalProperties", True)
+            undescribed = keywords.get("additionalProperties", True)
             if undescribed is False and len(names) > len(properties):
                 raise self._unsupported("a required property that is not allowed", at)
-            written["properties"] = {
+            rewritten["properties"] = {
                 name: self.schema(properties.get(name, undescribed), f"{at}/properties/{name}") for name in names
             }
-        count = max(kept.get("minProperties", 0), kept.get("maxProperties", 0))
-        if count * max(len(names), 1) > MOST_PROPERTY_STATES:
+        count = max(keywords.get("minProperties", 0), keywords.get("maxProperties", 0))
+        if count * max(len(names), 1) > MAX_PROPERTY_STATES:
             raise self._unsupported("minProperties or maxProperties of so many", at)
-        for pattern in [*kept.get("patternProperties", {}), *_patterns(kept.get("propertyNames"))]:
+        for pattern in [*keywords.get("patternProperties", {}), *_patterns(keywords.get("propertyNames"))]:
             check_pattern(pattern, self._param)
-        if "patternProperties" in kept:
-            written["patternProperties"] = {
+        if "patternProperties" in keywords:
+            rewritten["patternProperties"] = {
                 pattern: self.schema(value, f"{at}/patternProperties/{pattern}")
-                for pattern, value in kept["patternProperties"].items()
+                for pattern, value in keywords["patternProperties"].items()
             }
-        # Where names are free, one may come twice, and counts once.
-        if kept.get("minProperties", 0) > 0 and (more is not False or "patternProperties" in kept):
+        # A free name may come twice, and counts once.
+        if keywords.get("minProperties", 0) > 0 and (more is not False or "patternProperties" in keywords):
             raise self._unsupported("minProperties where other properties are allowed", at)
-        return written
+        return rewritten
 
-    def _array(self, kept: dict[str, Any], at: str) -> dict[str, Any]:
-        written = dict(kept)
-        if "prefixItems" in kept:
-            written["prefixItems"] = [
-                self.schema(one, f"{at}/prefixItems/{n}") for n, one in enumerate(kept["prefixItems"])
+    def _array(self, keywords: dict[str, Any], at: str) -> dict[str, Any]:
+        rewritten = dict(keywords)
+        if "prefixItems" in keywords:
+            rewritten["prefixItems"] = [
+                self.schema(one, f"{at}/prefixItems/{n}") for n, one in enumerate(keywords["prefixItems"])
             ]
-        if "items" in kept:
-            if isinstance(kept["items"], list):
+        if "items" in keywords:
+            if isinstance(keywords["items"], list):
                 raise self._unsupported("a list as items (now prefixItems)", at)
-            written["items"] = self.schema(kept["items"], f"{at}/items")
-        return written
+            rewritten["items"] = self.schema(keywords["items"], f"{at}/items")
+        return rewritten
 
-    def _string(self, kept: dict[str, Any], at: str) -> dict[str, Any]:
-        written = dict(kept)
-        self._counted += max(kept.get("minLength", 0), kept.get("maxLength", 0))
-        if self._counted > MOST_COUNTED:
+    def _string(self, keywords: dict[str, Any], at: str) -> dict[str, Any]:
+        rewritten = dict(keywords)
+        self._string_lengths += max(keywords.get("minLength", 0), keywords.get("maxLength", 0))
+        if self._string_lengths > MAX_STRING_LENGTHS:
             raise self._unsupported("minLength or maxLength of so many characters", at)
-        if "pattern" in kept:
-            check_pattern(kept["pattern"], self._param)
-        if written.get("format") not in _FORMATS:
-            written.pop("format", None)  # an annotation, says the standard
-        if "pattern" not in written and "format" not in written and {"minLength", "maxLength"} & written.keys():
+        if "pattern" in keywords:
+            check_pattern(keywords["pattern"], self._param)
+        if rewritten.get("format") not in _FORMATS:
+            rewritten.pop("format", None)  # the standard says that it is an annotation
+        if "pattern" not in rewritten and "format" not in rewritten and {"minLength", "maxLength"} & rewritten.keys():
             # xgrammar would allow control characters here, which JSON does not.
-            least, most = written.pop("minLength", 0), written.pop("maxLength", "")
-            written["pattern"] = rf'^[^"\\\x00-\x1f]{{{least},{most}}}$'
-        return written
+            least, most = rewritten.pop("minLength", 0), rewritten.pop("maxLength", "")
+            rewritten["pattern"] = rf'^[^"\\\x00-\x1f]{{{least},{most}}}$'
+        return rewritten
 
     def _unsupported(self, what: str, at: str) -> UnsupportedSchemaError:
         return UnsupportedSchemaError(f"`{self._param}`: {what} is not supported (at {at})", param=self._param)
@@ -226,14 +228,14 @@ def _patterns(schema: Any) -> list[str]:
     return [schema["pattern"]] if isinstance(schema, dict) and "pattern" in schema else []
 
 
-def _about(kept: dict[str, Any], kind: str) -> dict[str, Any]:
-    """A schema without the keywords that are about other types."""
+def _only_keywords_of(keywords: dict[str, Any], kind: str) -> dict[str, Any]:
+    """Return a schema of type `kind` without the keywords that are about other types."""
     own = "number" if kind == "integer" else kind
-    return {key: value for key, value in kept.items() if _TYPES_OF.get(key, own) == own} | {"type": kind}
+    return {key: value for key, value in keywords.items() if _TYPE_OF_KEYWORD.get(key, own) == own} | {"type": kind}
 
 
 def _distinct(schemas: list[Any]) -> bool:
-    """Whether no value can satisfy two of them, as far as types and constants say."""
+    """Return whether no value can satisfy two of the schemas, as far as their types tell."""
     kinds: list[str] = []
     for schema in schemas:
         kind = schema.get("type") if isinstance(schema, dict) else None
@@ -248,5 +250,5 @@ def _is(value: Any, name: str) -> bool:
         return name == "boolean"
     if name == "integer" and isinstance(value, float):
         return value.is_integer()
-    kinds = _NAMES.get(name)
+    kinds = _PYTHON_TYPES.get(name)
     return kinds is not None and isinstance(value, kinds)

@@ -1,6 +1,6 @@
-"""The bytes of every token, which grammars are written in: from a directory's `tokenizer.json`.
+"""The bytes of every token, from a model's `tokenizer.json`: grammars are matched on bytes.
 
-Does not know grammars. A token's bytes are those that it adds within a text: a leading space is part of it.
+A token's bytes are those that it adds within a text: a leading space is part of it. Knows nothing about grammars.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ class Vocabulary:
     """Tokens as bytes.
 
     Attributes:
-        tokens: bytes of each id up to the model's vocabulary; empty for control tokens and padding.
-        control: ids of control tokens by how they are spelled.
-        stop_ids: ids that end an answer.
-        fast: the tokenizer.
+        tokens: Bytes of each id up to the model's vocabulary; empty for control tokens and padding.
+        control: Ids of control tokens by their spelling.
+        stop_ids: Ids that end an answer.
+        fast: The tokenizer.
     """
 
     tokens: list[bytes]
@@ -34,12 +34,12 @@ class Vocabulary:
     fast: Tokenizer
 
     @classmethod
-    def of(cls, directory: Path, size: int) -> Vocabulary:
-        """The vocabulary of a model directory.
+    def from_directory(cls, directory: Path, size: int) -> Vocabulary:
+        """Read the vocabulary of a model.
 
         Args:
-            directory: has `tokenizer.json`.
-            size: number of token ids the model knows; often more than its tokenizer has.
+            directory: Directory with the `tokenizer.json`.
+            size: Number of token ids of the model; often more than its tokenizer has.
         """
         fast = Tokenizer.from_file(str(directory / "tokenizer.json"))
         decoder = json.dumps(json.loads(fast.to_str()).get("decoder"))
@@ -57,14 +57,14 @@ class Vocabulary:
                     control[entry.content] = token
         return cls(tokens, control, [token for token in stop_ids_of(directory) if token < size], fast)
 
-    def written(self, text: str) -> list[int]:
-        """The tokens of a text; none when they are not its bytes alone (some tokenizers begin with a space)."""
-        found: list[int] = self.fast.encode(text, add_special_tokens=False).ids
-        known = all(token < len(self.tokens) for token in found)
-        return found if known and b"".join(self.tokens[token] for token in found) == text.encode() else []
+    def tokenize(self, text: str) -> list[int]:
+        """Return the tokens of a text, or none if their bytes are not the text (some tokenizers add a space)."""
+        ids: list[int] = self.fast.encode(text, add_special_tokens=False).ids
+        known = all(token < len(self.tokens) for token in ids)
+        return ids if known and b"".join(self.tokens[token] for token in ids) == text.encode() else []
 
-    def showing(self, spellings: list[str]) -> list[bytes]:
-        """The tokens, where some control tokens are text, because a grammar writes them."""
+    def with_markers(self, spellings: list[str]) -> list[bytes]:
+        """Return the bytes of all tokens, with those of some control tokens, which a grammar contains as text."""
         tokens = list(self.tokens)
         for spelling in spellings:
             if spelling in self.control:

@@ -1,7 +1,7 @@
 """Grammars through xgrammar: pushdown automata, compiled in milliseconds, a mask in microseconds.
 
-It knows a part of JSON Schema and passes over the rest in silence, so `schemas` rewrites or refuses what it would not
-hold. Does not know time limits: see `queue`.
+xgrammar supports a part of JSON Schema and ignores the rest in silence, so `schemas` rewrites or refuses what it would
+not enforce. Knows nothing about time limits: see `queue`.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ import xgrammar
 
 from tessera.errors import InvalidRequestError
 from tessera.sequence.grammar.matcher import Matcher
-from tessera.sequence.grammar.schemas import check_pattern, narrowed
+from tessera.sequence.grammar.schemas import check_pattern, narrow_schema
 from tessera.sequence.grammar.vocabulary import Vocabulary
 from tessera.wire.engine import Grammar
 
-MOST_WHITESPACE = 20
-"""Characters of whitespace in one place of a JSON text: small models can go on with spaces for ever."""
+MAX_WHITESPACE = 20
+"""Most characters of whitespace in one place of a JSON text: small models can go on with spaces for ever."""
 
 
 class XgrammarCompiler:
@@ -31,11 +31,11 @@ class XgrammarCompiler:
         self._by_markers: dict[tuple[str, ...], xgrammar.GrammarCompiler] = {}
 
     def compile(self, grammar: Grammar) -> Callable[[], Matcher]:
-        """What makes matchers of `grammar`.
+        """Return a factory of matchers of `grammar`.
 
         Raises:
-            InvalidRequestError: it cannot be compiled; names its field and says why.
-            UnsupportedSchemaError: it is valid, but this library would not hold it.
+            InvalidRequestError: The grammar cannot be compiled; names its field and says why.
+            UnsupportedSchemaError: The grammar is valid, but this library would not enforce it.
         """
         try:
             compiled = self._compiled(self._compiler(tuple(grammar.markers)), grammar)
@@ -53,18 +53,18 @@ class XgrammarCompiler:
     def _compiler(self, markers: tuple[str, ...]) -> xgrammar.GrammarCompiler:
         if markers not in self._by_markers:
             info = xgrammar.TokenizerInfo(
-                self._vocabulary.showing(list(markers)),
+                self._vocabulary.with_markers(list(markers)),
                 vocab_size=len(self._vocabulary.tokens),
                 stop_token_ids=self._vocabulary.stop_ids,
             )
-            # Its own cache is off: ours knows what it holds.
+            # The library's own cache is off: `GrammarQueue` has one with a known limit.
             self._by_markers[markers] = xgrammar.GrammarCompiler(info, max_threads=1, cache_enabled=False)
         return self._by_markers[markers]
 
     def _compiled(self, compiler: xgrammar.GrammarCompiler, grammar: Grammar) -> xgrammar.CompiledGrammar:
         if grammar.kind == "json_schema":
-            schema = json.dumps(narrowed(json.loads(grammar.source), grammar.param))
-            return compiler.compile_json_schema(schema, strict_mode=False, max_whitespace_cnt=MOST_WHITESPACE)
+            schema = json.dumps(narrow_schema(json.loads(grammar.source), grammar.param))
+            return compiler.compile_json_schema(schema, strict_mode=False, max_whitespace_cnt=MAX_WHITESPACE)
         if grammar.kind == "regex":
             check_pattern(grammar.source, grammar.param)
             return compiler.compile_regex(grammar.source)
@@ -77,15 +77,15 @@ class XgrammarCompiler:
 
 
 def _calls(calls: dict[str, Any], param: str) -> dict[str, Any]:
-    """One or more calls as xgrammar's structural tag."""
+    """Return the grammar of one or more tool calls as xgrammar's structural tag."""
     tags = [
         {
             "type": "tag",
             "begin": call["begin"],
             "content": {
                 "type": "json_schema",
-                "json_schema": narrowed(call["schema"], param),
-                "max_whitespace_cnt": MOST_WHITESPACE,
+                "json_schema": narrow_schema(call["schema"], param),
+                "max_whitespace_cnt": MAX_WHITESPACE,
             },
             "end": call["end"],
         }
@@ -104,13 +104,13 @@ def _calls(calls: dict[str, Any], param: str) -> dict[str, Any]:
 
 
 def _reason(error: Exception) -> str:
-    """The library's message without the place in its source."""
+    """Return the library's message without the place in its source code."""
     text = str(error).strip()
     return text.partition(".cc:")[2].partition(": ")[2][:500] if ".cc:" in text else text[:500]
 
 
 class XgrammarMatcher:
-    """One request's place; see `Matcher`."""
+    """The state of one request in its grammar; implements `Matcher`."""
 
     def __init__(self, inner: xgrammar.GrammarMatcher, vocabulary: Vocabulary) -> None:
         self._inner = inner
@@ -118,32 +118,32 @@ class XgrammarMatcher:
 
     @property
     def ended(self) -> bool:
-        """As `Matcher.ended`."""
+        """Whether a stop token was accepted."""
         return bool(self._inner.is_terminated())
 
     def fill_mask(self, mask_RW: torch.Tensor, row: int) -> None:
-        """As `Matcher.fill_mask`."""
+        """Fill a row of the mask as `Matcher.fill_mask` says."""
         if self.ended:
             mask_RW[row] = 0
         else:
             self._inner.fill_next_token_bitmask(mask_RW, row)
 
     def accept(self, token: int) -> bool:
-        """As `Matcher.accept`."""
+        """Accept a token as `Matcher.accept` says."""
         return not self.ended and bool(self._inner.accept_token(token))
 
     def forced(self) -> list[int]:
-        """As `Matcher.forced`."""
+        """Return the forced tokens as `Matcher.forced` says."""
         if self.ended:
             return []
         try:
             text = self._inner.find_jump_forward_string()
-        except UnicodeDecodeError as error:  # what is forced ends within a character
+        except UnicodeDecodeError as error:  # the forced bytes end within a character
             text = error.object[: error.start].decode()
-        # What follows is not known, and might be written together with the last one.
-        return self._vocabulary.written(text)[:-1] if text else []
+        # The tokenizer might merge the last token with text that is not known yet.
+        return self._vocabulary.tokenize(text)[:-1] if text else []
 
     def rollback(self, count: int) -> None:
-        """As `Matcher.rollback`."""
+        """Take tokens back as `Matcher.rollback` says."""
         if count:
             self._inner.rollback(count)

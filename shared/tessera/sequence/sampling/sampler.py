@@ -12,7 +12,7 @@ import torch
 
 from tessera.device.copies import Readback, to_device
 from tessera.sequence.batch import TopLogit
-from tessera.sequence.grammar.matcher import allowed, fill_single_token
+from tessera.sequence.grammar.matcher import fill_single_token, unpack_mask
 from tessera.sequence.request import SequenceRequest
 from tessera.sequence.sampling import filters
 from tessera.sequence.sampling.noise import gumbel, next_noise_key
@@ -163,7 +163,7 @@ def _mask(logits_RV: torch.Tensor, requests: list[SequenceRequest]) -> torch.Ten
                 fill_single_token(mask_MW, index, requests[row].forced[0])
             else:
                 matcher.fill_mask(mask_MW, index)
-        allowed_MV = allowed(mask_MW.to(logits_RV.device), vocabulary)
+        allowed_MV = unpack_mask(mask_MW.to(logits_RV.device), vocabulary)
         rows_M = torch.tensor([row for row, _ in matchers], device=logits_RV.device)
         masked_MV = logits_RV[rows_M].masked_fill(~allowed_MV, float("-inf"))
         logits_RV[rows_M] = masked_MV

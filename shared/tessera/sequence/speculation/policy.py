@@ -51,7 +51,7 @@ class Drafter(Protocol):
 
 @dataclass
 class _NGramIndex:
-    """Where the n-grams of one request ended last, by their tokens."""
+    """End of the last occurrence of each n-gram of one request, by the n-gram's tokens."""
 
     ends: dict[tuple[int, ...], int] = field(default_factory=dict)
     indexed: int = 0
@@ -92,7 +92,7 @@ class NGramDrafter:
 
 @dataclass
 class _DraftLength:
-    """How far ahead is drafted for one request.
+    """Length of one request's next draft.
 
     Attributes:
         tokens: Draft tokens of its next draft.
