@@ -32,7 +32,8 @@ from tessera.sequence.sampling.forced_tokens import append_forced, update_forced
 from tessera.sequence.sampling.prompt_logprobs import score_prompts
 from tessera.sequence.sampling.sampler import SampledToken, start_sampling
 from tessera.sequence.scheduler import Scheduler
-from tessera.sequence.speculation.policy import Drafter, NGramDrafter, Speculation
+from tessera.sequence.speculation.ngram_drafter import NGramDrafter
+from tessera.sequence.speculation.policy import Drafter, Speculation
 from tessera.sequence.speculation.verification import verify_draft_tokens
 from tessera.settings.sequence import SequenceEngineSettings
 from tessera.wire.engine import Array, Embed, FromEngine, Generate, GeneratedTokens, Ready, ToEngine
@@ -102,8 +103,9 @@ class SequenceEngine:
 
     def ready(self) -> Ready:
         """Return what was loaded, with the context length that this engine holds: perhaps less than the model's."""
-        context = self.scheduler.context_length
-        cards = [msgspec.structs.replace(card, context_length=context) for card in self._ready.cards]
+        cards = [
+            msgspec.structs.replace(card, context_length=self.scheduler.context_length) for card in self._ready.cards
+        ]
         return msgspec.structs.replace(self._ready, cards=cards)
 
     def submit(self, message: ToEngine) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from tessera.sequence.request import SequenceRequest
-from tessera.sequence.speculation.policy import RETRY_AFTER_STEPS, NGramDrafter, Speculation
+from tessera.sequence.speculation.ngram_drafter import NGramDrafter
+from tessera.sequence.speculation.policy import RETRY_AFTER_STEPS, Speculation
 from tessera.wire.engine import Sampling
 
 

@@ -5,19 +5,17 @@ request's own noise, and goes on while the sample equals the draft token: the sa
 steps. The number of draft tokens follows earlier acceptance, and drafting stops where a longer step costs more than it
 brings; both are measured while serving.
 
-Knows nothing about the target model's tensors: `NGramDrafter` needs none, and a draft model is behind `Drafter`.
+Knows nothing about tensors, nor where draft tokens come from: that is behind `Drafter`.
 """
 
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 
 from tessera.sequence.request import SequenceRequest
 
-LONGEST_NGRAM, SHORTEST_NGRAM = 4, 2
-"""Tokens of the n-grams that are looked up, the longest first."""
 FIRST_DRAFT_TOKENS = 2
 """Draft tokens of a request's first draft."""
 RETRY_AFTER_STEPS = 16
@@ -47,47 +45,6 @@ class Drafter(Protocol):
     def forget(self, request: SequenceRequest) -> None:
         """Free what is kept for a request that has ended."""
         ...
-
-
-@dataclass
-class _NGramIndex:
-    """End of the last occurrence of each n-gram of one request, by the n-gram's tokens."""
-
-    ends: dict[tuple[int, ...], int] = field(default_factory=dict)
-    indexed: int = 0
-
-
-class NGramDrafter:
-    """Drafts what followed the last tokens at their previous occurrence (prompt lookup, Saxena 2023)."""
-
-    def __init__(self) -> None:
-        self._indices: dict[SequenceRequest, _NGramIndex] = {}
-
-    def draft(self, wanted: dict[SequenceRequest, int]) -> dict[SequenceRequest, list[int]]:
-        """Draft as `Drafter.draft` says."""
-        drafts = {request: self._look_up(request, count) for request, count in wanted.items()}
-        return {request: tokens for request, tokens in drafts.items() if tokens}
-
-    def forget(self, request: SequenceRequest) -> None:
-        """Free the index of a request."""
-        self._indices.pop(request, None)
-
-    def _look_up(self, request: SequenceRequest, count: int) -> list[int]:
-        tokens = request.token_ids
-        index = self._indices.setdefault(request, _NGramIndex())
-        # The last n-gram itself is indexed only when something follows it.
-        for end in range(max(index.indexed, SHORTEST_NGRAM), len(tokens)):
-            for length in range(SHORTEST_NGRAM, min(LONGEST_NGRAM, end) + 1):
-                index.ends[tuple(tokens[end - length : end])] = end
-        index.indexed = len(tokens)
-        for length in range(min(LONGEST_NGRAM, len(tokens) - 1), SHORTEST_NGRAM - 1, -1):
-            begin = index.ends.get(tuple(tokens[-length:]))
-            if begin is not None:
-                draft: list[int] = []
-                for place in range(begin, begin + count):  # beyond the end, a repetition repeats itself
-                    draft.append(tokens[place] if place < len(tokens) else draft[place - len(tokens)])
-                return draft
-        return []
 
 
 @dataclass
