@@ -103,9 +103,8 @@ class SequenceEngine:
 
     def ready(self) -> Ready:
         """Return what was loaded, with the context length that this engine holds: perhaps less than the model's."""
-        cards = [
-            msgspec.structs.replace(card, context_length=self.scheduler.context_length) for card in self._ready.cards
-        ]
+        context = self.scheduler.context_length
+        cards = [msgspec.structs.replace(card, context_length=context) for card in self._ready.cards]
         return msgspec.structs.replace(self._ready, cards=cards)
 
     def submit(self, message: ToEngine) -> None:
@@ -187,12 +186,11 @@ class SequenceEngine:
             with self.stages.time("encode"):
                 request.media = self.runner.encoder.encode(request.token_ids, media)
             request.identify_media(media_cache_ids(media, list(request.media.positions)))
-            self.scheduler.submit(request)
+            self._queue(request, {})
         except Exception as error:
             if "CUDA error" in str(error):
                 raise
             return [failed(request.request_id, error)]
-        self.requests[request.request_id] = request
         return []
 
     def _compute(self) -> list[FromEngine]:
