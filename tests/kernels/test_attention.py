@@ -142,6 +142,7 @@ def test_without_queries_the_result_is_empty():
     assert attention(query, key, value).shape == (1, 0, 1, 8)
 
 
+@pytest.mark.slow
 def test_the_registered_op_passes_opcheck():
     query, key, value = batch_of(2, 5, 7, 2, 16)
     lengths = torch.tensor([7, 3])

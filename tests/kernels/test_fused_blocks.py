@@ -219,6 +219,7 @@ def wide() -> Any:
     return wan_as(num_attention_heads=4, attention_head_dim=32, ffn_dim=256)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_short_prompts")
 @pytest.mark.parametrize(
     ("weights", "bound", "bits", "in_interpreter"),

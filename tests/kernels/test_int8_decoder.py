@@ -49,6 +49,7 @@ def multiplied(weight_NK, x_TK, *, bias=True, outliers=4, add=False, threads=1, 
     return target, exact + (bias_N if bias else 0) + (before if add else 0)
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(
     tokens=st.integers(1, 40),

@@ -28,6 +28,7 @@ def independent(logits_E, rule, bias_E):
     return [scores[e] / total * rule.factor for e in chosen], chosen
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(
     tokens=st.integers(1, 4),

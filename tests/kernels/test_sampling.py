@@ -72,6 +72,7 @@ def test_the_random_numbers_are_philox(zero):
     assert [int(word) for word in reference.philox(words, key)] == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
 @settings(max_examples=10, deadline=None)
 @given(

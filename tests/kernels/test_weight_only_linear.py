@@ -43,6 +43,7 @@ GEMM = {"GEMV": 0, "B_T": 16, "B_N": 32, "SPLITS": 1, "AFTER": 0, "num_warps": 4
 HOW = [GEMV, {**GEMV, "SPLITS": 2}, GEMM, {**GEMM, "AFTER": 1, "SPLITS": 3}, {**GEMM, "AFTER": 1}]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 @settings(max_examples=8, deadline=None)
 @given(

@@ -158,6 +158,7 @@ def test_a_draft_that_fails_is_given_up_and_nobody_notices(directory_of, monkeyp
     assert drafted(engine).allocator.used == 0
 
 
+@pytest.mark.slow
 def test_the_setting_starts_it_and_refuses_what_cannot_draft(directory_of, tmp_path):
     target = directory_of(1)
 

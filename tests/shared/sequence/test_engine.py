@@ -321,6 +321,7 @@ def test_drafts_change_no_token(name, tiny_models):
     assert run(engine) == {str(index): generate(directory, prompt) for index, prompt in enumerate(REPEATING)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("changes", [{}, {"max_batch_tokens": 4}, {"page_size": 1}, {"kv_cache_bytes": 64 * 512}])
 @pytest.mark.parametrize("temperature", [0.0, 0.3, 1.0])
 def test_with_drafts_every_seed_gives_the_same_text_in_fewer_steps(temperature, changes, tiny_models, monkeypatch):
