@@ -1,10 +1,8 @@
-"""The one tree of errors, and the only place where an HTTP status is written.
+"""The one tree of errors, and the only place that names HTTP statuses.
 
-Everything a client or an operator can cause is a `TesseraError`: it knows its HTTP status, OpenAI's `type`
-and `code`, whether trying again can help, and its message says what to do. What is not a `TesseraError` is a
-fault of ours and becomes a 500 without details.
-
-Does not know: HTTP (see `tessera.web.errors`), processes (an error crosses one as `ErrorBody`).
+Every error that a client or an operator can cause is a `TesseraError`. It has an HTTP status, OpenAI's `type` and
+`code`, and whether a retry can help; its message says what to do. Any other exception is a fault of ours and becomes a
+500 without details. Knows neither HTTP (`tessera.web.errors`) nor processes (an error crosses one as `ErrorBody`).
 """
 
 from __future__ import annotations
@@ -15,7 +13,7 @@ import msgspec
 
 
 class ErrorBody(msgspec.Struct, frozen=True, kw_only=True):
-    """An error as OpenAI's wire has it, plus what only our own processes read."""
+    """An error in OpenAI's wire format."""
 
     message: str
     type: str = "server_error"
@@ -24,7 +22,14 @@ class ErrorBody(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TesseraError(Exception):
-    """Base of every error that a client or an operator can cause."""
+    """Base of every error that a client or an operator can cause.
+
+    Args:
+        message: what is wrong, and what to do about it.
+        param: name of the parameter at fault.
+        code: code of this error; None takes that of its class.
+        retry_after: seconds after which a retry can succeed.
+    """
 
     status: ClassVar[int] = 500
     type: ClassVar[str] = "server_error"
@@ -41,12 +46,12 @@ class TesseraError(Exception):
         self.retry_after = retry_after
 
     def body(self) -> ErrorBody:
-        """The error as it goes over the wire."""
+        """The error in its wire format."""
         return ErrorBody(message=self.message, type=self.type, param=self.param, code=self.own_code or self.code)
 
 
 class InvalidRequestError(TesseraError):
-    """The request is well-formed HTTP but asks for something that cannot be."""
+    """The request is well-formed HTTP but asks for something impossible."""
 
     status = 400
     type = "invalid_request_error"
@@ -54,13 +59,13 @@ class InvalidRequestError(TesseraError):
 
 
 class ContextLengthError(InvalidRequestError):
-    """Prompt and asked-for tokens do not fit the model's context."""
+    """The prompt and the requested tokens do not fit in the model's context."""
 
     code = "context_length_exceeded"
 
 
 class AuthenticationError(TesseraError):
-    """No key, or a wrong one."""
+    """The key is missing or wrong."""
 
     status = 401
     type = "authentication_error"
@@ -68,7 +73,7 @@ class AuthenticationError(TesseraError):
 
 
 class PermissionDeniedError(TesseraError):
-    """The key is right but may not do this."""
+    """The key is valid but does not permit this."""
 
     status = 403
     type = "permission_error"
@@ -76,7 +81,7 @@ class PermissionDeniedError(TesseraError):
 
 
 class NotFoundError(TesseraError):
-    """No such route, job or file."""
+    """The route, job or file does not exist."""
 
     status = 404
     type = "invalid_request_error"
@@ -84,13 +89,13 @@ class NotFoundError(TesseraError):
 
 
 class ModelNotFoundError(NotFoundError):
-    """No service answers to this model name."""
+    """No service has a model of this name."""
 
     code = "model_not_found"
 
 
 class MethodNotAllowedError(TesseraError):
-    """The route exists, the verb does not."""
+    """The route exists but does not support the method."""
 
     status = 405
     type = "invalid_request_error"
@@ -98,7 +103,7 @@ class MethodNotAllowedError(TesseraError):
 
 
 class ConflictError(TesseraError):
-    """The object is not in a state in which this can be done."""
+    """The state of the object does not allow the operation."""
 
     status = 409
     type = "invalid_request_error"
@@ -106,7 +111,7 @@ class ConflictError(TesseraError):
 
 
 class PayloadTooLargeError(TesseraError):
-    """The body, or a part of it, is over its limit."""
+    """The body, or a part of it, exceeds its limit."""
 
     status = 413
     type = "invalid_request_error"
@@ -114,7 +119,7 @@ class PayloadTooLargeError(TesseraError):
 
 
 class UnsupportedMediaError(TesseraError):
-    """A content type or a media format that is not on the allow-list."""
+    """The content type or the media format is not on the allow-list."""
 
     status = 415
     type = "invalid_request_error"
@@ -122,7 +127,7 @@ class UnsupportedMediaError(TesseraError):
 
 
 class RangeNotSatisfiableError(TesseraError):
-    """The asked-for byte range lies outside the file."""
+    """The requested byte range lies outside the file."""
 
     status = 416
     type = "invalid_request_error"
@@ -130,7 +135,7 @@ class RangeNotSatisfiableError(TesseraError):
 
 
 class UnprocessableError(TesseraError):
-    """Understood and well-formed, but contradicts what was said before (an idempotency key with another body)."""
+    """The request is well-formed but contradicts an earlier one (an idempotency key with another body)."""
 
     status = 422
     type = "invalid_request_error"
@@ -138,7 +143,7 @@ class UnprocessableError(TesseraError):
 
 
 class OverloadedError(TesseraError):
-    """The queue is full. `retry_after` says when to come back."""
+    """The queue is full; `retry_after` is the number of seconds to wait."""
 
     status = 429
     type = "rate_limit_error"
@@ -147,13 +152,13 @@ class OverloadedError(TesseraError):
 
 
 class RateLimitError(OverloadedError):
-    """This key has used up its share."""
+    """The key has used up its rate limit."""
 
     code = "rate_limit_exceeded"
 
 
 class HeaderTooLargeError(TesseraError):
-    """Request line and headers are over their limit."""
+    """The request line and the headers exceed their limit."""
 
     status = 431
     type = "invalid_request_error"
@@ -161,7 +166,7 @@ class HeaderTooLargeError(TesseraError):
 
 
 class ClientClosedError(TesseraError):
-    """The client left before its answer began. Nobody reads this; logs and metrics count it (nginx's status)."""
+    """The client disconnected before its answer began. Only logs and metrics have this status, which is nginx's."""
 
     status = 499
     type = "invalid_request_error"
@@ -169,13 +174,13 @@ class ClientClosedError(TesseraError):
 
 
 class InternalError(TesseraError):
-    """A fault of ours; the details are in the log under the request id."""
+    """A fault of ours, whose details are in the log under the request id."""
 
     code = "internal_error"
 
 
 class BadGatewayError(TesseraError):
-    """An upstream answered with something that is not an answer, or cut the line."""
+    """An upstream sent an invalid answer or closed the connection."""
 
     status = 502
     code = "upstream_error"
@@ -183,7 +188,7 @@ class BadGatewayError(TesseraError):
 
 
 class UnavailableError(TesseraError):
-    """A part that is needed is not there now: a starting engine, a Redis that is down."""
+    """A required part is not available now: an engine that starts, a Redis that is down."""
 
     status = 503
     code = "unavailable"
@@ -191,13 +196,13 @@ class UnavailableError(TesseraError):
 
 
 class EngineDiedError(UnavailableError):
-    """The engine process ended while it worked on this request."""
+    """The engine process ended while it computed this request."""
 
     code = "engine_died"
 
 
 class DeadlineError(TesseraError):
-    """The deadline that the request itself set is over."""
+    """The deadline that the request set has passed."""
 
     status = 504
     code = "deadline_exceeded"
@@ -212,20 +217,20 @@ class GatewayTimeoutError(TesseraError):
 
 
 class StorageFullError(TesseraError):
-    """No room for a job's files. The message says where."""
+    """There is no space for the files of a job; the message says where."""
 
     status = 507
     code = "storage_full"
 
 
 class SettingsError(TesseraError):
-    """A setting is unknown or has a wrong value. Raised at start, never while serving."""
+    """A setting is unknown or has a wrong value. Raised at the start, never while serving."""
 
     code = "invalid_settings"
 
 
 class StartError(TesseraError):
-    """Something the suite needs to start is missing. The message says how to get it."""
+    """Something that the suite needs to start is missing; the message says how to get it."""
 
     code = "cannot_start"
 
@@ -237,7 +242,7 @@ class ModelLoadError(StartError):
 
 
 def all_errors() -> list[type[TesseraError]]:
-    """Every class of the tree, base first."""
+    """Every class of the tree, the base first."""
     found: list[type[TesseraError]] = [TesseraError]
     for error in found:
         found.extend(error.__subclasses__())
@@ -245,9 +250,9 @@ def all_errors() -> list[type[TesseraError]]:
 
 
 def from_body(body: ErrorBody) -> TesseraError:
-    """The error that a `body` came from, for passing it on from another process of ours.
+    """The error that `body` was made of, to raise an error of another process of ours.
 
-    Unknown codes become `InternalError`, so a status is never taken from the wire.
+    An unknown code becomes an `InternalError`, so that no status is ever taken from the wire.
     """
     by_code = {(error.code or "", error.type): error for error in all_errors()}
     by_type = {error.type: error for error in reversed(all_errors())}

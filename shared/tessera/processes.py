@@ -1,6 +1,6 @@
 """Child processes that never outlive their parent, not even when it is killed with SIGKILL.
 
-Linux ends a child with a signal of our choice when the thread that started it dies (prctl's PR_SET_PDEATHSIG); the
+When the thread that started a child dies, Linux sends the child a signal of our choice (prctl's PR_SET_PDEATHSIG). The
 check of the parent's id closes the race with a parent that died before the call. Start children from the main thread.
 """
 
@@ -18,7 +18,8 @@ def die_with_parent(sign: signal.Signals = signal.SIGKILL) -> Callable[[], None]
     """A `preexec_fn` that ties the child's life to its parent's.
 
     Args:
-        sign: what the child gets when the parent is gone. SIGKILL cannot be missed; SIGTERM lets it put things away.
+        sign: signal that the child gets when its parent has died. SIGKILL cannot be ignored; SIGTERM allows a clean
+        end.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     parent = os.getpid()

@@ -1,7 +1,7 @@
-"""Logs: one line per event, with the request id that runs through every process.
+"""Logging: one line per event, with the request id, which is the same in all processes.
 
-Secrets are never passed to a logger: keys are named by their hash (see `tessera_gateway.keys`), prompts are not logged.
-Metrics live in `tessera.web.metrics`. Does not know what is logged.
+Secrets are never logged: keys are named by their hash (`tessera_gateway.keys`), and prompts are not logged. Metrics are
+in `tessera.web.metrics`. Knows nothing about what is logged.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 request_id_var: ContextVar[str | None] = ContextVar("request_id", default=None)
-"""The id of the request that the current task works on. A context variable, not state: each task has its own."""
+"""The id of the request that the current task handles; each task has its own value."""
 
 _STANDARD = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName", "color_message"}
 
@@ -29,7 +29,7 @@ def _fields(record: logging.LogRecord) -> dict[str, Any]:
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object a line: time, level, logger, message, then the record's own fields."""
+    """Formats a record as one line of JSON: time, level, process, logger, message, then the record's own fields."""
 
     def __init__(self, process: str) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ class JsonFormatter(logging.Formatter):
 
 
 class TextFormatter(logging.Formatter):
-    """A line for people: time, level, process, message, fields."""
+    """Formats a record as a line for people: time, level, process, message, fields."""
 
     def __init__(self, process: str) -> None:
         super().__init__()
@@ -68,12 +68,12 @@ class TextFormatter(logging.Formatter):
 
 
 def configure_logging(process: str, *, level: str = "info", form: str = "text") -> None:
-    """Send the root logger to stderr.
+    """Make the root logger write to standard error.
 
     Args:
-        process: name of this process in every line (`gateway`, `text`, `text-engine`, …).
-        level: `debug`, `info`, `warning` or `error`.
-        form: `text` or `json`.
+        process: name of this process, which every line has (`gateway`, `text`, `text-engine`, …).
+        level: least severe level to log: `debug`, `info`, `warning` or `error`.
+        form: format of the lines, `text` or `json`.
     """
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter(process) if form == "json" else TextFormatter(process))
