@@ -152,11 +152,11 @@ class FakeUpstream:
         pieces = [data[at : at + size] for at in range(0, len(data), size)] if size else EVENTS
         for number, piece in enumerate(pieces):
             if number == told.get("cut_after"):
-                await asyncio.sleep(0.05)
+                await asyncio.sleep(0.05)  # so that the pieces before have left this process's buffers
                 request.transport.abort()
                 return response
             await response.write(piece)
-            await asyncio.sleep(0)
+            await asyncio.sleep(0)  # so that each piece is sent by itself
         return response
 
     async def _drip(self, request: web.Request, _: dict[str, Any]) -> web.StreamResponse:

@@ -246,7 +246,7 @@ def test_a_worker_that_dies_costs_time_and_not_the_images(house: House, client: 
 def _endless(job: Job, context: JobContext) -> Mapping[str, Artifact]:
     while True:
         context.step(1)
-        time.sleep(0.005)
+        time.sleep(0.005)  # the time of a step
 
 
 def test_what_takes_too_long_is_given_up_and_stopped(house: House, client: TestClient[Litestar]) -> None:

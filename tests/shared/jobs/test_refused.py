@@ -38,7 +38,7 @@ def test_a_worker_that_was_refused_for_a_while_is_seen_again(redis_server, opera
         store.register_worker(INFO, seconds=10)
     registration = WorkerRegistration(store, INFO)
     registration.start()
-    time.sleep(REGISTER_EVERY_S * 0.5)  # its first try is over: it was refused
+    time.sleep(REGISTER_EVERY_S * 0.5)  # by then the first attempt is over; a refused write leaves no trace to wait for
     assert not registered(operator)
     operator.config_set("min-replicas-to-write", 0)
     deadline = time.monotonic() + 10 * REGISTER_EVERY_S

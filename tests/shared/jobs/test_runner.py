@@ -36,9 +36,11 @@ class ListBell:
     def __init__(self) -> None:
         self.rings: list[str] = []
         self.broken = False
+        self.refused = threading.Event()
 
     def ring(self, job_id: str, queue: str) -> None:
         if self.broken:
+            self.refused.set()
             raise UnavailableError("no bell")
         assert queue == "q"
         self.rings.append(job_id)
@@ -92,7 +94,7 @@ class Stepper:
             context.step(min(self.steps, 99))
             self.steps += 1
             self.began.set()
-            time.sleep(0.01)
+            time.sleep(0.01)  # the time of a step
 
 
 @pytest.fixture
@@ -161,7 +163,7 @@ def test_a_long_step_does_not_cost_the_lease(house: House) -> None:
     house.create()
 
     def slow(job: Job, context: JobContext) -> Mapping[str, Artifact]:
-        time.sleep(SETTINGS.lease_s * 2)
+        time.sleep(SETTINGS.lease_s * 2)  # one step, longer than the lease
         assert house.store.reap() == []
         return house.writes(job, context)
 
@@ -283,6 +285,7 @@ def test_one_ring_is_enough_for_all_that_wait(house: House) -> None:
 
 def test_a_slot_is_kept_for_short_jobs(house: House) -> None:
     house.create("known")
+    # The first job takes some time, from which the time of the others is estimated.
     house.runner(lambda *_: time.sleep(0.01) or {}).run("known")  # type: ignore[func-returns-value]
     for name in ("long1", "long2", "long3"):
         house.create(name, cost=1e6)
@@ -329,7 +332,7 @@ def test_work_goes_on_while_redis_is_away_and_its_result_is_not_lost(house: Hous
     assert started.wait(DEADLINE_S)
     redis_server.kill()
     go_on.set()
-    time.sleep(SETTINGS.lease_s * 1.5)
+    time.sleep(SETTINGS.lease_s * 1.5)  # Redis is down for longer than the lease
     assert thread.is_alive()
     redis_server.start()
     thread.join(DEADLINE_S)
@@ -356,7 +359,7 @@ def test_a_record_that_nobody_rang_for_is_rung_for_by_the_reaper_even_after_its_
     house.bell.broken = True
     reaper = Reaper(house.store, house.artifacts, house.bell)
     reaper.start()
-    time.sleep(SETTINGS.reap_every_s * 3)
+    assert house.bell.refused.wait(DEADLINE_S)
     house.bell.broken = False
     until(lambda: house.bell.rings == ["a"])
     reaper.close()
@@ -365,7 +368,7 @@ def test_a_record_that_nobody_rang_for_is_rung_for_by_the_reaper_even_after_its_
 def test_several_reapers_at_once_give_each_due_ring_once(house: House) -> None:
     for number in range(20):
         house.create(f"j{number}")
-    time.sleep(SETTINGS.reap_every_s)
+    time.sleep(SETTINGS.reap_every_s)  # the rings are due by Redis' clock; a look before that would take some
     reapers = [Reaper(house.store, house.artifacts, house.bell) for _ in range(4)]
     threads = [threading.Thread(target=reaper.look) for reaper in reapers]
     for thread in threads:

@@ -128,24 +128,26 @@ def test_closing_ends_though_a_cancel_is_not_heard() -> None:
     class Deaf:
         """A store whose command swallows a cancel, as Redis' client may."""
 
-        heard = 0
+        def __init__(self) -> None:
+            self.swallowed = 0
+            self.begun = asyncio.Event()
 
         async def webhooks_due(self, *_: Any) -> list[Any]:
+            self.begun.set()
             try:
-                await asyncio.sleep(60)
+                await asyncio.sleep(60)  # a command that does not end; a cancel ends it early
             except asyncio.CancelledError:
-                self.heard += 1
+                self.swallowed += 1
             return []
 
     async def close() -> int:
         store = Deaf()
         hooks = Webhooks(store, SETTINGS)  # type: ignore[arg-type]
         hooks.start()
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
+        await store.begun.wait()
         async with asyncio.timeout(10):
             await hooks.close()
-        return store.heard
+        return store.swallowed
 
     assert asyncio.run(close()) == 1
 
@@ -166,8 +168,9 @@ def test_a_deliverer_that_dies_under_way_leaves_it_to_another(redis_server: Any)
         worker.complete(lease, {})
         ((first, _),) = await store.webhooks_due(0.2, 10)
         assert not await store.webhooks_due(0.2, 10), "it is left alone meanwhile"
-        await asyncio.sleep(0.3)
-        ((second, _),) = await store.webhooks_due(0.2, 10)
+        while not (due := await store.webhooks_due(0.2, 10)):  # noqa: ASYNC110 - due by Redis' clock
+            await asyncio.sleep(0.02)
+        ((second, _),) = due
         await store.close()
         worker.close()
         return first, second
