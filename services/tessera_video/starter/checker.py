@@ -51,7 +51,7 @@ STILL_DEGREES, SPUN_DEGREES = 25.0, 60.0
 MIN_BOUNCE = 6.0
 """Pixels between the highest and the lowest place of a thing that bounces."""
 
-Floats = npt.NDArray[np.float64]
+Float64Array = npt.NDArray[np.float64]
 """Array of float64."""
 
 
@@ -102,7 +102,7 @@ def first_frame_agrees(frames: npt.NDArray[np.uint8], image: npt.NDArray[np.uint
     return bool(error < 0.04 * 255.0)
 
 
-def _ground(pixels_THWC: Floats) -> Floats:
+def _ground(pixels_THWC: Float64Array) -> Float64Array:
     rim = np.concatenate(
         [
             pixels_THWC[:, :FRAME_EDGE].reshape(-1, 3),
@@ -111,11 +111,11 @@ def _ground(pixels_THWC: Floats) -> Floats:
             pixels_THWC[:, :, -FRAME_EDGE:].reshape(-1, 3),
         ]
     )
-    median: Floats = np.median(rim, axis=0)
+    median: Float64Array = np.median(rim, axis=0)
     return median
 
 
-def _name_ground(pixels_THWC: Floats, ground: Floats) -> str:
+def _name_ground(pixels_THWC: Float64Array, ground: Float64Array) -> str:
     alike = np.linalg.norm(pixels_THWC - ground, axis=-1) < BACKGROUND_DISTANCE
     if alike.mean() < 0.4 or np.ptp(ground) > 0.15:
         return UNCLEAR
@@ -127,7 +127,7 @@ def _name_ground(pixels_THWC: Floats, ground: Floats) -> str:
     return "gray" if 0.35 < level < 0.65 else UNCLEAR
 
 
-def _spots(picture_HWC: Floats, ground: Floats) -> list[_Spot]:
+def _spots(picture_HWC: Float64Array, ground: Float64Array) -> list[_Spot]:
     high, low = picture_HWC.max(-1), picture_HWC.min(-1)
     saturation = (high - low) / np.maximum(high, 1e-6)
     distance = np.linalg.norm(picture_HWC - ground, axis=-1)
@@ -141,7 +141,7 @@ def _spots(picture_HWC: Floats, ground: Floats) -> list[_Spot]:
     return found
 
 
-def _spot(picture_HWC: Floats, ground: Floats, inside: npt.NDArray[np.bool_]) -> _Spot:
+def _spot(picture_HWC: Float64Array, ground: Float64Array, inside: npt.NDArray[np.bool_]) -> _Spot:
     core = ndimage.binary_erosion(inside)
     core = core if core.sum() >= 4 else inside
     colour = np.median(picture_HWC[core], axis=0)
@@ -158,7 +158,7 @@ def _spot(picture_HWC: Floats, ground: Floats, inside: npt.NDArray[np.bool_]) ->
     return _Spot(x, y, float(area), _name_colour(colour), harmonics)
 
 
-def _name_colour(colour: Floats) -> str:
+def _name_colour(colour: Float64Array) -> str:
     red, green, blue = (float(value) for value in colour)
     high, low = max(red, green, blue), min(red, green, blue)
     if high == low:
@@ -237,7 +237,7 @@ def _name_motion(track: Sequence[_Spot], shape: str) -> str:
     return "still" if not names and rests and steady else UNCLEAR
 
 
-def _reversals(path: Floats) -> int:
+def _reversals(path: Float64Array) -> int:
     """Return how often a path reverses by more than `MIN_BOUNCE` / 2."""
     turns, extreme, heading = 0, path[0], 0
     for place in path[1:]:
