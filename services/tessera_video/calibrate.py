@@ -158,15 +158,23 @@ def _stepped(pipe: Any, device: Device) -> FamilyModel:
 
 def _arguments(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tessera_video.calibrate", description=__doc__)
-    parser.add_argument("--model", help="name of a starter or path; the video service's when left out")
-    parser.add_argument("--dummy", action="store_true", help="random weights of a middle size; nothing is kept")
-    parser.add_argument("--prompt", default=PROMPT, help="what to make (%(default)r)")
-    parser.add_argument("--size", help="WxH; the first of the model's card when left out")
-    parser.add_argument("--frames", type=int, default=17, help="how many (%(default)s)")
-    parser.add_argument("--steps", type=int, help="denoising steps; as many as the model's card says when left out")
-    parser.add_argument("--guidance", type=float, help="its scale; two passes a step when over 1")
-    parser.add_argument("--threshold", type=float, help="of every cache; each has its own when left out")
-    parser.add_argument("--repeat", type=int, default=1, help="the fastest of so many counts (%(default)s)")
+    parser.add_argument("--model", help="name of a starter, or a path; by default the video service's model")
+    parser.add_argument(
+        "--dummy", action="store_true", help="measure a medium-sized model with random weights; nothing is stored"
+    )
+    parser.add_argument("--prompt", default=PROMPT, help="prompt of the measured clip (%(default)r)")
+    parser.add_argument(
+        "--size", help="width x height in pixels, as WxH; by default the first size of the model's card"
+    )
+    parser.add_argument("--frames", type=int, default=17, help="number of frames (%(default)s)")
+    parser.add_argument("--steps", type=int, help="number of denoising steps; by default that of the model's card")
+    parser.add_argument("--guidance", type=float, help="guidance scale; above 1 each step computes two rows")
+    parser.add_argument(
+        "--threshold", type=float, help="threshold of all step caches; by default each cache has its own"
+    )
+    parser.add_argument(
+        "--repeat", type=int, default=1, help="number of measurements, of which the fastest counts (%(default)s)"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON")
     return parser.parse_args(arguments)
 

@@ -24,11 +24,11 @@ from tessera_video.dummy import build
 def main(arguments: list[str] | None = None) -> int:
     """Measure and print. Returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m tessera_video.overhead", description=__doc__)
-    parser.add_argument("--size", default="832x480", help="of the clip (%(default)s)")
-    parser.add_argument("--frames", type=int, default=5, help="of the clip (%(default)s)")
-    parser.add_argument("--steps", type=int, default=3, help="that are measured (%(default)s)")
+    parser.add_argument("--size", default="832x480", help="width x height of the clip in pixels, as WxH (%(default)s)")
+    parser.add_argument("--frames", type=int, default=5, help="number of frames of the clip (%(default)s)")
+    parser.add_argument("--steps", type=int, default=3, help="number of steps that are measured (%(default)s)")
     parser.add_argument("--device", choices=["auto", "cpu", "cuda"], default="auto")
-    parser.add_argument("--json", action="store_true", help="one JSON object")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
     given = parser.parse_args(arguments)
     width, height = (int(side) for side in given.size.split("x"))
     device = choose(given.device)

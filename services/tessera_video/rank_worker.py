@@ -110,7 +110,7 @@ def _divided(model: FamilyModel, rank: int, count: int, rendezvous: Path, device
 
 
 def main() -> int:
-    """Take part until the worker ends."""
+    """Compute this rank's part of every pass until the worker ends. Returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m tessera_video.rank_worker", description=__doc__)
     parser.add_argument("--rank", type=int, required=True)
     parser.add_argument("--meeting", type=Path, required=True)
