@@ -1,8 +1,8 @@
 """Turns a transcription job into its files: decode the recording to disk, plan windows, transcribe piece by piece.
 
-A piece is as many windows as one message to the engine carries. After each piece there is a checkpoint, so that a
-killed worker costs one piece. Memory does not grow with the recording: its samples are in a file that vanishes with the
-process. Knows nothing about Redis, Celery or HTTP.
+A piece is a run of windows of at most `speech.job_piece_seconds`, one message to the engine. After each piece there is
+a checkpoint, so that a killed worker costs one piece. Memory does not grow with the recording: its samples are in a
+file that vanishes with the process. Knows nothing about Redis, Celery or HTTP.
 """
 
 from __future__ import annotations

@@ -69,8 +69,8 @@ class SpeakerTurns:
         self, words: Sequence[_Timed], times: Sequence[tuple[float, float]]
     ) -> list[tuple[str, list[_Timed]]]:
         """Runs of words of one speaker. `times` are the seconds at which each word begins and ends."""
-        said = [self.speaker_at((begin + end) / 2) for begin, end in times]
-        runs = groupby(zip(said, words, strict=True), key=lambda pair: pair[0])
+        names = [self.speaker_at((begin + end) / 2) for begin, end in times]
+        runs = groupby(zip(names, words, strict=True), key=lambda pair: pair[0])
         return [(name, [word for _, word in run]) for name, run in runs]
 
 

@@ -195,5 +195,5 @@ def _resnet(block: MimiResnetBlock, fresh_BCT: torch.Tensor, memory: _Convolutio
     for layer in block.block:
         hidden = _convolved(layer, hidden, memory) if isinstance(layer, MimiConv1d) else layer(hidden)
     shortcut: nn.Module = block.shortcut
-    kept = _convolved(shortcut, fresh_BCT, memory) if isinstance(shortcut, MimiConv1d) else fresh_BCT
-    return kept + hidden
+    skipped = _convolved(shortcut, fresh_BCT, memory) if isinstance(shortcut, MimiConv1d) else fresh_BCT
+    return skipped + hidden

@@ -80,7 +80,7 @@ class CodecSpeechRequest:
 
     @property
     def has_unreported_end(self) -> bool:
-        """Whether a sentence has ended exactly with a window, so that no answer has said its end yet."""
+        """Whether a sentence has ended exactly with a window, so that its end is not answered yet."""
         return self._in_turn and self._turn_ended and not self.pending
 
     @property
@@ -116,11 +116,11 @@ class CodecSpeechRequest:
         self.drawn += 1
         self._frames_left -= 1
         self._turn_frames_left -= 1
-        whole = codes == model.end_frame
+        is_end_frame = codes == model.end_frame
         # Like Transformers, a turn ends when all codes but the last say so; a frame is left out only when all do.
         self._turn_ended = codes[:-1] == model.end_frame[:-1] or self._turn_frames_left == 0 or self._frames_left == 0
         added: list[SequenceEntry] = [codes]
-        if not whole:
+        if not is_end_frame:
             self.pending.append(codes)
             if self._turn_ended:
                 added.append(model.end_frame)
