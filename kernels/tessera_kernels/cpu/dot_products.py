@@ -134,7 +134,7 @@ def group_tile(rows: int, unroll: int, blocks: int = 1) -> Any:
 
 
 def group_epilogue(rows: int, blocks: int) -> Any:
-    """From partial sums over all groups to outputs: · column scale + outliers · their weights + bias.
+    """Outputs of a tile: partial sums over all groups · column scale + outliers · their weights + bias.
 
     Parameters: partial sums (float32 [rows, blocks, 16]), bytes between its rows, then the epilogue's parameters:
 

@@ -182,6 +182,6 @@ def vector_function(arguments: int, write: Callable[..., None]) -> Any:
 
     # Numba reads the number of parameters from the signature.
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-    names = ["context", *(f"argument_{number}" for number in range(arguments))]
+    names = ["context", *(f"argument_{index}" for index in range(arguments))]
     typed.__signature__ = inspect.Signature([inspect.Parameter(name, kind) for name in names])  # type: ignore[attr-defined]
     return intrinsic(typed)

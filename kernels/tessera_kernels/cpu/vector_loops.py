@@ -80,17 +80,17 @@ def exponential(code: VectorCode, x: Value) -> Value:
     for comparison, bound in (("<", EXP_MIN), (">", EXP_MAX)):
         limit = code.splat_f32(bound)
         x = builder.select(builder.fcmp_ordered(comparison, x, limit), limit, x)
-    whole = code.round_to_even(builder.fmul(x, code.splat_f32(LOG2_E)))
+    exponent = code.round_to_even(builder.fmul(x, code.splat_f32(LOG2_E)))
     rest = x
     for part in (LN2_HIGH, LN2_LOW):
-        rest = code.fma(whole, code.splat_f32(-part), rest)
+        rest = code.fma(exponent, code.splat_f32(-part), rest)
     value = code.splat_f32(POLYNOMIAL[0])
     for coefficient in POLYNOMIAL[1:]:
         value = code.fma(value, rest, code.splat_f32(coefficient))
     value = builder.fadd(code.fma(builder.fmul(value, rest), rest, rest), code.splat_f32(1.0))
     # LLVM does not define the conversion of NaN to an integer.
-    whole = builder.select(builder.fcmp_unordered("uno", whole, whole), code.zeros(code.f32x16), whole)
-    power = builder.shl(builder.add(builder.fptosi(whole, code.i32x16), code.splat_i32(127)), code.splat_i32(23))
+    exponent = builder.select(builder.fcmp_unordered("uno", exponent, exponent), code.zeros(code.f32x16), exponent)
+    power = builder.shl(builder.add(builder.fptosi(exponent, code.i32x16), code.splat_i32(127)), code.splat_i32(23))
     return builder.fmul(value, builder.bitcast(power, code.f32x16))
 
 

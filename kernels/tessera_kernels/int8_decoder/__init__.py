@@ -252,6 +252,6 @@ def _is_behind(before: PagedKV, after: PagedKV) -> bool:
 def _stack(tensors: Sequence[torch.Tensor]) -> np.ndarray:
     """One array [layers, …] over views that lie one behind another; float16 as int16, as Numba has no float16."""
     first = tensors[0]
-    whole = first.as_strided((len(tensors), *first.shape), (first.numel(), *first.stride()), first.storage_offset())
-    array: np.ndarray = whole.view(torch.int16 if whole.dtype == torch.float16 else whole.dtype).numpy()
+    stacked = first.as_strided((len(tensors), *first.shape), (first.numel(), *first.stride()), first.storage_offset())
+    array: np.ndarray = stacked.view(torch.int16 if stacked.dtype == torch.float16 else stacked.dtype).numpy()
     return array

@@ -133,11 +133,11 @@ def decoder(keys: torch.dtype) -> Decoder:
     return Decoder(sizes, layers, ones_C, linear(HEAD, INPUTS), caches)
 
 
-def step(made: Decoder, counts: list[int], contexts: list[int], threads: int) -> float:
+def step(model: Decoder, counts: list[int], contexts: list[int], threads: int) -> float:
     """Seconds of a step.
 
     Args:
-        made: the decoder.
+        model: the decoder, from `decoder`.
         counts: new tokens of each sequence.
         contexts: positions of each sequence, the new ones included.
         threads: threads to run on.
@@ -154,20 +154,20 @@ def step(made: Decoder, counts: list[int], contexts: list[int], threads: int) ->
     ragged = Ragged(pages_BM, torch.tensor(contexts), counts)
     x_TC, rotary_TD = torch.randn(tokens, INPUTS), (torch.ones(tokens, DIM), torch.zeros(tokens, DIM))
     last_R = torch.tensor(counts).cumsum(0) - 1
-    return best(lambda: made.run(x_TC.clone(), rotary_TD, slots_T, ragged, last_R, threads=threads))
+    return best(lambda: model.run(x_TC.clone(), rotary_TD, slots_T, ragged, last_R, threads=threads))
 
 
 def steps() -> None:
     """Print times of whole steps: decode rows at 200 positions, and prompts."""
     for keys in (torch.float32, torch.float16, torch.int8):
-        made = decoder(keys)
+        model = decoder(keys)
         for threads in sorted({1, len(os.sched_getaffinity(0))}):
             for rows in (1, 4, 16):
-                spent = step(made, [1] * rows, [200] * rows, threads)
-                read = made.nbytes / spent / 1e9
+                spent = step(model, [1] * rows, [200] * rows, threads)
+                read = model.nbytes / spent / 1e9
                 print(f"{keys}, {threads} threads: {rows:2} rows at 200 {1e3 * spent:6.1f} ms, weights {read:.1f} GB/s")
             for tokens in (128, 512, 980):
-                spent = step(made, [tokens], [tokens], threads)
+                spent = step(model, [tokens], [tokens], threads)
                 each = 1e6 * spent / tokens
                 print(f"{keys}, {threads} threads: a prompt of {tokens} {1e3 * spent:6.0f} ms, {each:.0f} us a token")
 

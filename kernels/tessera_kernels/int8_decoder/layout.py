@@ -235,10 +235,10 @@ def fits(linear: DecoderLinear) -> bool:
     Outputs, inputs and groups are multiples of 16, outlier columns an even number, and float16 holds their weights.
     """
     inputs, outputs = linear.weight.weight_KN.shape
-    whole = all(size % LANES == 0 for size in (inputs, outputs, linear.group or inputs))
+    aligned = all(size % LANES == 0 for size in (inputs, outputs, linear.group or inputs))
     floats = linear.weight.outlier_weight_MN
     held = floats.numel() == 0 or bool(floats.abs().max() <= torch.finfo(torch.float16).max)
-    return whole and held and len(linear.weight.outlier_columns_M) % 2 == 0
+    return aligned and held and len(linear.weight.outlier_columns_M) % 2 == 0
 
 
 def _concatenated(arrays: list[npt.NDArray[Any]], dtype: npt.DTypeLike) -> npt.NDArray[Any]:

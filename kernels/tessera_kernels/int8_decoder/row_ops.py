@@ -44,9 +44,9 @@ def exp(x):
         x = _EXP_MIN
     if x > _EXP_MAX:  # noqa: PLR1730
         x = _EXP_MAX
-    whole = np.rint(x * _LOG2_E)
-    rest = x - whole * _LN2_HIGH
-    rest = rest - whole * _LN2_LOW
+    exponent = np.rint(x * _LOG2_E)
+    rest = x - exponent * _LN2_HIGH
+    rest = rest - exponent * _LN2_LOW
     value = _P0
     value = value * rest + _P1
     value = value * rest + _P2
@@ -54,7 +54,7 @@ def exp(x):
     value = value * rest + _P4
     value = value * rest + _P5
     value = value * rest * rest + rest + _ONE
-    return value * bitcast_float32((np.int32(whole) + np.int32(127)) << np.int32(23))
+    return value * bitcast_float32((np.int32(exponent) + np.int32(127)) << np.int32(23))
 
 
 @subroutine(REDUCTIONS)

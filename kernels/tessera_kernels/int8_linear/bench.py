@@ -44,9 +44,9 @@ def _make_inputs(
 ) -> tuple[torch.Tensor, Int8Weight]:
     x_TK = torch.randn(tokens, shape[1], device=device).to(dtype)
     outlier_columns_M = torch.arange(COLUMNS) * 7
-    made = quantize_weight(torch.randn(shape) / 64, outlier_columns_M, torch.rand(shape[1]))
+    weight = quantize_weight(torch.randn(shape) / 64, outlier_columns_M, torch.rand(shape[1]))
     # Moving to a device keeps strides, and with them the transposed view.
-    return x_TK, Int8Weight(**{field.name: getattr(made, field.name).to(device) for field in fields(made)})
+    return x_TK, Int8Weight(**{field.name: getattr(weight, field.name).to(device) for field in fields(weight)})
 
 
 def _launch(x_TK: torch.Tensor, weight: Int8Weight) -> torch.Tensor:

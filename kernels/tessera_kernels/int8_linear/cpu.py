@@ -27,7 +27,7 @@ def suited(x_TK: torch.Tensor) -> bool:
 
 
 def int8_linear(x_TK: torch.Tensor, weight: Int8Weight, bias_N: torch.Tensor | None) -> torch.Tensor:
-    """See `tessera_kernels.int8_linear.int8_linear`."""
+    """Compiled implementation of `tessera_kernels.int8_linear.int8_linear`."""
     quantized_TK = torch.empty(x_TK.shape, dtype=torch.int8)
     scale_T = np.empty(x_TK.shape[0], np.float32)
     columns = weight.outlier_columns_M.numpy()

@@ -11,7 +11,7 @@ SMALLEST = torch.finfo(torch.float32).tiny
 
 
 def int8_linear(x_TK: torch.Tensor, weight: Int8Weight, bias_N: torch.Tensor | None) -> torch.Tensor:
-    """See `tessera_kernels.int8_linear.int8_linear`."""
+    """Reference of `tessera_kernels.int8_linear.int8_linear`."""
     x = x_TK.float()
     outliers_TM = x[:, weight.outlier_columns_M]
     rest = x.index_fill(1, weight.outlier_columns_M, 0.0) * weight.smoothing_K

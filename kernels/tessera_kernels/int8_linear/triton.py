@@ -23,7 +23,7 @@ def int8_linear(
     out: torch.Tensor | None = None,
     configuration: Mapping[str, int] | None = None,
 ) -> torch.Tensor:
-    """See `tessera_kernels.int8_linear.int8_linear`."""
+    """Launch `tessera_kernels.int8_linear.int8_linear`."""
     x_TK = x_TK if x_TK.stride(1) == 1 else x_TK.contiguous()
     factor_K = weight.smoothing_K.index_fill(0, weight.outlier_columns_M, 0.0)
     quantized_TK, scale_T = quantize_tokens(x_TK, torch.int8, factor_K=factor_K)

@@ -8,7 +8,7 @@ from tessera_kernels.storage.paged_kv import PagedKV, quantize
 
 
 def kv_store(key_THD: torch.Tensor, value_THE: torch.Tensor, cache: PagedKV, slots_T: torch.Tensor) -> None:
-    """See `tessera_kernels.kv_store.kv_store`."""
+    """Reference of `tessera_kernels.kv_store.kv_store`."""
     for new, stored, scales in (
         (key_THD, cache.key_PSHD, cache.key_scale_PSH),
         (value_THE, cache.value_PSHE, cache.value_scale_PSH),

@@ -138,7 +138,7 @@ def constants(heads: int, dim: int, value_dim: int, dtype: torch.dtype) -> dict[
 
 
 def kv_store(key_THD: torch.Tensor, value_THE: torch.Tensor, cache: PagedKV, slots_T: torch.Tensor) -> None:
-    """See `tessera_kernels.kv_store.kv_store`."""
+    """Launch `tessera_kernels.kv_store.kv_store`."""
     key, value = (x if x.stride(-1) == 1 else x.contiguous() for x in (key_THD, value_THE))
     tokens, heads, dim = key.shape
     if not tokens:

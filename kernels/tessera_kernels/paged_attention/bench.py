@@ -111,13 +111,13 @@ def _make_inputs(
         table[row, :count] = torch.arange(first, first + count)
         first += count
     shape = (first * PAGE, model.kv_heads, model.head_dim)
-    made = [torch.randn(shape, device=device).to(dtype) for _ in range(2)]
+    stored_values = [torch.randn(shape, device=device).to(dtype) for _ in range(2)]
     paged = (first, PAGE, *shape[1:])
     if stored in LARGEST:
-        (key, key_scale), (value, value_scale) = (quantize(x, stored) for x in made)
+        (key, key_scale), (value, value_scale) = (quantize(x, stored) for x in stored_values)
         cache = PagedKV(key.view(paged), value.view(paged), key_scale.view(paged[:3]), value_scale.view(paged[:3]))
     else:
-        cache = PagedKV(made[0].view(paged), made[1].view(paged))
+        cache = PagedKV(stored_values[0].view(paged), stored_values[1].view(paged))
     counts = [count for _, count in sequences]
     query = torch.randn(sum(counts), model.heads, model.head_dim, device=device).to(dtype)
     context = torch.tensor([context for context, _ in sequences], device=device)

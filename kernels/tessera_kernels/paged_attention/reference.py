@@ -22,7 +22,7 @@ def paged_attention(
     sinks_Q: torch.Tensor | None,
     tree_BNN: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """See `tessera_kernels.paged_attention.paged_attention`."""
+    """Reference of `tessera_kernels.paged_attention.paged_attention`."""
     device = query_TQD.device
     page_size = cache.key_PSHD.shape[1]
     out_TQE = query_TQD.new_empty(*query_TQD.shape[:2], cache.value_PSHE.shape[-1])

@@ -55,9 +55,9 @@ def config(
     """
     kind = str(dtype).removeprefix("torch.")
     # Configurations are tuned without a tree, and may not fit the registers with one.
-    found = None if tree else lookup("paged_attention", device_here(), kind, bucket(rows, dims[0], stored))
-    if found is not None:
-        return found
+    tuned = None if tree else lookup("paged_attention", device_here(), kind, bucket(rows, dims[0], stored))
+    if tuned is not None:
+        return tuned
     wide = max(block(dim) for dim in dims) > 128
     older = chip.backend == "cuda" and chip.capability < 90
     positions, warps, stages = (64, 4, 3) if rows < 64 else (64, 8 if rows * block(dims[1]) > 8192 else 4, 2)
@@ -105,7 +105,7 @@ def paged_attention(
     parts: int | None = None,
     configuration: Mapping[str, int] | None = None,
 ) -> torch.Tensor:
-    """See `tessera_kernels.paged_attention.paged_attention`.
+    """Launch `tessera_kernels.paged_attention.paged_attention`.
 
     Args:
         query_TQD, cache: as in the public function.

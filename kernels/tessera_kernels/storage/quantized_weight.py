@@ -119,13 +119,15 @@ class QuantizedWeight:
             self.format != "int4" or tuple(zero.shape) != shape or zero.dtype not in (torch.uint8, *FLOATS)
         ):
             raise ValueError(f"zeros are for int4, uint8 or float {shape}, not {zero.dtype} {tuple(zero.shape)}")
-        whole = self.tensor_scale
-        if whole is not None and (
-            self.format != "nvfp4" or whole.dtype != torch.float32 or tuple(whole.shape) != (self.experts or (1,))
+        tensor_scale = self.tensor_scale
+        if tensor_scale is not None and (
+            self.format != "nvfp4"
+            or tensor_scale.dtype != torch.float32
+            or tuple(tensor_scale.shape) != (self.experts or (1,))
         ):
             raise ValueError(
-                f"a tensor's scale is for nvfp4, float32 {self.experts or (1,)}; this is {self.format}, {whole.dtype} "
-                f"{tuple(whole.shape)}"
+                f"a tensor's scale is for nvfp4, float32 {self.experts or (1,)}; this is {self.format}, "
+                f"{tensor_scale.dtype} {tuple(tensor_scale.shape)}"
             )
 
     @property
