@@ -44,7 +44,7 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 MAX_RESENDS = 1
-"""How often a request that was sent may be sent again. A request that ends the process of its upstream must not reach
+"""Most times that a request that was sent is sent again. A request that ends the process of its upstream must not reach
 all replicas."""
 SENT_HEADERS = ("accept", "traceparent", "tracestate")
 """Headers of the client that are passed on to the upstream."""

@@ -89,7 +89,7 @@ async def transcriptions(
     ),
 )
 async def translations(request: HTTPRequest, proxy: Injected[Proxy], max_form_bytes: Injected[int]) -> ASGIApp:
-    """As transcriptions, with a model that translates."""
+    """Takes the same form as transcriptions, with a model that translates."""
     body, _ = await read_multipart(request, max_form_bytes)
     return await proxy.forward(request, "/v1/audio/translations", "transcription", body)
 

@@ -66,7 +66,7 @@ async def embeddings(request: HTTPRequest, proxy: Injected[Proxy]) -> ASGIApp:
     operation_class=documented(TokenizeRequest, returns=Tokenized),
 )
 async def tokenize(request: HTTPRequest, proxy: Injected[Proxy]) -> ASGIApp:
-    """Of a text, or of a conversation as the model's template writes it. Route and shapes are vLLM's."""
+    """Takes a text, or a conversation, which the model's template writes. Route and shapes are vLLM's."""
     return await proxy.forward(request, "/tokenize", "chat", await read_json(request))
 
 

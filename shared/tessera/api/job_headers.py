@@ -1,4 +1,4 @@
-"""What the routes of all jobs read from a request's headers and write into a response's. Knows no kind of job."""
+"""Headers of job routes: those that are read from a request, and those of a response. Knows no kind of job."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def last_event_id(request: HTTPRequest) -> str:
 
 
 def poll_headers(job: Job) -> dict[str, str]:
-    """When to ask again for a job that has not ended, as OpenAI's SDK reads it."""
+    """The header by which OpenAI's SDK learns when to ask again for a job that has not ended."""
     return {"openai-poll-after-ms": str(POLL_AFTER_MS)} if job.status in ("queued", "in_progress") else {}
 
 

@@ -1,4 +1,4 @@
-"""What an HTTP service of jobs runs beside its routes: a reaper and the delivery of webhooks.
+"""Runs a reaper and the delivery of webhooks beside the routes of an HTTP service.
 
 Any number of services may run them at once. Does not know what jobs do.
 """

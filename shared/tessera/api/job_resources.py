@@ -1,4 +1,4 @@
-"""What the routes of videos, images and long recordings work with: the job store, the artifacts, the bell, the cards.
+"""The collaborators of job routes: the job store, the artifact store, the bell and the cards of models.
 
 `JobResources.accept` is how a job whose files are stored is accepted: its record is written, then a worker is rung for.
 Knows no route, and nothing about HTTP.
@@ -37,9 +37,9 @@ class NewJob:
     owner: str
     queue: str
     job_input: msgspec.Struct
-    """What the worker gets."""
+    """The input of the job, which its worker gets."""
     cost: float
-    """How much work the job is, in a unit of its queue."""
+    """Work of the job, in a unit of its queue."""
     idempotency: Idempotency | None
     priority: int
     """Place among the jobs of the owner: higher waits longer."""

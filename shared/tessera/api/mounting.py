@@ -36,7 +36,7 @@ class MountedRoutes:
 
     route_handlers: list[ControllerRouterHandler]
     resources: JobResources
-    """What the routes work with, for the app's own routes that accept jobs."""
+    """The collaborators of the routes, for the app's own routes that accept jobs."""
     lifespan: list[Lifespan]
     """Closes the connections when the app ends."""
     ready: ReadyCheck

@@ -1,4 +1,4 @@
-"""How the job stores reach Redis: clients, timeouts, the scripts, and the error for a Redis that is down.
+"""Access to Redis for the job stores: clients, timeouts, the scripts, and the error for a Redis that is down.
 
 Does not know what the scripts do.
 """

@@ -99,7 +99,7 @@ class WorkerInfo(msgspec.Struct, frozen=True, kw_only=True):
     device: str
     pid: int
     slots: int = 1
-    """How many jobs it does at once."""
+    """Number of jobs that it does at once."""
 
 
 def _text(value: Any) -> str:
@@ -153,7 +153,7 @@ def job_from(reply: Mapping[Any, Any] | Sequence[Any]) -> Job:
 
 
 def _estimates(fields: Mapping[str, bytes], started_at: float | None) -> tuple[float | None, float | None]:
-    """When a job will begin and end, in Unix seconds, from how long others of its queue took; None where unknown."""
+    """Estimated begin and end of a job in Unix seconds, from the times of others of its queue; None if unknown."""
     if "now" not in fields:
         return None, None
     now, unit_s, slots = int(fields["now"]) / 1e6, float(fields["seconds"]), int(fields["slots"])

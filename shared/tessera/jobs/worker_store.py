@@ -83,7 +83,7 @@ class WorkerStore:
         return records.held_from(reply)
 
     def look(self, lease: Lease) -> Held:
-        """What a renewal would answer, without writing: a Redis with an append-only file then has nothing to append."""
+        """The answer that a renewal would have, without writing, so that Redis' append-only file does not grow."""
         return records.held_from(self._run("LOOK", lease.job.id, lease.token))
 
     def complete(self, lease: Lease, artifacts: Mapping[str, Artifact], *, total: float | None = None) -> Ending:
@@ -164,12 +164,12 @@ class WorkerStore:
             return bool(self._redis.exists(f"tessera:job:{job_id}"))
 
     def rings(self, queue: str) -> int:
-        """How many rings of a queue no worker has received yet."""
+        """The number of rings of a queue that no worker has received yet."""
         with redis_errors_translated():
             return int(self._redis.llen(RING_PREFIX + queue))
 
     def counts(self) -> Counts:
-        """How many jobs are in which state."""
+        """The number of jobs in each state."""
         queued, in_progress, ended = self._run("COUNTS")
         return Counts(int(queued), int(in_progress), int(ended))
 

@@ -1,1 +1,1 @@
-"""What every Litestar app of the suite shares, torch-free."""
+"""Code that every Litestar app of the suite shares, torch-free."""

@@ -140,7 +140,7 @@ class VerboseTranscription(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TranscriptTextSegment(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="transcript.text.segment"):
-    """What one speaker says without a break. Also a stream event. Times are seconds from the beginning."""
+    """A stretch that one speaker says without a break; also a stream event. Times are seconds from the beginning."""
 
     id: str
     start: float
@@ -206,7 +206,7 @@ class SpeechAudioWords(msgspec.Struct, frozen=True, kw_only=True, tag_field="typ
 
 
 class SpeechUsage(msgspec.Struct, frozen=True, kw_only=True):
-    """What a speech took: tokens of text that the model read, frames of sound that it made."""
+    """Usage of a synthesis: tokens of text that the model read, frames of audio that it made."""
 
     input_tokens: int
     output_tokens: int

@@ -74,7 +74,7 @@ class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class StreamOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a stream has beside the text."""
+    """Options of a stream: what it has beside the text."""
 
     include_usage: bool = False
 
@@ -184,7 +184,7 @@ class TokenizeRequest(Request, frozen=True, kw_only=True):
 
 
 class PromptTokensDetails(msgspec.Struct, frozen=True, kw_only=True):
-    """How the prompt's tokens were computed."""
+    """Details of the prompt's tokens."""
 
     cached_tokens: int
     """Tokens that the prefix cache had, because an earlier request began with them."""
@@ -226,7 +226,8 @@ class PromptLogprob(msgspec.Struct, frozen=True):
 
 
 PromptLogprobs = list[dict[str, PromptLogprob] | None]
-"""For each position, by token id, the token of the prompt and the likeliest tokens; None for the first position."""
+"""Log-probabilities of each position: the token of the prompt and the likeliest tokens, by token id; None for the first
+position."""
 
 
 class ChoiceLogprobs(msgspec.Struct, frozen=True):
@@ -272,7 +273,7 @@ class ChatCompletion(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Delta(msgspec.Struct, frozen=True, kw_only=True):
-    """What a chunk adds."""
+    """The part of a message that a chunk adds."""
 
     role: Literal["assistant"] | UnsetType = UNSET
     content: str | UnsetType = UNSET

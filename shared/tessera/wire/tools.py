@@ -64,7 +64,7 @@ class ToolCall(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class FunctionDelta(msgspec.Struct, frozen=True, kw_only=True):
-    """What a chunk adds to a call."""
+    """The part of a call that a chunk adds."""
 
     name: str | UnsetType = UNSET
     arguments: str | UnsetType = UNSET

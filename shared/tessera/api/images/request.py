@@ -1,4 +1,4 @@
-"""From the body of `POST /v1/images/generations` to an `ImageOrder`: every field checked and every default decided.
+"""Makes an `ImageOrder` of the body of `POST /v1/images/generations`: every field checked and every default decided.
 
 What can be wrong with a request is said here, before there is a record. Does not know HTTP.
 """
@@ -29,7 +29,7 @@ class ImageOrder:
     request: ImageGenerationRequest
     """The request as it was decoded; it has the priority and the deadline."""
     job_input: ImageInput
-    """What the worker gets. Submission sets its `request_id`."""
+    """The input of the job. Submission sets its `request_id`."""
     card: Card
     quality: ShownQuality
 
@@ -52,7 +52,7 @@ def quality_of(request: ImageGenerationRequest) -> ShownQuality:
 
 
 def make_input(request: ImageGenerationRequest, card: Card, settings: VideoSettings) -> ImageInput:
-    """What the worker gets, every default decided.
+    """The input of the job, every default decided.
 
     Args:
         request: the decoded body.
@@ -97,7 +97,7 @@ def make_input(request: ImageGenerationRequest, card: Card, settings: VideoSetti
 
 
 def cost_of_images(given: ImageInput) -> float:
-    """How much work the images are, in the unit of a video's cost."""
+    """The cost of the images, in the unit of a video's cost."""
     return cost_of_frames(given.width, given.height, given.count, given.steps, given.guidance_scale)
 
 

@@ -1,4 +1,4 @@
-"""How an image job is accepted and how its end is awaited: the client waits, and nothing is left of the job afterwards.
+"""Accepts image jobs and waits for their end: the client waits, and nothing is left of the job afterwards.
 
 The job is as durable as a video's: a worker that is killed costs the client time, not the images. Does not know HTTP.
 """

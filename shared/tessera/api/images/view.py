@@ -1,4 +1,4 @@
-"""What becomes of an image job as its client sees it: OpenAI's response, or an error. Does not know routes."""
+"""Shows an ended image job to its client: OpenAI's response, or an error. Knows no route."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class FinishedImages:
 
     order: ImageOrder
     created_at: int
-    """When the job was accepted, in Unix seconds."""
+    """Time at which the job was accepted, in Unix seconds."""
     encoded: list[str]
     """The files in base64."""
 

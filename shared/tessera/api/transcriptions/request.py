@@ -1,4 +1,4 @@
-"""From the form of `POST /v1/audio/transcriptions` to the typed request, and to the input of a job.
+"""Reads the form of `POST /v1/audio/transcriptions` as the typed request, and makes the input of a job.
 
 Checks the fields, for clients that wait and for jobs alike. Does not know what is in a recording: its decoder does.
 """
@@ -87,7 +87,7 @@ def input_of(
     speakers: str | None,
     request_id: str | None,
 ) -> TranscriptionInput:
-    """What the worker gets.
+    """The input of the job, which its worker gets.
 
     Args:
         body: the decoded request.

@@ -50,7 +50,7 @@ class TranscriptionsController(Controller):
         limit: Annotated[int, Parameter(ge=1, le=MAX_LIST)] = 20,
         order: Annotated[Literal["asc", "desc"], Parameter(description="By time of creation.")] = "desc",
     ) -> Response[TranscriptionJobList]:
-        """By time of creation, the newest first unless `order` says otherwise."""
+        """The jobs by time of creation, the newest first unless `order` is `asc`."""
         page = await jobs.store.list(
             kind="transcription", owner=owner_of(request), after=after, limit=limit, order=order
         )
@@ -96,7 +96,7 @@ class TranscriptionsController(Controller):
     async def cancel(
         self, request: HTTPRequest, jobs: Injected[JobResources], job_id: JobId
     ) -> Response[TranscriptionJob]:
-        """As OpenAI's background responses are cancelled: the job becomes `cancelled`, at once or when it stops."""
+        """The job becomes `cancelled`, at once or when its worker stops, like OpenAI's background responses."""
         job = await jobs.store.cancel(_checked(job_id), kind="transcription", owner=owner_of(request))
         return json_response(transcription_job_of(job), headers=poll_headers(job))
 
@@ -116,8 +116,8 @@ class TranscriptionsController(Controller):
             Parameter(description="`json`, `text`, `srt`, `vtt`, `verbose_json` or `diarized_json`."),
         ] = None,
     ) -> Response[Any]:
-        """In the format that the job was made with, or in another: all but `diarized_json`, which has to be asked for
-        when the job is made. A `Range` header names a part."""
+        """The transcript in the format that the job was made with, or in another: all but `diarized_json`, which has to
+        be asked for when the job is made. A `Range` header names a part."""
         job = await _job(jobs, request, job_id)
         if job.status != "completed":
             raise ConflictError(f"the transcription {job_id!r} is {job.status}; only a completed one has content")

@@ -1,4 +1,4 @@
-"""How a long recording is accepted: its file is stored, then its record is written, then a worker is rung for.
+"""Accepts long recordings: the file is stored, then the record is written, then a worker is rung for.
 
 A file that is too large for memory is stored as it arrives. Whatever goes wrong leaves neither a record nor a file.
 Does not know what is in a recording.

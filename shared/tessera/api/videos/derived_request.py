@@ -77,7 +77,7 @@ async def _completed(jobs: JobResources, owner: str, video_id: str, purpose: str
 def _extended(
     request: VideoExtendRequest, source: Job, given: VideoInput, card: Card, settings: VideoSettings
 ) -> VideoInput:
-    """What the worker gets: one frame more than is new, because the first is the earlier clip's last.
+    """The input of the job: one frame more than is new, because the first is the earlier clip's last.
 
     Raises:
         InvalidRequestError: the model starts from no frame, or the part or the whole would be too long.
@@ -116,5 +116,5 @@ def _extended(
 
 
 def _frames_of(given: VideoInput) -> int:
-    """How many frames the file of a job has."""
+    """The number of frames in the file of a job."""
     return given.frames if given.extends is None else given.before + given.frames - 1

@@ -1,4 +1,4 @@
-"""From the body of `POST /v1/videos` to a `VideoOrder`: every field checked and every default decided.
+"""Makes a `VideoOrder` of the body of `POST /v1/videos`: every field checked and every default decided.
 
 What can be wrong with a request is said here, before there is a record. Orders that begin with a completed video
 (remixes and extensions) are in `tessera.api.videos.derived_request`. Does not know HTTP beyond the form.
@@ -52,7 +52,7 @@ class VideoOrder:
     request: VideoCreateRequest | VideoRemixRequest | VideoExtendRequest
     """The request as it was decoded; it has the priority, the deadline and the webhook."""
     job_input: VideoInput
-    """What the worker gets. Submission sets its `image` and its `request_id`."""
+    """The input of the job. Submission sets its `image` and its `request_id`."""
     card: Card
     begins_with: InputFile | StoredFile | None
     """The first frame, or the video that goes on; None for a video from text alone."""
@@ -90,7 +90,7 @@ def checked_id(video_id: str) -> str:
 
 
 def make_input(request: VideoCreateRequest, card: Card, settings: VideoSettings) -> VideoInput:
-    """What the worker gets, every default decided.
+    """The input of the job, every default decided.
 
     Args:
         request: the decoded body.
@@ -151,7 +151,7 @@ def check_limits(given: VideoInput, card: Card, settings: VideoSettings) -> None
 
 
 def cost_of(job_input: VideoInput) -> float:
-    """How much work a video is: millions of pixels that are denoised, over all passes."""
+    """The cost of a video: millions of pixels that are denoised, over all passes."""
     size = job_input.width, job_input.height
     return cost_of_frames(*size, job_input.frames, job_input.steps, job_input.guidance_scale)
 

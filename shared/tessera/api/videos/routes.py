@@ -116,7 +116,7 @@ class VideosController(Controller):
         limit: Annotated[int, Parameter(ge=1, le=MAX_LIST)] = 20,
         order: Annotated[Literal["asc", "desc"], Parameter(description="By time of creation.")] = "desc",
     ) -> Response[VideoList]:
-        """By time of creation, the newest first unless `order` says otherwise."""
+        """The videos by time of creation, the newest first unless `order` is `asc`."""
         page = await jobs.store.list(kind="video", owner=owner_of(request), after=after, limit=limit, order=order)
         videos = [video_of(job) for job in page.jobs]
         first, last = (videos[0].id, videos[-1].id) if videos else (None, None)

@@ -1,4 +1,4 @@
-"""How a video job is accepted: memory check, first frame stored, record written, worker rung for.
+"""Accepts video jobs: memory check, first frame stored, record written, worker rung for.
 
 The one path for new videos, remixes and extensions. Whatever goes wrong leaves neither a record nor a file. Does not
 know HTTP.

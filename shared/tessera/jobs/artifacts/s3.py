@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 CONNECT_S = 5.0
 """Seconds that connecting to the bucket may take at most."""
 TRIES = 3
-"""How often a request to the bucket is sent at most."""
+"""Most attempts at a request to the bucket."""
 MIN_BYTES_PER_S = 256 * 1024
 """Bytes per second below which a bucket that receives a file counts as down."""
 _BUCKET_ERRORS = (

@@ -14,7 +14,7 @@ logger = logging.getLogger(__name__)
 REGISTER_EVERY_S = 1.0
 """Seconds between two registrations."""
 MISSED_REGISTRATIONS = 5
-"""How many registrations in a row a worker may miss before it counts as gone."""
+"""Number of registrations in a row that a worker may miss before it counts as gone."""
 
 
 class WorkerRegistration:

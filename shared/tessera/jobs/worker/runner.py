@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 RETRY_EVERY_S = 0.5
 """Seconds between two attempts to reach a Redis that is down."""
 RENEWALS_PER_LEASE = 3
-"""How often a lease is renewed in the time that it lasts, when the handler reports no step."""
+"""Number of renewals in the time that a lease lasts, while the handler reports no step."""
 MIN_RENEWAL_GAP_S = 0.1
 """Fewest seconds between two writes of progress. A model whose steps take milliseconds would otherwise keep Redis, the
 services and every watching client as busy as itself. Whether it has to stop is still checked after each step."""
@@ -43,7 +43,7 @@ class JobStoppedError(Exception):
 
 
 class JobContext:
-    """What a handler knows of its job, and how it reports. The methods of the second half are for the lease's thread.
+    """A handler's access to its job, and how it reports. The methods of the second half are for the lease's thread.
 
     Args:
         lease: the lease of the job.
@@ -129,7 +129,7 @@ Handler = Callable[[Job, JobContext], Mapping[str, Artifact]]
 """Does a job and returns its artifacts by name. A `TesseraError` that is not retryable fails the job for good; after
 any other error the job is tried again while it has attempts left."""
 Outcome = Ending | Literal["gone", "draining"]
-"""What became of a ring. `gone`: no job waits. `draining`: this process is to end and has claimed nothing."""
+"""Outcome of a ring. `gone`: no job waits. `draining`: this process is to end and has claimed nothing."""
 
 
 class JobRunner:
