@@ -169,6 +169,7 @@ def transformers_goes_on(reference: Any, entries: list[Any], frames: int) -> Cod
 # ---- the same as Transformers
 
 
+@pytest.mark.slow
 def test_codes_and_sound_are_those_of_transformers(said: Said, reference: Any, turns: SpokenTurns) -> None:
     ids = turns.encode("Hello from here.", 0)
     said.ask(spoken("a", ids))
@@ -313,6 +314,7 @@ def test_the_same_seed_makes_the_same_sound_whatever_shares_the_steps(
     assert other.codes["a"] != alone.codes["a"]
 
 
+@pytest.mark.slow
 def test_a_text_that_had_to_give_its_pages_back_says_the_same(
     codec_model: ModelDirectory,
     sampling_model: CodecLanguageModel,

@@ -145,6 +145,7 @@ def tokens_of(found: dict[str, list[Any]]) -> dict[str, list[list[int]]]:
     return {name: [segment.token_ids for segment in segments] for name, segments in found.items()}
 
 
+@pytest.mark.slow
 def test_windows_of_one_recording_run_together_and_are_told_in_order(engine: SpeechEngine, melody: Any) -> None:
     sound = melody(40.0)
     cuts = [(number * 2 * SECOND, (number * 2 + 1 + number % 2) * SECOND) for number in range(20)]
@@ -160,6 +161,7 @@ def test_windows_of_one_recording_run_together_and_are_told_in_order(engine: Spe
     assert [segment.token_ids for segment in segments] == [segment.token_ids for segment in alone]
 
 
+@pytest.mark.slow
 def test_a_short_recording_does_not_wait_for_a_long_one(engine: SpeechEngine, melody: Any) -> None:
     cuts = [(number * SECOND, (number + 1) * SECOND) for number in range(60)]
     engine.submit(recording("long", melody(60.0), windows=cuts, language="en"))

@@ -64,6 +64,7 @@ def their_samples(directory: Path, seed: int, voice: int, rate: float) -> list[t
         ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("seed", "voice", "speed"), [(0, 0, 1.0), (7, 1, 1.0), (2**40, 0, 0.5), (3, 1, 4.0)])
 def test_samples_are_those_of_transformers_with_the_same_seed(
     seed: int, voice: int, speed: float, synthesizer: Synthesizer, synthesis_model: ModelDirectory
@@ -128,6 +129,7 @@ def features_of(transcriber: Transcriber, samples: Any) -> torch.Tensor:
     return transcriber.extractor(samples, sampling_rate=16_000, return_tensors="pt").input_features
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seconds", [1.0, 12.3, 30.0])
 @pytest.mark.parametrize("language", ["en", "de", None])
 def test_greedy_tokens_are_those_of_transformers(
@@ -175,6 +177,7 @@ def test_a_prompt_reaches_the_model(transcriber: Transcriber, melody: Any) -> No
     assert tokens_of(continued) == text, "what was said before is told in the same way"
 
 
+@pytest.mark.slow
 def test_a_temperature_draws_from_the_windows_own_numbers(transcriber: Transcriber, melody: Any) -> None:
     def drawn(temperature: float, seed: int, *others: WindowRequest) -> list[int]:
         mine = window_request(melody(5.0), language="en", temperature=temperature, seed=seed)
@@ -200,6 +203,7 @@ def many(melody: Any) -> list[WindowRequest]:
     ]
 
 
+@pytest.mark.slow
 def test_windows_in_one_batch_have_the_transcripts_they_have_alone(transcriber: Transcriber, melody: Any) -> None:
     pieces = many(melody)
     together = transcribe_together(transcriber, *pieces)
@@ -218,6 +222,7 @@ def test_windows_in_one_batch_have_the_transcripts_they_have_alone(transcriber: 
         )
 
 
+@pytest.mark.slow
 def test_windows_join_and_leave_at_any_step_without_changing_the_others(transcriber: Transcriber, melody: Any) -> None:
     pieces = many(melody)
     batch = transcriber.batch(4)
@@ -258,6 +263,7 @@ def test_segments_of_a_window_are_those_of_transformers(base: float, transcriber
     assert any(segment.token_ids for segment in window.segments)
 
 
+@pytest.mark.slow
 def test_windows_follow_each_other_where_transformers_would_go_on(
     transcriber: Transcriber, melody: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

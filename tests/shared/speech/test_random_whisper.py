@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 from transformers import WhisperForConditionalGeneration
 
@@ -13,6 +14,7 @@ from tessera.speech.transcription.whisper.model import load_whisper
 from tessera_speech.starter import random_whisper
 
 
+@pytest.mark.slow
 def test_it_writes_a_sentence_as_transformers_does(tmp_path: Path) -> None:
     card = random_whisper.write(tmp_path, width=128, layers=2)
     assert "noise" in card.notice

@@ -67,6 +67,7 @@ def test_an_ill_transcript_is_tried_again_hotter_up_to_one(transcriber: WhisperT
     assert asked.segments[0].temperature == 0.4, "a temperature that was asked for is kept"
 
 
+@pytest.mark.slow
 def test_only_ill_windows_are_tried_again_and_the_others_stay_as_they_are(
     transcriber: WhisperTranscriber, melody: Any
 ) -> None:

@@ -69,6 +69,7 @@ SHAPES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_sentence_in_windows_is_the_sentence_of_transformers(
     shape: dict[str, Any], synthesis_model: ModelDirectory
@@ -106,6 +107,7 @@ def test_the_first_sound_is_a_small_part_of_a_long_sentence(engine: SpeechEngine
     assert parts[0] <= 0.05 * sum(parts)
 
 
+@pytest.mark.slow
 def test_later_sentences_have_longer_windows_of_the_same_lengths(engine: SpeechEngine) -> None:
     engine.submit(asked("long", LONG, LONG, LONG, speed=0.25))
     made: dict[int, list[int]] = {}
@@ -120,6 +122,7 @@ def test_later_sentences_have_longer_windows_of_the_same_lengths(engine: SpeechE
     assert len(windows) <= 6, "few lengths, so that windows of several texts can share a forward"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("together", [1, 3, 8])
 def test_requests_that_are_spoken_together_do_not_hear_each_other(engine: SpeechEngine, together: int) -> None:
     engine.synthesizer.windows_per_forward = together
@@ -149,6 +152,7 @@ def test_requests_that_are_spoken_together_do_not_hear_each_other(engine: Speech
         assert np.abs(mine - expected).max() < 1e-5, "no more than the rounding of another order of sums"
 
 
+@pytest.mark.slow
 def test_a_forward_is_shared(engine: SpeechEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     engine.synthesizer.windows_per_forward = 8
     shared, original = [], engine.synthesizer.decode

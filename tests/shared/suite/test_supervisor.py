@@ -98,6 +98,7 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Suite]]:
             suite.process.wait()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_stops_the_gateway_first_and_redis_last_and_leaves_nothing(
     start: Callable[..., Suite], sign: signal.Signals
