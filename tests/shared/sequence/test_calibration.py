@@ -1,4 +1,4 @@
-"""What is found about a model's inputs is kept beside it, and found again when the weights are others."""
+"""A calibration is stored beside its model, and made again when the weights or the settings change."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def directory(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_it_is_found_once(directory: Path) -> None:
+def test_a_model_is_calibrated_once(directory: Path) -> None:
     times: list[int] = []
     first, second = (load_or_calibrate(directory, "as they are", lambda: find(times)) for _ in range(2))
     assert len(times) == 1

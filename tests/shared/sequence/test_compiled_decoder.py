@@ -168,8 +168,8 @@ def test_positions_are_rotated_as_transformers_does_it(scaling, directory, tmp_p
             assert torch.equal(got, wanted[0])
 
 
-# In the first case both round the same numbers, so what is left is the order of sums. In the others numbers that are
-# rounded fall to the other side, of keys more than of inputs. With `auto` the keys of the own layers are not rounded.
+# In the first case both quantize the same values, so only the order of sums differs. In the others some values are
+# quantized to the neighbouring integer, keys more often than inputs. With `auto` the keys of the own layers are float.
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("kv_cache_dtype", "group", "bound"),
@@ -242,7 +242,7 @@ def test_hidden_states_are_those_behind_the_last_norm(directory, monkeypatch):
 
 
 @pytest.mark.parametrize(("name", "words"), DIFFERENT.items())
-def test_a_model_that_does_not_fit_runs_as_before_and_says_why(name, words, directory, caplog):
+def test_a_model_that_does_not_fit_runs_through_its_own_layers_and_says_why(name, words, directory, caplog):
     caplog.set_level("INFO")
     made = runner(directory(name))
     assert not made.forward.is_compiled
@@ -253,7 +253,7 @@ def test_a_model_that_does_not_fit_runs_as_before_and_says_why(name, words, dire
 @pytest.mark.parametrize(
     ("tried", "words"), [(True, "layer 0 makes queries and keys in another way"), (False, "logits differ by")]
 )
-def test_layers_that_only_look_alike_are_found_out_by_trying(tried, words, directory, monkeypatch, caplog):
+def test_layers_that_only_look_alike_are_detected_by_the_trial(tried, words, directory, monkeypatch, caplog):
     caplog.set_level("INFO")
     scaled = compiled_decoder._weight_of
     monkeypatch.setattr(compiled_decoder, "_weight_of", lambda norm: scaled(norm) * 1.3)
@@ -268,7 +268,7 @@ def test_layers_that_only_look_alike_are_found_out_by_trying(tried, words, direc
 @pytest.mark.parametrize(
     ("changes", "compiled"), [({}, True), ({"kv_cache_dtype": "fp8"}, False), ({"page_size": 8}, False)]
 )
-def test_weights_are_rounded_unasked_only_where_steps_are_compiled(changes, compiled, directory, monkeypatch):
+def test_auto_quantizes_weights_only_where_steps_are_compiled(changes, compiled, directory, monkeypatch):
     monkeypatch.setattr(build, "AUTO_INT8_MIN_WEIGHTS", 0)
     made = runner(directory("llama"), **({"weights": "auto"} | changes))
     assert made.forward.is_compiled == compiled

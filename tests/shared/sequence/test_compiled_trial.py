@@ -95,7 +95,7 @@ def test_what_fits_is_taken_in_the_order_in_which_its_heads_are_rotated(
         ("granite", {"logits_scaling": 2.0}, "its head makes other logits"),
     ],
 )
-def test_what_a_layer_does_beside_is_found(name: str, changes: dict[str, Any], words: str, model: Any) -> None:
+def test_anything_else_that_a_layer_does_is_seen(name: str, changes: dict[str, Any], words: str, model: Any) -> None:
     assert examined(model(name, **changes)).reason == words
 
 

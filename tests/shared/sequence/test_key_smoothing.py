@@ -1,4 +1,4 @@
-"""Keys that are made even lose less in 8 bits, and give the scores that they gave."""
+"""Smoothed keys lose less when they are quantized to int8, and give the same scores."""
 
 from __future__ import annotations
 
@@ -37,33 +37,33 @@ def heads_of(made: DecoderLayer, x_TF: torch.Tensor) -> tuple[torch.Tensor, torc
         q = torch.nn.functional.rms_norm(q, [DIM]) * made.query_norm_D
         k = torch.nn.functional.rms_norm(k, [DIM]) * made.key_norm_D
     angle_T1D = (torch.arange(len(x_TF))[:, None] * 0.3 ** torch.arange(DIM // 2)).repeat(1, 2)[:, None]
-    turn = lambda x: torch.cat([-x[..., DIM // 2 :], x[..., : DIM // 2]], dim=-1)  # noqa: E731
-    return q * angle_T1D.cos() + turn(q) * angle_T1D.sin(), k * angle_T1D.cos() + turn(k) * angle_T1D.sin(), v
+    swap = lambda x: torch.cat([-x[..., DIM // 2 :], x[..., : DIM // 2]], dim=-1)  # noqa: E731
+    return q * angle_T1D.cos() + swap(q) * angle_T1D.sin(), k * angle_T1D.cos() + swap(k) * angle_T1D.sin(), v
 
 
 def scores(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
     return torch.einsum("thd,shd->hts", q.double(), k.repeat_interleave(HEADS // KV_HEADS, dim=1).double())
 
 
-def rounded(k: torch.Tensor) -> torch.Tensor:
-    step = k.abs().amax(-1, keepdim=True) / 127
-    return (k / step).round() * step
+def quantized(k: torch.Tensor) -> torch.Tensor:
+    scale = k.abs().amax(-1, keepdim=True) / 127
+    return (k / scale).round() * scale
 
 
 @pytest.mark.parametrize(("norms", "bias"), [(False, False), (False, True), (True, False)])
-def test_scores_stay_and_rounding_costs_less(norms: bool, bias: bool) -> None:
+def test_scores_stay_and_quantizing_costs_less(norms: bool, bias: bool) -> None:
     x_TF, before = (
         torch.randn(TOKENS, FEATURES, generator=torch.Generator().manual_seed(1)),
         layer(norms=norms, bias=bias),
     )
     q, k, v = heads_of(before, x_TF)
     after = smooth_keys(before, SIZES, k.abs().amax(dim=0))
-    even_q, even_k, same_v = heads_of(after, x_TF)
+    smooth_q, smooth_k, same_v = heads_of(after, x_TF)
     exact = scores(q, k)
-    torch.testing.assert_close(scores(even_q, even_k), exact, rtol=1e-4, atol=1e-4 * exact.abs().max().item())
+    torch.testing.assert_close(scores(smooth_q, smooth_k), exact, rtol=1e-4, atol=1e-4 * exact.abs().max().item())
     assert torch.equal(same_v, v)
-    lost, loses = ((scores(one, rounded(other)) - exact).norm() for one, other in ((q, k), (even_q, even_k)))
-    # Norms make keys even already; there is little to win, and nothing may be lost.
+    lost, loses = ((scores(one, quantized(other)) - exact).norm() for one, other in ((q, k), (smooth_q, smooth_k)))
+    # Norms already make keys smooth: there is little to win, and nothing may be lost.
     assert loses < (1.05 if norms else 0.8) * lost
 
 
