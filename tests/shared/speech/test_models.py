@@ -324,7 +324,7 @@ def test_a_model_of_english_alone_is_not_told_a_language(
     assert TranscriptTokenizer(directory).languages == ["en"]
     (window,) = transcribe_together(english, window_request(melody(2.0), language="en"))
     expected = english.model.generate(features_of(english, melody(2.0)))[0].tolist()
-    assert tokens_of(window) == [token for token in expected if token < english.end]
+    assert tokens_of(window) == [token for token in expected if token < english.end_token]
     (detected,) = transcribe_together(english, window_request(melody(2.0)))
     assert (detected.language, tokens_of(detected)) == ("en", tokens_of(window))
 
