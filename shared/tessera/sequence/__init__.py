@@ -1,1 +1,1 @@
-"""The sequence engine: requests that generate tokens, in steps of mixed prefill and decode. Knows no HTTP."""
+"""The sequence engine: generates tokens in steps of mixed prefill and decode. Knows nothing about HTTP."""
