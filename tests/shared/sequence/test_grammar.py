@@ -157,6 +157,7 @@ def composed(inner: st.SearchStrategy) -> st.SearchStrategy:
 SCHEMAS = st.recursive(leaves(), composed, max_leaves=6)
 
 
+@pytest.mark.slow
 @settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
 @given(schema=SCHEMAS, seed=st.integers(0, 2**16))
 def test_what_a_schema_lets_through_satisfies_it(compiler, words, schema, seed):
@@ -167,6 +168,7 @@ def test_what_a_schema_lets_through_satisfies_it(compiler, words, schema, seed):
             jsonschema.validate(json.loads(said), schema)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "schema",
     [

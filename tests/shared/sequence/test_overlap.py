@@ -112,6 +112,7 @@ def random_messages(options: dict, count: int = 10) -> list[Generate]:
     return made
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("option", OPTIONS)
 def test_every_option_gives_the_same_answers(directory, option):
     plain = comparable(answers(engine_of(directory, "off"), random_messages(OPTIONS[option])))
@@ -133,6 +134,7 @@ def comparable(found: dict[str, list]) -> dict[str, list]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("graphs", [False, True])
 def test_preemption_and_the_host_tier_change_no_answer(directory, graphs):
     many = random_messages({"temperature": 0.8, "logprobs": 1, "max_tokens": 30}, 12)
@@ -180,6 +182,7 @@ def test_what_is_computed_behind_a_stop_is_dropped(directory):
     assert texts(answers(engine, again)) == texts(answers(engine_of(directory, "off"), again))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("pages", "graphs"), [(24, True), (60, False)])
 def test_hundreds_of_requests_with_random_cancels_leak_no_page(directory, pages, graphs):
     dice = random.Random(11)

@@ -65,6 +65,7 @@ def random_message(dice: random.Random, number: int, stories: list[list[int]]) -
     return Generate(**common, sampling=sampling)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("speculation", ["off", "ngram"])
 def test_thousands_of_requests_leak_no_page_and_each_is_answered_to_its_end(directory, speculation):
     settings = SequenceEngineSettings(
