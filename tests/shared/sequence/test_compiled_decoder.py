@@ -50,6 +50,10 @@ DIFFERENT = {
     "phi3": "a layer of",
 }
 EXPERTS = {"num_experts": 4, "num_local_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+SAME_LEVELS = 0.75
+"""Least share of rows in which both computations quantize every value to the same level; 0.88 and more were seen."""
+ONE_LEVEL = 5e-3
+"""Most that the logits of a row differ, relative to their norm, when a few values are a level apart; 2e-3 was seen."""
 SEQUENCES = (3, 40, 17, 1)
 """Tokens; one has more than are attended to row by row."""
 
@@ -168,8 +172,10 @@ def test_positions_are_rotated_as_transformers_does_it(scaling, directory, tmp_p
             assert torch.equal(got, wanted[0])
 
 
-# In the first case both quantize the same values, so only the order of sums differs. In the others some values are
-# quantized to the neighbouring integer, keys more often than inputs. With `auto` the keys of the own layers are float.
+# In the first case both quantize the same values, and only sums are in another order. Where that moves a value across
+# the border between two levels, its row and the rows that attend to it differ by a level; in how many rows that
+# happens depends on the processor. In the other cases it happens in every row, to keys more often than to inputs.
+# With `auto` the keys of the model's own layers are not quantized.
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("kv_cache_dtype", "group", "bound"),
@@ -188,9 +194,14 @@ def test_it_computes_what_the_models_own_layers_do(name, kv_cache_dtype, group, 
     assert own.storage.caches[0].key_PSHD.dtype == (torch.int8 if kv_cache_dtype == "int8" else torch.float32)
     for chunks in (whole(requests()), [Chunk(request, len(request.token_ids) - 1, 1) for request in requests()]):
         (got, scored), (wanted, scores) = logits(compiled, chunks), logits(own, chunks)
-        assert compiled_decoder._relative_difference(got, wanted) < bound
-        if scores is not None and len(scores):
-            assert compiled_decoder._relative_difference(scored, scores) < bound
+        pairs = [(got, wanted)] + ([(scored, scores)] if scores is not None and len(scores) else [])
+        for ours, theirs in pairs:
+            if group is None:
+                differences_R = (ours - theirs).norm(dim=1) / theirs.norm(dim=1)
+                assert differences_R.quantile(SAME_LEVELS) < bound
+                assert differences_R.max() < ONE_LEVEL
+            else:
+                assert compiled_decoder._relative_difference(ours, theirs) < bound
 
 
 @pytest.mark.parametrize(
