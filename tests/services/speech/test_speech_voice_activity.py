@@ -90,7 +90,7 @@ def test_long_recordings_are_read_in_parts_with_the_same_result(
     speech = decode(person(), rate=RATE, max_seconds=60)
     whole = activity.probabilities(speech)
     assert whole.shape == (-(-speech.size // FRAME),)
-    monkeypatch.setattr(voice_activity, "FRAMES_AT_ONCE", 7)
+    monkeypatch.setattr(voice_activity, "FRAMES_PER_CALL", 7)
     np.testing.assert_allclose(activity.probabilities(speech), whole, atol=1e-5)
 
 
