@@ -24,7 +24,7 @@ def state(notice: str | None) -> str:
         (None, "ready"),
         ("random weights: the output is noise", "ready, random weights"),
         ("made for shapes, in clips of 17 frames", "ready, made for shapes"),
-        ("hears the voices of computers and 1675 words", "ready, hears the voices of computers …"),
+        ("transcribes computer voices and 1675 words", "ready, transcribes computer voices …"),
     ],
 )
 def test_a_state_has_the_first_words_of_a_notice(notice: str | None, words: str) -> None:

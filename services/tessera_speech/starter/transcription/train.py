@@ -186,7 +186,7 @@ def train(run: Run) -> Card:
         source="recipe:tessera starters train english-transcription",
         parameters=sum(parameter.numel() for parameter in network.parameters()),
         licence="apache-2.0",
-        notice=f"hears the voices of computers and {len(vocabulary())} frequent English words; people it understands "
+        notice=f"transcribes computer voices and {len(vocabulary())} frequent English words; people "
         "badly, as its measures say",
         data="About 18 hours of speech made by espeak-ng (GPL-3.0-or-later, for training alone) with 160 speakers in 7 "
         "accents, and about 5 hours by Piper's voice joe (MIT; its recordings are in the public domain) at many "
