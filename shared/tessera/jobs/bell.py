@@ -107,7 +107,7 @@ class CeleryBell:
         self._app = app
 
     def ring(self, job_id: str, queue: str) -> None:
-        """See `Bell.ring`."""
+        """Implement `Bell.ring`."""
         try:
             self._app.send_task(TASK, args=[job_id], queue=queue, ignore_result=True, retry=False)
         except (OperationalError, redis.exceptions.RedisError, OSError) as error:

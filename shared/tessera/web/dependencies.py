@@ -53,7 +53,7 @@ class Opened(Generic[T]):
 
     @asynccontextmanager
     async def lifespan(self, _: Litestar) -> AsyncIterator[None]:
-        """For `build_app(lifespan=…)`."""
+        """Keep the collaborator open while the app serves; passed to `build_app(lifespan=…)`."""
         async with self._opening() as value:
             self._value = [value]
             try:
@@ -69,7 +69,7 @@ class Opened(Generic[T]):
 
     @property
     def provide(self) -> Provide:
-        """For `build_app(dependencies=…)`."""
+        """The provider of the collaborator; passed to `build_app(dependencies=…)`."""
 
         def provided() -> object:
             return self.value

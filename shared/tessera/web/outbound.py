@@ -77,7 +77,7 @@ class PublicResolver(aiohttp.abc.AbstractResolver):
         self._resolver = ThreadedResolver()
 
     async def resolve(self, host: str, port: int = 0, family: int = 0) -> list[aiohttp.abc.ResolveResult]:
-        """See `AbstractResolver.resolve`. Raises `OSError` if no address may be used."""
+        """Implement `AbstractResolver.resolve`. Raises `OSError` if no address may be used."""
         found = await self._resolver.resolve(host, port, family)  # type: ignore[arg-type]
         if host not in self.allow_hosts:
             found = [one for one in found if public(one["host"].partition("%")[0])]
@@ -86,5 +86,5 @@ class PublicResolver(aiohttp.abc.AbstractResolver):
         return found
 
     async def close(self) -> None:
-        """See `AbstractResolver.close`."""
+        """Implement `AbstractResolver.close`."""
         await self._resolver.close()

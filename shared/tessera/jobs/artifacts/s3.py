@@ -71,7 +71,7 @@ class S3Artifacts:
 
     @contextmanager
     def create(self, key: str, content_type: str) -> Iterator[UnfinishedArtifact]:
-        """See `ArtifactStore.create`."""
+        """Implement `ArtifactStore.create`."""
         path = self._path(key)
         with open_incoming(self.outgoing, key) as unfinished:
             yield unfinished
@@ -86,32 +86,32 @@ class S3Artifacts:
         unfinished.store_as(stored)
 
     def put(self, key: str, data: bytes, content_type: str) -> Artifact:
-        """See `ArtifactStore.put`."""
+        """Implement `ArtifactStore.put`."""
         with self.create(key, content_type) as unfinished:
             unfinished.path.write_bytes(data)
         return unfinished.artifact
 
     def open(self, key: str) -> BinaryIO:
-        """See `ArtifactStore.open`. Each read is one request for that range alone."""
+        """Implement `ArtifactStore.open`. Each read is one request for that range alone."""
         path = self._path(key)
         with _bucket_errors_translated(key):
             size = int(self._files.info(path)["size"])
         return cast("BinaryIO", _ObjectReader(self._files, path, key, size))
 
     def discard(self, key: str) -> None:
-        """See `ArtifactStore.discard`."""
+        """Implement `ArtifactStore.discard`."""
         path = self._path(key)
         with _bucket_errors_translated():
             self._files.rm_file(path)
 
     def remove(self, job_id: str) -> None:
-        """See `ArtifactStore.remove`."""
+        """Implement `ArtifactStore.remove`."""
         with _bucket_errors_translated():
             for path in self._files.find(self._path(job_id)):
                 self._files.rm_file(path)
 
     def stale(self, older_than_s: float) -> Iterator[str]:
-        """See `ArtifactStore.stale`."""
+        """Implement `ArtifactStore.stale`."""
         remove_abandoned(self.outgoing)
         youngest: dict[str, float] = {}
         with _bucket_errors_translated():

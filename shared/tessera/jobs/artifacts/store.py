@@ -47,7 +47,7 @@ class UnfinishedArtifact:
         return self._artifact
 
     def store_as(self, artifact: Artifact) -> None:
-        """For the store: record what was stored."""
+        """Record what was stored; the store calls this."""
         self._artifact = artifact
 
 
@@ -101,7 +101,7 @@ class DirectoryArtifacts:
 
     @contextmanager
     def create(self, key: str, content_type: str) -> Iterator[UnfinishedArtifact]:
-        """See `ArtifactStore.create`."""
+        """Implement `ArtifactStore.create`."""
         final = self._path(key)
         with open_incoming(self.directory / _INCOMING, key) as unfinished:
             yield unfinished
@@ -112,28 +112,28 @@ class DirectoryArtifacts:
         unfinished.store_as(stored)
 
     def put(self, key: str, data: bytes, content_type: str) -> Artifact:
-        """See `ArtifactStore.put`."""
+        """Implement `ArtifactStore.put`."""
         with self.create(key, content_type) as unfinished:
             unfinished.path.write_bytes(data)
         return unfinished.artifact
 
     def open(self, key: str) -> BinaryIO:
-        """See `ArtifactStore.open`."""
+        """Implement `ArtifactStore.open`."""
         try:
             return self._path(key).open("rb")
         except OSError as error:
             raise NotFoundError(f"the file {key!r} is not in the artifact store any more") from error
 
     def discard(self, key: str) -> None:
-        """See `ArtifactStore.discard`."""
+        """Implement `ArtifactStore.discard`."""
         self._path(key).unlink(missing_ok=True)
 
     def remove(self, job_id: str) -> None:
-        """See `ArtifactStore.remove`."""
+        """Implement `ArtifactStore.remove`."""
         shutil.rmtree(self._path(job_id), ignore_errors=True)
 
     def stale(self, older_than_s: float) -> Iterator[str]:
-        """See `ArtifactStore.stale`. Removes what killed processes left half written, too."""
+        """Implement `ArtifactStore.stale`. Removes what killed processes left half written, too."""
         now = time.time()
         remove_abandoned(self.directory / _INCOMING)
         for folder in _entries(self.directory):

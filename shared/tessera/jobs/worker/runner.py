@@ -101,7 +101,7 @@ class JobContext:
         return f"{self.job.id}/{self._lease.token}-{name}"
 
     def stop(self, reason: StopReason) -> None:
-        """For the lease's thread: end the handler at its next step."""
+        """End the handler at its next step; the lease's thread calls this."""
         self._stop = reason
 
     def wait_for_step(self, timeout_s: float) -> int:
@@ -111,7 +111,7 @@ class JobContext:
         return self._progress
 
     def take_preview(self) -> bytes:
-        """For the lease's thread: the picture that was not sent yet; empty if there is none."""
+        """Take the picture that was not sent yet; empty if there is none. The lease's thread calls this."""
         jpeg, self._preview = self._preview, b""
         return jpeg
 
@@ -121,7 +121,7 @@ class JobContext:
         return self._measure
 
     def wake(self) -> None:
-        """For the runner: end a `wait_for_step` now."""
+        """End a `wait_for_step` now; the runner calls this."""
         self._stepped.set()
 
 
