@@ -364,7 +364,7 @@ def test_the_device_and_the_setting_say_whether_there_are_graphs(place, graphs, 
     monkeypatch.setattr(sequence_start, "build_runner", lambda *_, **options: said.update(options))
     settings = SequenceEngineSettings(graphs=graphs, max_running=5)
     device = Device(torch.device(place), torch.float32, place)
-    sequence_start._runner(tmp_path, device, settings, kv_cache_bytes=1)
+    sequence_start._load_runner(tmp_path, device, settings, kv_cache_bytes=1)
     assert said["graph_rows"] == rows
 
 
