@@ -80,6 +80,7 @@ def test_outlier_weights_are_float16_values_and_others_do_not_fit(weight, held):
     assert torch.equal(made.outlier_weight_MN, expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("group", [None, 32])
 def test_a_row_of_a_gemm_has_the_same_bits_whatever_other_rows_there_are(group):
     generator = np.random.default_rng(0)
@@ -100,6 +101,7 @@ def test_a_row_of_a_gemm_has_the_same_bits_whatever_other_rows_there_are(group):
     assert all(np.array_equal(out, found[0].repeat(len(out), axis=0)) for out in found)
 
 
+@pytest.mark.slow
 def test_int32_sums_of_the_largest_bytes_do_not_overflow():
     weight_NK, x_TK = np.full((16, 4096), -127, np.int8), np.full((3, 4096), 127, np.int8)
     got, exact = multiplied(weight_NK, x_TK, outliers=0)

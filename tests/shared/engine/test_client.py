@@ -168,6 +168,7 @@ def test_waiting_for_it_has_an_end(tmp_path):
     asyncio.run(main())
 
 
+@pytest.mark.slow
 def test_an_engine_that_speaks_nonsense_is_started_again(tmp_path):
     async def main() -> None:
         async with echo(tmp_path, ECHO_NONSENSE="1") as (client, _):

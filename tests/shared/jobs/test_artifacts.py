@@ -249,6 +249,7 @@ def test_a_bucket_that_is_not_there_or_refuses_is_no_missing_file(s3: S3Server, 
         artifacts.put("job/file", b"x", "x")
 
 
+@pytest.mark.slow
 def test_a_job_whose_bucket_is_dead_is_tried_again_and_completed_when_it_is_back(
     s3: S3Server, bucket: str, proxy: CuttingProxy, redis_server: Any
 ) -> None:
@@ -301,6 +302,7 @@ def _client(redis_server: Any, place: ArtifactSettings, jobs: JobSettings) -> Te
     )
 
 
+@pytest.mark.slow
 def test_content_of_a_bucket_comes_whole_in_parts_or_not_at_all(
     s3: S3Server, bucket: str, proxy: CuttingProxy, redis_server: Any
 ) -> None:

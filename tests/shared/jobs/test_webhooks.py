@@ -108,6 +108,7 @@ def test_the_end_of_a_job_is_told_as_openais_sdk_checks_it(redis_server: Any, en
     assert job.webhook_result == "HTTP 200"
 
 
+@pytest.mark.slow
 def test_what_is_not_heard_is_told_again_with_the_same_id(redis_server: Any) -> None:
     receiver = Receiver(500, 302)
     job = asyncio.run(_told(redis_server.url, receiver, ends=_complete))
@@ -116,6 +117,7 @@ def test_what_is_not_heard_is_told_again_with_the_same_id(redis_server: Any) -> 
     assert len({headers["webhook-id"] for headers, _ in receiver.heard}) == 1
 
 
+@pytest.mark.slow
 def test_after_so_many_tries_it_is_given_up_and_the_record_says_so(redis_server: Any) -> None:
     receiver = Receiver(*[503] * 10)
     job = asyncio.run(_told(redis_server.url, receiver, ends=_complete))

@@ -549,6 +549,7 @@ def test_a_quantized_cache_moves_to_the_host_and_back_with_its_scales(tiny_model
     assert engine.metrics()["prefix_cache_hit_tokens_host_total"] > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["fp8", "int4", "mxfp4", "nvfp4"])
 def test_an_engine_runs_in_every_scheme_and_says_the_same_as_alone(scheme, tmp_path, caplog):
     caplog.set_level("INFO")

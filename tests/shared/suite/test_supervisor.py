@@ -137,6 +137,7 @@ def test_the_table_shows_models_devices_addresses_notices_and_where_the_time_wen
     assert "curl http://127.0.0.1:" in said
 
 
+@pytest.mark.slow
 def test_a_part_that_dies_is_started_again_and_said_so(start: Callable[..., Suite]) -> None:
     suite = start(speech="ok", gateway="ok")
     suite.until("Ctrl-C stops it")
@@ -149,6 +150,7 @@ def test_a_part_that_dies_is_started_again_and_said_so(start: Callable[..., Suit
     assert suite.stop() == 0
 
 
+@pytest.mark.slow
 def test_a_killed_redis_is_started_again_on_the_same_data(start: Callable[..., Suite]) -> None:
     from redis import Redis, RedisError
 
@@ -183,6 +185,7 @@ def test_a_part_that_cannot_load_is_shown_as_failed_and_the_others_serve(start: 
     assert suite.stop() == 0
 
 
+@pytest.mark.slow
 def test_a_process_that_never_lives_is_given_up_with_its_last_words(start: Callable[..., Suite]) -> None:
     suite = start(vision="crash", speech="ok", gateway="ok")
     said = suite.until("Ctrl-C stops it")
@@ -277,6 +280,7 @@ def test_the_next_suite_waits_until_a_killed_ones_redis_has_put_its_data_away(st
     assert second.stop() == 0
 
 
+@pytest.mark.slow
 def test_a_terminal_that_is_gone_does_not_stop_the_suite(start: Callable[..., Suite], tmp_path: Path) -> None:
     suite = start(speech="ok", gateway="ok", hang_up_at="Ctrl-C stops it")
     suite.until("Ctrl-C stops it")
