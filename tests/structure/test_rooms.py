@@ -20,7 +20,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("settings", "wire", "cache", "tokenizer", "device"),
     ("web", "hub"),
     ("engine", "jobs", "models"),
-    ("api", "language", "starters", "sequence", "diffusion"),
+    ("api", "language", "protocols", "starters", "sequence", "diffusion"),
     ("speech", "suite", "demo"),
     ("cli",),
 )

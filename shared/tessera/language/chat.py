@@ -120,6 +120,12 @@ class ChatCompletions:
 
     async def stream(self, request: ChatCompletionRequest) -> AsyncGenerator[bytes]:
         """Answer a request as server-sent events; the caller appends `[DONE]`."""
+        async with contextlib.aclosing(self.chunks(request)) as chunks:
+            async for chunk in chunks:
+                yield event(chunk)
+
+    async def chunks(self, request: ChatCompletionRequest) -> AsyncGenerator[ChatCompletionChunk]:
+        """Answer a request as chunks, in order."""
         prompt, sampling = await self._prepare(request)
         identity = f"chatcmpl-{uuid.uuid4().hex}"
         created = int(time.time())
@@ -127,10 +133,9 @@ class ChatCompletions:
 
         answers = self._answers(request, prompt)
 
-        def chunk(choices: list[ChatChunkChoice], used: Usage | None = None) -> bytes:
+        def chunk(choices: list[ChatChunkChoice], used: Usage | None = None) -> ChatCompletionChunk:
             field = used if with_usage else UNSET
-            body = ChatCompletionChunk(id=identity, created=created, model=self.model, choices=choices, usage=field)
-            return event(body)
+            return ChatCompletionChunk(id=identity, created=created, model=self.model, choices=choices, usage=field)
 
         spent = TokenCount(prompt)
         begun: set[int] = set()

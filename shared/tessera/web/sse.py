@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 import msgspec
 from litestar.response import Stream
@@ -29,8 +29,19 @@ def event(value: object, name: str | None = None, *, identity: str | None = None
     return head + b"data: " + msgspec.json.encode(value) + b"\n\n"
 
 
-async def framed(events: AsyncIterator[bytes], *, done: bool = True) -> AsyncIterator[bytes]:
-    """Pass `events` on and ping while they are silent; end with an error event if they fail, else with `[DONE]`.
+def error_event(error: TesseraError) -> list[bytes]:
+    """How a stream of OpenAI's ends that failed after it had begun."""
+    return [b"data: " + envelope(error) + b"\n\n"]
+
+
+async def framed(
+    events: AsyncIterator[bytes],
+    *,
+    done: bool = True,
+    failed: Callable[[TesseraError], list[bytes]] = error_event,
+) -> AsyncIterator[bytes]:
+    """Pass `events` on and ping while they are silent; end with what `failed` returns if they fail, else with
+    `[DONE]`.
 
     Closing this iterator (the client left) closes `events`, which is how a disconnect becomes a cancel.
     """
@@ -52,7 +63,8 @@ async def framed(events: AsyncIterator[bytes], *, done: bool = True) -> AsyncIte
         known = translate(error)
         if not isinstance(error, TesseraError):
             logger.exception("a stream failed")
-        yield b"data: " + envelope(known) + b"\n\n"
+        for piece in failed(known):
+            yield piece
         return
     finally:
         if pending is not None:
@@ -65,8 +77,13 @@ async def framed(events: AsyncIterator[bytes], *, done: bool = True) -> AsyncIte
         yield DONE
 
 
-async def stream_response(events: AsyncIterator[bytes], *, done: bool = True) -> Stream:
-    """An event stream as a response.
+async def stream_response(
+    events: AsyncIterator[bytes],
+    *,
+    done: bool = True,
+    failed: Callable[[TesseraError], list[bytes]] = error_event,
+) -> Stream:
+    """An event stream as a response; `done` says whether it ends with `[DONE]`, `failed` how it ends after a failure.
 
     The first event is awaited before the response starts, so that an error before it has its own HTTP status.
     """
@@ -87,7 +104,7 @@ async def stream_response(events: AsyncIterator[bytes], *, done: bool = True) ->
                 await close()
 
     return Stream(
-        framed(resumed(), done=done),
+        framed(resumed(), done=done, failed=failed),
         headers={
             "content-type": "text/event-stream; charset=utf-8",
             "cache-control": "no-cache",
