@@ -1,23 +1,39 @@
 """Logging: one line per event, with the request id, which is the same in all processes.
 
-Secrets are never logged: keys are named by their hash (`tessera_gateway.keys`), and prompts are not logged. Metrics are
-in `tessera.web.metrics`. Knows nothing about what is logged.
+Secrets are never logged: keys are named by their hash (`tessera_gateway.keys`), and prompts are not logged. What a
+client sends (a path, a name) can be part of a line, so characters that would begin a new line, move a terminal's cursor
+or reorder the text are escaped here, once for all lines. Metrics are in `tessera.web.metrics`. Knows nothing about what
+is logged.
 """
 
 from __future__ import annotations
 
+import json
 import logging
+import re
 import sys
 import time
 from contextvars import ContextVar
 from typing import Any
 
-import msgspec
-
 request_id_var: ContextVar[str | None] = ContextVar("request_id", default=None)
 """The id of the request that the current task handles; each task has its own value."""
 
 _STANDARD = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName", "color_message"}
+
+_UNSAFE = re.compile(
+    "[\x00-\x1f\x7f-\x9f"  # C0, DEL, C1: new lines, escape sequences
+    "\u2028\u2029"  # line and paragraph separators
+    "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # marks, embeddings, overrides and isolates of text direction
+    "\ud800-\udfff]"  # lone surrogates, which no stream can encode
+)
+
+
+def escaped(text: str) -> str:
+    """`text` on one line, its control characters as `\\uXXXX`; other characters stay as they are."""
+    if text.isprintable():  # nearly always, and much faster than the search
+        return text
+    return _UNSAFE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def _fields(record: logging.LogRecord) -> dict[str, Any]:
@@ -46,11 +62,13 @@ class JsonFormatter(logging.Formatter):
         }
         if record.exc_info:
             entry["exception"] = self.formatException(record.exc_info)
-        return msgspec.json.encode(entry, enc_hook=str).decode()
+        # What `json` leaves as it is (DEL, C1, separators, surrogates) is inside of strings, where `\\uXXXX` means it.
+        return escaped(json.dumps(entry, default=str, ensure_ascii=False))
 
 
 class TextFormatter(logging.Formatter):
-    """Formats a record as a line for people: time, level, process, message, fields."""
+    """Formats a record as a line for people: time, level, process, message, fields. The lines of a traceback follow,
+    indented, so that no text within an exception looks like a record."""
 
     def __init__(self, process: str) -> None:
         super().__init__()
@@ -62,8 +80,10 @@ class TextFormatter(logging.Formatter):
         line = f"{stamp} {record.levelname.lower():7} {self.process:8} {record.getMessage()}"
         if fields:
             line += f"  {fields}"
+        line = escaped(line)
         if record.exc_info:
-            line += "\n" + self.formatException(record.exc_info)
+            traceback = self.formatException(record.exc_info).split("\n")
+            line += "".join(f"\n    {escaped(each)}" for each in traceback)
         return line
 
 
