@@ -99,7 +99,7 @@ def create_app(settings: Settings) -> Litestar:
         return {**(await mounted[0].ready() if mounted else {}), **upstreams.states()}
 
     def behind_keys(handlers: list[ControllerRouterHandler], max_body_bytes: int) -> Router:
-        security: list[dict[str, list[str]]] = [{"key": []}] if keys.required else []
+        security: list[dict[str, list[str]]] = [{name: []} for name in _SCHEMES] if keys.required else []
         return Router(
             "/",
             route_handlers=handlers,
@@ -141,7 +141,10 @@ def create_app(settings: Settings) -> Litestar:
 
 
 _SCHEMES: Mapping[str, SecurityScheme] = {
-    "key": SecurityScheme(type="http", scheme="bearer", description="One of the gateway's API keys.")
+    "key": SecurityScheme(type="http", scheme="bearer", description="One of the gateway's API keys."),
+    "x-api-key": SecurityScheme(
+        type="apiKey", name="x-api-key", security_scheme_in="header", description="The same, as Anthropic's clients do."
+    ),
 }
 
 

@@ -103,7 +103,7 @@ class LiveProxy:
         key = next(
             (name.removeprefix(KEY_PROTOCOL) for name in _protocols(socket) if name.startswith(KEY_PROTOCOL)), ""
         )
-        owner = self.keys.owner_of(socket.headers.get("authorization") or (f"Bearer {key}" if key else None))
+        owner = self.keys.owner_in(socket.headers, key)
         if not self.keys.required:
             refuse_foreign_pages(socket, advice="set gateway.api_keys and send one")
         return owner

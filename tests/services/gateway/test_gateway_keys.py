@@ -37,6 +37,22 @@ def test_an_accepted_key_opens(locked, key):
 @pytest.mark.parametrize(
     "headers",
     [
+        {"x-api-key": "first-key"},
+        {"X-Api-Key": "second-key"},
+        {"api-key": "first-key"},
+        {**bearer("wrong"), "x-api-key": "first-key"},
+        {"authorization": "Basic Zmlyc3Qta2V5", "x-api-key": "first-key"},
+        {**bearer("first-key"), "x-api-key": "wrong"},
+    ],
+)
+def test_a_key_comes_as_anthropics_and_azures_clients_send_it_too(locked, headers):
+    answer = httpx.post(locked.url + "/v1/chat/completions", json={"model": "a"}, headers=headers)
+    assert answer.status_code == 200
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
         {},
         bearer("wrong"),
         bearer("first-key-and-more"),
@@ -45,7 +61,11 @@ def test_an_accepted_key_opens(locked, key):
         {"authorization": "Bearer"},
         {"authorization": "first-key"},
         {"authorization": "Basic Zmlyc3Qta2V5"},
-        {"x-api-key": "first-key"},
+        {"x-api-key": "wrong"},
+        {"x-api-key": ""},
+        {"x-api-key": "Bearer first-key"},
+        {"api-key": HASHED},
+        {**bearer("wrong"), "x-api-key": "wrong"},
         {"authorization": b"Bearer \xff\xfe"},
     ],
 )

@@ -68,8 +68,9 @@ def test_only_keys_open_a_session(live: Any) -> None:
         for headers in ({}, {"authorization": "Bearer wrong"}, {"authorization": KEY}):
             status, error = await refused(address(gateway), additional_headers=headers)
             assert (status, error["code"]) == (401, "invalid_api_key")
-        async with connect(address(gateway), additional_headers={"authorization": f"Bearer {KEY}"}) as line:
-            assert json.loads(await line.recv())["type"] == "session.created"
+        for header in ({"authorization": f"Bearer {KEY}"}, {"x-api-key": KEY}):
+            async with connect(address(gateway), additional_headers=header) as line:
+                assert json.loads(await line.recv())["type"] == "session.created"
         protocols = ["realtime", f"openai-insecure-api-key.{KEY}"]
         async with connect(address(gateway), subprotocols=protocols, origin="https://elsewhere.example") as line:
             assert line.subprotocol == "realtime"

@@ -219,7 +219,7 @@ def test_the_api_description_works_offline_and_declares_the_key(gateway, upstrea
     running = gateway(upstream("a"), api_keys=["k"])
     document = httpx.get(running.url + "/docs/openapi.json").json()
     assert document["components"]["securitySchemes"]["key"]["scheme"] == "bearer"
-    assert document["paths"]["/v1/chat/completions"]["post"]["security"] == [{"key": []}]
+    assert document["paths"]["/v1/chat/completions"]["post"]["security"] == [{"key": []}, {"x-api-key": []}]
     assert "security" not in document["paths"]["/health"]["get"]
     body = document["paths"]["/v1/chat/completions"]["post"]["requestBody"]["content"]["application/json"]
     assert body["schema"]["$ref"].endswith("ChatCompletionRequest")
