@@ -20,7 +20,7 @@ import msgspec
 from tessera.errors import InvalidRequestError, UnavailableError
 from tessera.jobs.store import AsyncJobStore
 from tessera.settings.jobs import WebhookSettings
-from tessera.web.outbound import PublicResolver, checked_url
+from tessera.web.outbound import PublicConnector, checked_url
 from tessera.wire.jobs import Job
 
 logger = logging.getLogger(__name__)
@@ -116,7 +116,7 @@ class Webhooks:
             await asyncio.wait({self._task}, timeout=CANCEL_S)
 
     async def _run(self) -> None:
-        connector = aiohttp.TCPConnector(resolver=PublicResolver(self.settings.allow_hosts), use_dns_cache=False)
+        connector = PublicConnector(self.settings.allow_hosts)
         limit = aiohttp.ClientTimeout(total=self.settings.timeout_s)
         async with aiohttp.ClientSession(
             connector=connector, timeout=limit, cookie_jar=aiohttp.DummyCookieJar(), trust_env=False

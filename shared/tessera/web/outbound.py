@@ -1,25 +1,38 @@
-"""Addresses that a client names and this server connects to, checked when they are given and when they are resolved.
+"""Addresses that a client names and this server connects to, checked when they are given and when they are used.
 
-Public and https, or a host that the operator allows. What is connected to is what was checked: the resolver refuses
-addresses that are not public, so a name cannot change between check and use. Does not know what is sent there.
+Public and https, or a host that the operator allows. A host is written in one way only: a name of plain labels, a
+dotted IPv4 address, or an IPv6 address in brackets. Other notations (octal, hexadecimal, one number, percent-encoded)
+mean different hosts to different parsers, so they are refused, as are IPv6 addresses that stand for IPv4 ones.
+
+What is connected to is what was checked: the connector checks literals and the resolver what a name turns out to be, so
+a name cannot change between check and use. Does not know what is sent there.
 """
 
 from __future__ import annotations
 
 import ipaddress
+import re
 from collections.abc import Collection
+from typing import Any
 from urllib.parse import urlsplit
 
 import aiohttp
 import aiohttp.abc
 from aiohttp.resolver import ThreadedResolver
+from yarl import URL
 
 from tessera.errors import InvalidRequestError
 
 MAX_URL_CHARS = 2048
 """Most characters of an address."""
-NAT64_NETWORK = ipaddress.IPv6Network("64:ff9b::/96")
-"""IPv6 addresses that stand for IPv4 addresses behind NAT64 (RFC 6052)."""
+GLOBAL_UNICAST = ipaddress.IPv6Network("2000::/3")
+"""The only IPv6 addresses that are assigned to hosts of the internet. Outside of it are all others that hold an IPv4
+address: mapped, compatible, translated, and those of NAT64 (`64:ff9b::/96`, `64:ff9b:1::/48`)."""
+ISATAP_MARKS = (b"\x00\x00\x5e\xfe", b"\x02\x00\x5e\xfe")
+"""Bytes 8 to 12 of an IPv6 address that ends with the IPv4 address of a tunnel (RFC 5214)."""
+INSIDE = ("localhost", "local", "internal", "localdomain", "home.arpa", "lan", "intranet", "corp", "private")
+"""Ends of names that are never on the public internet."""
+_NAME = re.compile(r"^(?=.{1,253}$)(?:[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?\.)+[a-z](?:[a-z0-9-]{0,61}[a-z0-9])?$")
 
 
 def checked_url(url: str, *, allow_hosts: Collection[str], param: str) -> str:
@@ -37,12 +50,15 @@ def checked_url(url: str, *, allow_hosts: Collection[str], param: str) -> str:
     try:
         parts = urlsplit(url)
         host, _ = parts.hostname, parts.port
+        client_host = URL(url).raw_host or ""
     except ValueError as error:
         raise refused(f"is no address: {error}") from error
-    if not host or parts.scheme not in ("https", "http") or not url.isascii() or any(c.isspace() for c in url):
+    if not host or parts.scheme not in ("https", "http") or not url.isascii() or not url.isprintable() or " " in url:
         raise refused("is no https address")
-    if parts.username or parts.password:
+    if "@" in parts.netloc:
         raise refused("holds a name or password: whoever needs one checks the signature instead")
+    if _compressed(host) != client_host.lower():
+        raise refused("writes its host in a way that not everybody reads alike; write a plain name or address")
     if host in allow_hosts:
         return url
     if parts.scheme != "https":
@@ -53,20 +69,50 @@ def checked_url(url: str, *, allow_hosts: Collection[str], param: str) -> str:
 
 
 def public(host: str) -> bool:
-    """Whether a host may be on the public internet: a name, which is resolved later, or a public address."""
-    if host == "localhost" or host.endswith((".localhost", ".local", ".internal")):
-        return False
+    """Whether a host may be on the public internet: a name, which is resolved later, or a public address.
+
+    Args:
+        host: a name or an address in lower case, without brackets.
+    """
     try:
         address = ipaddress.ip_address(host)
     except ValueError:
-        # Other notations of an IPv4 address that resolvers understand: 2130706433, 0x7f.1, 127.1
-        return not host.rsplit(".", 1)[-1][:1].isdigit() and "." in host
+        # One dot at the end is how a name is written in full. A last label that begins with a digit is no name, but
+        # an address in a notation that resolvers understand: 2130706433, 0x7f.1, 127.1, 10.0.0.1.
+        name = host.removesuffix(".")
+        return bool(_NAME.match(name)) and not any(name == end or name.endswith(f".{end}") for end in INSIDE)
     if isinstance(address, ipaddress.IPv6Address):
-        if address.ipv4_mapped is not None:
-            address = address.ipv4_mapped
-        elif address.sixtofour or address.teredo or address in NAT64_NETWORK:
-            return False  # an IPv4 address within, which may be private
+        tunnel = address.sixtofour or address.teredo or address.packed[8:12] in ISATAP_MARKS
+        if tunnel or address not in GLOBAL_UNICAST or address.scope_id:
+            return False
     return address.is_global and not address.is_multicast
+
+
+def _compressed(host: str) -> str:
+    """An IPv6 address in its shortest form; any other host as it is."""
+    try:
+        return str(ipaddress.ip_address(host))
+    except ValueError:
+        return host
+
+
+class PublicConnector(aiohttp.TCPConnector):
+    """Connects to public addresses, and to the hosts of `allow_hosts` whatever their addresses are."""
+
+    def __init__(self, allow_hosts: Collection[str]) -> None:
+        super().__init__(resolver=PublicResolver(allow_hosts), use_dns_cache=False)
+        self.allow_hosts = frozenset(allow_hosts)
+
+    async def connect(self, req: aiohttp.ClientRequest, *arguments: Any, **options: Any) -> Any:
+        """Implement `BaseConnector.connect`. A literal address never comes to the resolver, so it is checked here.
+
+        Raises:
+            OSError: the host of the request is not public.
+        """
+        host = req.url.host or ""
+        if host not in self.allow_hosts and not public(host):
+            raise OSError(None, f"{host} is not a public address")
+        return await super().connect(req, *arguments, **options)
 
 
 class PublicResolver(aiohttp.abc.AbstractResolver):
