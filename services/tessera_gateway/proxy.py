@@ -15,11 +15,10 @@ import io
 import logging
 import time
 from collections import deque
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
 import aiohttp
-import msgspec
 from litestar import Request
 from litestar.types import ASGIApp, Receive, Scope, Send
 
@@ -30,11 +29,10 @@ from tessera.errors import (
     TesseraError,
     UnavailableError,
 )
-from tessera.telemetry import request_id_var
 from tessera.web.errors import envelope
-from tessera.web.tenant import TENANT_HEADER
 from tessera.wire.models import Task
 from tessera_gateway.events import WholeEvents
+from tessera_gateway.exchange import SentHeaders, UpstreamResponse
 from tessera_gateway.limits import Body
 from tessera_gateway.metrics import GatewayMetrics
 from tessera_gateway.upstreams import Upstream, Upstreams
@@ -46,8 +44,6 @@ T = TypeVar("T")
 MAX_RESENDS = 1
 """Most times that a request that was sent is sent again. A request that ends the process of its upstream must not reach
 all replicas."""
-SENT_HEADERS = ("accept", "traceparent", "tracestate")
-"""Headers of the client that are passed on to the upstream."""
 RETURNED_HEADERS = (
     "content-type",
     "content-length",
@@ -69,15 +65,6 @@ class _UpstreamUnreachableError(Exception):
 
 class _UpstreamCutError(Exception):
     """The request was sent, but the connection ended before the first byte of the response's body."""
-
-
-class UpstreamResponse(msgspec.Struct, frozen=True):
-    """The response of an upstream, of which the first piece has arrived."""
-
-    upstream: Upstream
-    response: aiohttp.ClientResponse
-    first: bytes
-    """The first piece of the body; empty if the body is empty."""
 
 
 class Proxy:
@@ -122,37 +109,59 @@ class Proxy:
             TesseraError: no upstream can answer, or the upstream failed before the first piece.
             ClientClosedError: the client left.
         """
-        headers = {
-            "content-type": body.content_type,
-            "accept-encoding": "identity",
-            "x-request-id": request_id_var.get() or "",
-            **{name: value for name in SENT_HEADERS if (value := request.headers.get(name))},
-        }
+        headers = SentHeaders.of(request, body.content_type)
+
+        async def ask(upstream: Upstream) -> UpstreamResponse:
+            return await self.ask(upstream, path, body.data, headers)
+
+        answer, gone = await self.first_answer(request, body.model, task, ask)
+        return Relay(answer, gone, self)
+
+    async def first_answer(
+        self,
+        request: Request[Any, Any, Any],
+        model: str,
+        task: Task,
+        ask: Callable[[Upstream], Awaitable[UpstreamResponse]],
+    ) -> tuple[UpstreamResponse, asyncio.Task[None]]:
+        """Ask the upstreams that have `model` one after the other, until one answers.
+
+        Args:
+            request: the client's request; its body has been read.
+            model: its name.
+            task: what the model must be able to do.
+            ask: asks one upstream, by one or more calls of `Proxy.ask`.
+
+        Returns:
+            The response, whose first piece has arrived, and the task that ends when the client leaves. The caller owns
+            both: it cancels the task and calls `finish`.
+
+        Raises:
+            TesseraError: no upstream can answer, or the upstream failed before the first piece.
+            ClientClosedError: the client left.
+        """
         gone = asyncio.create_task(_disconnect(request.receive))
         try:
-            # Only the suite's own services are sent the tenant.
-            ours = {TENANT_HEADER: request.scope["tessera.owner"]}  # type: ignore[typeddict-item]
-            answer = await _unless(gone, self._first_answer(path, task, body, headers, ours))
+            return await _unless(gone, self._first_of(model, task, ask)), gone
         except BaseException:
             gone.cancel()
             raise
-        return Relay(answer, gone, self)
 
     def finish(self, answer: UpstreamResponse) -> None:
         """Give the connection back to the pool, or close it if the response has not ended."""
         answer.response.close()
         self._count_in_flight(answer.upstream, -1)
 
-    async def _first_answer(
-        self, path: str, task: Task, body: Body, headers: dict[str, str], ours: dict[str, str]
+    async def _first_of(
+        self, model: str, task: Task, ask: Callable[[Upstream], Awaitable[UpstreamResponse]]
     ) -> UpstreamResponse:
-        waiting = deque(await self.upstreams.candidates(body.model, task))
+        waiting = deque(await self.upstreams.candidates(model, task))
         resends = 0
         reason = ""
         while waiting:
             upstream = waiting.popleft()
             try:
-                return await self._ask(upstream, path, body, {**headers, **(ours if upstream.ours else {})})
+                return await ask(upstream)
             except _UpstreamUnreachableError as error:
                 reason = f"{upstream.name}: {error}"
                 upstream.lost(str(error))
@@ -167,11 +176,14 @@ class Proxy:
             logger.warning("no answer from upstream %s", reason)
         if resends:
             raise BadGatewayError("the upstream cut the connection before it answered; try again", retry_after=1.0)
-        raise UnavailableError(
-            f"no upstream of the model {body.model!r} can be reached now; try again", retry_after=2.0
-        )
+        raise UnavailableError(f"no upstream of the model {model!r} can be reached now; try again", retry_after=2.0)
 
-    async def _ask(self, upstream: Upstream, path: str, body: Body, headers: dict[str, str]) -> UpstreamResponse:
+    async def ask(self, upstream: Upstream, path: str, data: bytes, headers: SentHeaders) -> UpstreamResponse:
+        """Send one request to one upstream, and wait for the first piece of its response.
+
+        Only within the `ask` of `first_answer`, which turns an unreachable upstream and a cut connection into a second
+        attempt.
+        """
         self._count_in_flight(upstream, 1)
         upstream.sent += 1
         response: aiohttp.ClientResponse | None = None
@@ -179,8 +191,8 @@ class Proxy:
         try:
             response = await self.session.post(
                 upstream.url + path,
-                data=io.BytesIO(body.data),
-                headers={**headers, **upstream.headers},
+                data=io.BytesIO(data),
+                headers=headers.to(upstream),
                 timeout=self.timeout,
                 allow_redirects=False,
             )

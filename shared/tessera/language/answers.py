@@ -6,7 +6,7 @@ import secrets
 import string
 from collections.abc import Iterator
 
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
 from tessera.language.generation import Finish, TextDelta
 from tessera.language.parsers.dialects import AnswerParser
@@ -26,6 +26,7 @@ class ChatAnswer:
     Attributes:
         scores: log-probabilities of the tokens so far; filled by the caller.
         finish: why the choice ended; None while it has not.
+        stop_reason: the stop string that ended it, as vLLM shows it; UNSET if something else did.
     """
 
     def __init__(self, parser: AnswerParser) -> None:
@@ -35,12 +36,14 @@ class ChatAnswer:
         self._calls: list[tuple[str, str, list[str]]] = []
         self.scores: list[TokenLogprob] = []
         self.finish: Finish | None = None
+        self.stop_reason: str | int | UnsetType = UNSET
 
     def take(self, piece: TextDelta) -> list[Delta]:
         """Add a piece of text; returns the deltas that are certain after it."""
         events = self._parser.push(piece.text)
         if piece.finish_reason is not None:
             self.finish = piece.finish_reason
+            self.stop_reason = UNSET if piece.stop_reason is None else piece.stop_reason
             events = [*events, *self._parser.finish()]
         return [delta for event in events for delta in self._delta(event)]
 

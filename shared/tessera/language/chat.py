@@ -104,6 +104,7 @@ class ChatCompletions:
                 message=answer.message(),
                 logprobs=ChoiceLogprobs(answer.scores) if request.logprobs else None,
                 finish_reason=answer.reason(),
+                stop_reason=answer.stop_reason,
             )
             for index, answer in enumerate(answers)
         ]
@@ -154,7 +155,13 @@ class ChatCompletions:
                     yield chunk([ChatChunkChoice(index=piece.choice, delta=delta, logprobs=logprobs)])
                     logprobs = None
                 if piece.finish_reason is not None:
-                    yield chunk([ChatChunkChoice(index=piece.choice, delta=Delta(), finish_reason=answer.reason())])
+                    last = ChatChunkChoice(
+                        index=piece.choice,
+                        delta=Delta(),
+                        finish_reason=answer.reason(),
+                        stop_reason=answer.stop_reason,
+                    )
+                    yield chunk([last])
         if with_usage:
             yield chunk([], usage([spent]))
 

@@ -78,6 +78,7 @@ class TextDelta:
         cached_tokens: tokens of the prompt that were not computed. Set in a choice's first delta, else None.
         prompt_scores: log-probabilities of the prompt's tokens behind the first, if they were requested. Set in a
             choice's first delta, else empty.
+        stop_reason: the stop string that ended the choice; None if something else ended it, or while it goes on.
     """
 
     choice: int
@@ -87,6 +88,7 @@ class TextDelta:
     finish_reason: Finish | None
     cached_tokens: int | None = None
     prompt_scores: list[TokenScore] = field(default_factory=list)
+    stop_reason: str | int | None = None
 
 
 @dataclass(frozen=True)
@@ -312,6 +314,7 @@ class Generator:
                         ended,
                         answer.cached_tokens,
                         answer.prompt_scores,
+                        finder.matched if ended is not None else None,
                     )
                     if ended is not None:
                         return

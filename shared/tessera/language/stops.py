@@ -13,23 +13,28 @@ class StopFinder:
         stops: the stop strings; may be empty.
 
     Attributes:
-        found: whether a stop string is complete.
+        matched: the stop string that is complete; None while none is.
     """
 
     def __init__(self, stops: list[str]) -> None:
         self._stops = stops
         self._held = ""
-        self.found = False
+        self.matched: str | None = None
+
+    @property
+    def found(self) -> bool:
+        """Whether a stop string is complete."""
+        return self.matched is not None
 
     def push(self, text: str) -> str:
-        """Add text; returns what can be shown. Sets `found` when a stop string is complete."""
+        """Add text; returns what can be shown. Sets `matched` when a stop string is complete."""
         if not self._stops:
             return text
         self._held += text
         hits = [(position, stop) for stop in self._stops if (position := self._held.find(stop)) >= 0]
         if hits:
-            self.found = True
-            shown, self._held = self._held[: min(hits)[0]], ""
+            position, self.matched = min(hits)
+            shown, self._held = self._held[:position], ""
             return shown
         keep = max(self._overlap(stop) for stop in self._stops)
         cut = len(self._held) - keep

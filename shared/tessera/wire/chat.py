@@ -257,6 +257,8 @@ class ChatChoice(msgspec.Struct, frozen=True, kw_only=True):
     message: AnswerMessage
     logprobs: ChoiceLogprobs | None = None
     finish_reason: FinishReason
+    stop_reason: str | int | UnsetType = UNSET
+    """The stop string that ended the answer; left out when something else did. The field is vLLM's."""
 
 
 class ChatCompletion(msgspec.Struct, frozen=True, kw_only=True):
@@ -288,6 +290,7 @@ class ChatChunkChoice(msgspec.Struct, frozen=True, kw_only=True):
     delta: Delta
     logprobs: ChoiceLogprobs | None = None
     finish_reason: FinishReason | None = None
+    stop_reason: str | int | UnsetType = UNSET
 
 
 class ChatCompletionChunk(msgspec.Struct, frozen=True, kw_only=True):
