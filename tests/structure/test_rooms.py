@@ -20,12 +20,12 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("settings", "wire", "cache", "tokenizer", "device"),
     ("web", "hub"),
     ("engine", "jobs", "models"),
-    ("api", "language", "protocols", "starters", "sequence", "diffusion"),
+    ("api", "language", "protocols", "starters", "sequence", "diffusion", "encoders"),
     ("speech", "suite", "demo"),
     ("cli",),
 )
 """Rooms of `tessera`, the ground floor first."""
-COMPUTING = frozenset({"device", "models", "sequence", "diffusion", "speech", "starters"})
+COMPUTING = frozenset({"device", "models", "sequence", "diffusion", "encoders", "speech", "starters"})
 """Rooms that import torch."""
 TORCH_FREE = frozenset(room for floor in FLOORS for room in floor) - COMPUTING
 """Rooms whose modules never import torch: the gateway's image and the HTTP side of every service have none."""

@@ -24,6 +24,7 @@ from tessera.wire.engine import (
     Audio,
     Cancel,
     Embed,
+    Encode,
     Failed,
     FromEngine,
     Generate,
@@ -40,7 +41,7 @@ from tessera.wire.engine import (
 
 logger = logging.getLogger(__name__)
 
-EngineRequest = Generate | Embed | Synthesize | Transcribe
+EngineRequest = Generate | Embed | Encode | Synthesize | Transcribe
 MAX_RESENDS = 1
 """How often a request without an answer is sent again after its engine died."""
 FIRST_BACKOFF_S = 0.2

@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from tessera.errors import ModelLoadError
+from tessera.hub.encoder_files import encoder_tasks
 from tessera.hub.video_geometry import video_geometry
 from tessera.wire.models import Card, Task
 
@@ -174,6 +175,8 @@ def _derive(directory: Path) -> Card:
 def _tasks_of(family: str, config: dict[str, Any]) -> list[Task]:
     if "vision_config" in config:
         return ["chat", "vision"]
+    if (encoder := encoder_tasks(config)) is not None:
+        return encoder
     if "ForCausalLM" in family:
         return ["chat", "completions", "embeddings"]
     if family.startswith("Csm"):

@@ -40,9 +40,23 @@ def refuse_pickles(directory: Path) -> None:
 
 
 def load_pretrained(
-    auto_class: Any, directory: Path, *, device: torch.device, dtype: torch.dtype, **kwargs: Any
+    auto_class: Any,
+    directory: Path,
+    *,
+    device: torch.device,
+    dtype: torch.dtype,
+    unused: tuple[str, ...] = (),
+    **kwargs: Any,
 ) -> Any:
     """`auto_class.from_pretrained(directory)` with our rules, in eval mode on `device`.
+
+    Args:
+        auto_class: a class of Transformers that has `from_pretrained`.
+        directory: the model directory.
+        device: where the model runs.
+        dtype: of its weights.
+        unused: beginnings of the names of weights that may be missing, because nothing of ours reads them.
+        kwargs: passed on to the class.
 
     Raises:
         ModelLoadError: weights are missing or pickled, a file is damaged, or this version of Transformers does not know
@@ -67,7 +81,7 @@ def load_pretrained(
         if type(error).__name__ != "SafetensorError":
             raise
         raise ModelLoadError(f"a weight file in {directory} is damaged: {error}") from error
-    if missing := sorted(loading["missing_keys"]):
+    if missing := sorted(name for name in loading["missing_keys"] if not name.startswith(unused)):
         # Transformers would go on with random values in their place.
         raise ModelLoadError(f"{directory} lacks {len(missing)} weights of its architecture: {', '.join(missing[:3])}")
     return model.eval().requires_grad_(False).to(device)

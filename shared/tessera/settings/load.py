@@ -18,7 +18,6 @@ from typing import Any, get_args, get_origin, get_type_hints
 import msgspec
 
 from tessera.errors import SettingsError
-from tessera.settings.gateway import UpstreamSettings
 from tessera.settings.section import Section
 from tessera.settings.tree import Settings
 
@@ -138,7 +137,8 @@ def _kind_of(keys: list[str]) -> Any:
 
 def _parse(name: str, text: str, kind: Any) -> Any:
     if get_origin(kind) is list:
-        if get_args(kind) != (UpstreamSettings,):
+        item = get_args(kind)[0]
+        if not (isinstance(item, type) and issubclass(item, Section)):
             return [part.strip() for part in text.split(",") if part.strip()]
         try:
             return msgspec.json.decode(text, type=kind)

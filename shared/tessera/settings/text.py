@@ -6,6 +6,7 @@ from typing import Annotated
 
 import msgspec
 
+from tessera.settings.encoders import EncoderEngineSettings, EncoderSettings
 from tessera.settings.section import HOST, MODEL, PORT, URL, Port, Positive, Section, described
 from tessera.settings.sequence import (
     REASONING_PARSER,
@@ -30,4 +31,13 @@ class TextSettings(Section, frozen=True, kw_only=True):
     ] = msgspec.field(default_factory=list)
     tool_parser: Annotated[ToolParser, TOOL_PARSER] = "auto"
     reasoning_parser: Annotated[ReasoningParser, REASONING_PARSER] = "auto"
+    encoders: Annotated[
+        list[EncoderSettings],
+        described(
+            "Encoders that the service has beside its language model, each a table `[[text.encoders]]` with `source` "
+            "and, where the files do not say it, `name`, `role`, `pooling`, `normalize`, `dimensions`, `max_tokens`, "
+            "`template`, `instruction`, `categories` and `threshold`."
+        ),
+    ] = msgspec.field(default_factory=list)
     engine: SequenceEngineSettings = SequenceEngineSettings()
+    encoder_engine: EncoderEngineSettings = EncoderEngineSettings()

@@ -109,6 +109,31 @@ class Embed(EngineMessage, frozen=True, kw_only=True):
     deadline_s: float | None = None
 
 
+class EncoderText(msgspec.Struct, frozen=True, array_like=True):
+    """A text, or a pair of texts, for an encoder: its tokens and, where the model takes them, their types.
+
+    The first `skip` tokens do not count in the pooling.
+    """
+
+    token_ids: list[int]
+    types: list[int] = []
+    skip: int = 0
+
+
+class Encode(EngineMessage, frozen=True, kw_only=True):
+    """Service → encoder engine: a vector, or the outputs of a classifier, for each text; answered by `Encoded`.
+
+    `model` is the index of the model in `Ready.cards`.
+    """
+
+    request_id: str
+    model: int
+    texts: list[EncoderText]
+    priority: int = 0
+    tenant: str = ""
+    deadline_s: float | None = None
+
+
 class Utterance(msgspec.Struct, frozen=True, kw_only=True):
     """A sentence to speak, and the silence after it.
 
@@ -169,7 +194,7 @@ class Shutdown(EngineMessage, frozen=True, kw_only=True):
     """Service → engine: end now."""
 
 
-ToEngine = Generate | Embed | Synthesize | Transcribe | Cancel | Shutdown
+ToEngine = Generate | Embed | Encode | Synthesize | Transcribe | Cancel | Shutdown
 
 
 class Ready(EngineMessage, frozen=True, kw_only=True):
@@ -211,6 +236,13 @@ class Embedded(EngineMessage, frozen=True, kw_only=True):
 
     request_id: str
     vector: Array
+
+
+class Encoded(EngineMessage, frozen=True, kw_only=True):
+    """Engine → service: what `Encode` asked for, float32 of shape [texts, values], in the order of the texts."""
+
+    request_id: str
+    rows: Array
 
 
 class Audio(EngineMessage, frozen=True, kw_only=True):
@@ -286,7 +318,7 @@ class Stopped(EngineMessage, frozen=True, kw_only=True):
     error: ErrorBody
 
 
-FromEngine = Ready | GeneratedTokens | Embedded | Audio | Transcript | Failed | Metrics | Stopped
+FromEngine = Ready | GeneratedTokens | Embedded | Encoded | Audio | Transcript | Failed | Metrics | Stopped
 
 to_engine_decoder = msgspec.msgpack.Decoder(ToEngine)
 from_engine_decoder = msgspec.msgpack.Decoder(FromEngine)

@@ -9,7 +9,19 @@ from typing import Literal
 
 import msgspec
 
-Task = Literal["chat", "completions", "embeddings", "vision", "video", "speech", "transcription"]
+Task = Literal[
+    "chat",
+    "completions",
+    "embeddings",
+    "rerank",
+    "score",
+    "classify",
+    "moderations",
+    "vision",
+    "video",
+    "speech",
+    "transcription",
+]
 
 
 class Measure(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,0 +1,1 @@
+"""Encoders: embedding models, rerankers and classifiers, many texts in one row."""
