@@ -237,7 +237,8 @@ class ChoiceLogprobs(msgspec.Struct, frozen=True):
     refusal: None = None
 
 
-FinishReason = Literal["stop", "length", "tool_calls"]
+FinishReason = Literal["stop", "length", "tool_calls", "content_filter"]
+"""Why an answer ended. `content_filter` comes from upstreams of other makers alone."""
 
 
 class AnswerMessage(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,0 +1,1 @@
+"""Anthropic's messages: requests to chat requests, chat answers to messages and their events."""
