@@ -22,6 +22,7 @@ from tessera.settings.tree import Settings
 from tessera.web.app import build_app
 from tessera.web.dependencies import Opened, provide
 from tessera.wire.models import Card
+from tessera_gateway.aliases import Aliases
 from tessera_gateway.keys import Keys
 from tessera_gateway.live import LiveProxy, realtime
 from tessera_gateway.metrics import GatewayMetrics
@@ -46,12 +47,17 @@ def create_app(settings: Settings) -> Litestar:
     """Make the gateway's app. It connects to nothing before it serves.
 
     Raises:
-        SettingsError: a key or an upstream of the settings is not valid.
+        SettingsError: a key, an upstream or an alias of the settings is not valid.
     """
     registry = CollectorRegistry()
     metrics = GatewayMetrics(registry)
     keys = Keys(settings.gateway.api_keys)
-    upstreams = Upstreams(configured(settings), metrics, timeout_s=settings.gateway.connect_timeout_s)
+    upstreams = Upstreams(
+        configured(settings),
+        metrics,
+        aliases=Aliases(settings.gateway.aliases),
+        timeout_s=settings.gateway.connect_timeout_s,
+    )
 
     @contextlib.asynccontextmanager
     async def open_session() -> AsyncIterator[aiohttp.ClientSession]:

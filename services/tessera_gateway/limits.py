@@ -17,6 +17,7 @@ from tessera.errors import InvalidRequestError, UnsupportedMediaError
 from tessera.web.forms import Form, parse_multipart
 from tessera.web.uploads import read_to_memory
 from tessera.wire.decoding import convert_form, decode_json
+from tessera_gateway.renaming import renamed_form, renamed_json
 
 PARSE_INLINE_BYTES = 256 * 1024
 """Bytes above which a form is parsed in a thread, so that it does not delay the streams of other requests."""
@@ -51,6 +52,17 @@ async def read_json(request: Request[Any, Any, Any]) -> Body:
         raise UnsupportedMediaError(f"content-type {given!r} is not supported here; send application/json")
     data = await request.body()
     return Body(decode_json(data, Routed).model, data, content_type)
+
+
+async def renamed(body: Body, model: str) -> Body:
+    """The body, for another model."""
+    if not body.content_type.lower().startswith("multipart/"):
+        return Body(model, renamed_json(body.data, model), body.content_type)
+    if len(body.data) > PARSE_INLINE_BYTES:
+        data = await asyncio.to_thread(renamed_form, body.data, body.content_type, model)
+    else:
+        data = renamed_form(body.data, body.content_type, model)
+    return Body(model, data, body.content_type)
 
 
 async def read_multipart(request: Request[Any, Any, Any], most_bytes: int) -> tuple[Body, Form]:

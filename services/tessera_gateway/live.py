@@ -1,8 +1,8 @@
 """Live sessions through the gateway: relays messages between a client's WebSocket and one to an upstream.
 
 A client that is not admitted is refused by HTTP, before there is a WebSocket. A client that leaves ends its session
-upstream; if the connection to the upstream is cut, the client gets an `error` event before the session ends. Does not
-read events.
+upstream; if the connection to the upstream is cut, the client gets an `error` event before the session ends. Reads
+no events but those that name models (`live_names`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ from tessera.web.errors import envelope
 from tessera.web.middleware import request_id_from
 from tessera.web.origins import refuse_foreign_pages
 from tessera.web.tenant import TENANT_HEADER
+from tessera.wire.models import Task
 from tessera_gateway.keys import Keys
+from tessera_gateway.live_names import UPDATE, with_own_names
 from tessera_gateway.metrics import GatewayMetrics
 from tessera_gateway.upstreams import Upstream, Upstreams
 
@@ -37,6 +39,8 @@ logger = logging.getLogger(__name__)
 PATH = "/v1/realtime"
 KEY_PROTOCOL = "openai-insecure-api-key."
 """Prefix of the subprotocol by which a browser, which cannot set headers, sends its key; OpenAI's clients use it."""
+HEARING: tuple[Task, ...] = ("transcription", "speech")
+"""Tasks of the models whose service carries live sessions."""
 HEARTBEAT_S = 20.0
 """Seconds between two pings to the upstream."""
 MAX_FRAME_BYTES = 16 * 1024 * 1024
@@ -126,10 +130,7 @@ class LiveProxy:
         self, socket: WebSocket[Any, Any, State], owner: str
     ) -> tuple[Upstream, aiohttp.ClientWebSocketResponse]:
         query = dict(socket.query_params.items())
-        if query.get("intent") != "transcription" and query.get("model"):
-            await self.upstreams.candidates(query["model"], "chat")  # refuses a model that no upstream has
-        card = await self.upstreams.card(None, "transcription")
-        for upstream in await self.upstreams.candidates(card.id, "transcription"):
+        for upstream in await self._services(query):
             if not upstream.ours:
                 continue
             url = f"{upstream.url}{PATH}" + (f"?{urlencode(query)}" if query else "")
@@ -147,10 +148,32 @@ class LiveProxy:
             return upstream, upstream_socket
         raise UnavailableError("no speech service can be reached for a live session now; try again", retry_after=2)
 
+    async def _services(self, query: dict[str, str]) -> list[Upstream]:
+        """The upstreams that may carry a session, from its query, in which the model gets its own name.
+
+        The model is the language model of a conversation, or one that hears or speaks: then its service carries the
+        session, and the language model is the first that there is.
+
+        Raises:
+            ModelNotFoundError, InvalidRequestError, UnavailableError: for the reasons of `Upstreams.candidates`.
+        """
+        if name := query.pop("model", ""):
+            transcribes = query.get("intent") == "transcription"
+            model = await self.upstreams.model(await self.upstreams.resolve(name))
+            tasks = model.card.tasks if model.card else []
+            for task in HEARING:
+                if task in tasks:
+                    return await self.upstreams.candidates(model.id, task)
+            # Refuses a model that can do neither.
+            await self.upstreams.candidates(name, "transcription" if transcribes else "chat")
+            query["model"] = model.id
+        card = await self.upstreams.card(None, "transcription")
+        return await self.upstreams.candidates(card.id, "transcription")
+
     async def _relay(
         self, socket: WebSocket[Any, Any, State], upstream_socket: aiohttp.ClientWebSocketResponse, upstream: Upstream
     ) -> None:
-        sending = asyncio.create_task(_to_upstream(socket, upstream_socket))
+        sending = asyncio.create_task(_to_upstream(socket, upstream_socket, self.upstreams))
         receiving = asyncio.create_task(_to_client(socket, upstream_socket))
         done, waiting = await asyncio.wait({sending, receiving}, return_when=asyncio.FIRST_COMPLETED)
         for task in waiting:
@@ -175,14 +198,16 @@ class LiveProxy:
         self._metrics.in_flight.labels(upstream.name).set(upstream.in_flight)
 
 
-async def _to_upstream(socket: WebSocket[Any, Any, State], upstream_socket: aiohttp.ClientWebSocketResponse) -> None:
+async def _to_upstream(
+    socket: WebSocket[Any, Any, State], upstream_socket: aiohttp.ClientWebSocketResponse, upstreams: Upstreams
+) -> None:
     while True:
         message = await socket.receive()
         if message["type"] == "websocket.disconnect":
             return
         text, data = message.get("text"), message.get("bytes")
         if isinstance(text, str):
-            await upstream_socket.send_str(text)
+            await upstream_socket.send_str(await with_own_names(text, upstreams) if UPDATE in text else text)
         else:
             await upstream_socket.send_bytes(data if isinstance(data, bytes) else b"")
 

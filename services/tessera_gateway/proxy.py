@@ -33,7 +33,7 @@ from tessera.web.errors import envelope
 from tessera.wire.models import Task
 from tessera_gateway.events import WholeEvents
 from tessera_gateway.exchange import SentHeaders, UpstreamResponse
-from tessera_gateway.limits import Body
+from tessera_gateway.limits import Body, renamed
 from tessera_gateway.metrics import GatewayMetrics
 from tessera_gateway.upstreams import Upstream, Upstreams
 
@@ -109,6 +109,7 @@ class Proxy:
             TesseraError: no upstream can answer, or the upstream failed before the first piece.
             ClientClosedError: the client left.
         """
+        body = await self.with_own_name(body)
         headers = SentHeaders.of(request, body.content_type)
 
         async def ask(upstream: Upstream) -> UpstreamResponse:
@@ -116,6 +117,11 @@ class Proxy:
 
         answer, gone = await self.first_answer(request, body.model, task, ask)
         return Relay(answer, gone, self)
+
+    async def with_own_name(self, body: Body) -> Body:
+        """The body, with the model's own name in the place of an alias: an upstream knows no aliases."""
+        own = await self.upstreams.resolve(body.model)
+        return body if own == body.model else await renamed(body, own)
 
     async def first_answer(
         self,

@@ -13,7 +13,7 @@ import contextlib
 import logging
 import time
 from collections.abc import AsyncIterator, Sequence
-from typing import Any, Literal
+from typing import Literal
 
 import aiohttp
 import msgspec
@@ -22,6 +22,8 @@ from tessera.errors import InvalidRequestError, ModelNotFoundError, SettingsErro
 from tessera.settings.tree import Settings
 from tessera.wire.decoding import DAMAGED
 from tessera.wire.models import Card, Health, Model, Task
+from tessera_gateway.aliases import Aliases
+from tessera_gateway.listings import ListedModels, alias_of, model_from, tasks_of
 from tessera_gateway.metrics import GatewayMetrics
 
 logger = logging.getLogger(__name__)
@@ -39,24 +41,6 @@ REFRESH_WAIT_S = 1.0
 others."""
 MAX_ANSWER_BYTES = 8 * 1024 * 1024
 """Most bytes of an upstream's answer to a poll."""
-CARDLESS: frozenset[Task] = frozenset({"chat", "completions", "embeddings"})
-"""Tasks of a model without a card, because other servers than ours do not list them."""
-
-
-class ListedModel(msgspec.Struct, frozen=True):
-    """A model as any server lists it. Only `id` is certain; `card` is one of ours if it decodes as a `Card`."""
-
-    id: str
-    created: Any = 0
-    owned_by: Any = ""
-    card: msgspec.Raw = msgspec.Raw(b"null")
-    device: Any = None
-
-
-class ListedModels(msgspec.Struct, frozen=True):
-    """The answer of any server to `GET /v1/models`."""
-
-    data: list[ListedModel]
 
 
 class Upstream:
@@ -97,7 +81,7 @@ class Upstream:
         found = self.models.get(model)
         if found is None:
             return False
-        return task in (CARDLESS if found.card is None else found.card.tasks)
+        return task in tasks_of(found)
 
 
 def configured(settings: Settings) -> list[Upstream]:
@@ -126,8 +110,11 @@ def configured(settings: Settings) -> list[Upstream]:
 class Upstreams:
     """All upstreams, kept up to date while `polling`."""
 
-    def __init__(self, upstreams: Sequence[Upstream], metrics: GatewayMetrics, *, timeout_s: float) -> None:
+    def __init__(
+        self, upstreams: Sequence[Upstream], metrics: GatewayMetrics, *, aliases: Aliases, timeout_s: float
+    ) -> None:
         self.all = list(upstreams)
+        self.aliases = aliases
         self.metrics = metrics
         self.timeout = aiohttp.ClientTimeout(total=timeout_s, sock_connect=timeout_s)
         self._session: aiohttp.ClientSession | None = None
@@ -157,25 +144,46 @@ class Upstreams:
         await asyncio.wait({self._refreshing}, timeout=REFRESH_WAIT_S)
 
     def models(self) -> list[Model]:
-        """Every known model once, in the order of the settings."""
+        """Every known model once, in the order of the settings; no aliases."""
         found: dict[str, Model] = {}
         for upstream in self.all:
             for model in upstream.models.values():
                 found.setdefault(model.id, model)
         return list(found.values())
 
+    def listed(self) -> list[Model]:
+        """What `/v1/models` lists: every known model, and the aliases that are no patterns and lead to one."""
+        known = {model.id: model for model in self.models()}
+        names = [name for name in self.aliases.names if name not in known]
+        aliases = [(name, known.get(self.own_name(name))) for name in names]
+        return [*known.values(), *[alias_of(name, model) for name, model in aliases if model is not None]]
+
+    def own_name(self, name: str) -> str:
+        """The model that a name stands for, by what is known now: the name itself if an upstream lists it, if it is no
+        alias, or if the alias's model is not here."""
+        if self._is_listed(name):
+            return name
+        own = self.aliases.model_of(name, self._first)
+        return own if self._is_listed(own) else name
+
+    async def resolve(self, name: str) -> str:
+        """The model that a name stands for; asks the upstreams if that is no model that is known."""
+        own = self.own_name(name)
+        if not self._is_listed(own):
+            await self.refresh()
+            own = self.own_name(name)
+        return own
+
     async def model(self, name: str) -> Model:
-        """One model.
+        """One model, or an alias as the model that it stands for.
 
         Raises:
             ModelNotFoundError: no upstream has it.
         """
-        for attempt in range(2):
-            for model in self.models():
-                if model.id == name:
-                    return model
-            if attempt == 0:
-                await self.refresh()
+        own = await self.resolve(name)
+        for model in self.models():
+            if model.id == own:
+                return model if own == name else alias_of(name, model)
         raise self._no_such(name)
 
     async def card(self, name: str | None, task: Task) -> Card:
@@ -185,8 +193,9 @@ class Upstreams:
             ModelNotFoundError, InvalidRequestError, UnavailableError: for the reasons of `candidates`.
         """
         for attempt in range(2):
+            own = None if name is None else self.own_name(name)
             for model in self.models():
-                if model.card is not None and task in model.card.tasks and name in {None, model.id}:
+                if model.card is not None and task in model.card.tasks and own in {None, model.id}:
                     return model.card
             if attempt == 0:
                 await self.refresh()
@@ -203,10 +212,10 @@ class Upstreams:
             InvalidRequestError: the model cannot do this task.
             UnavailableError: the upstreams that have the model are away.
         """
-        able = self._able(model, task)
+        able = self._able(self.own_name(model), task)
         if not any(upstream.reachable for upstream in able):
             await self.refresh()
-            able = self._able(model, task)
+            able = self._able(self.own_name(model), task)
         if not able:
             raise self._not_able(model, task)
         reachable = [upstream for upstream in able if upstream.reachable]
@@ -227,14 +236,15 @@ class Upstreams:
         return [upstream for upstream in self.all if upstream.can(model, task)]
 
     def _not_able(self, model: str, task: Task) -> ModelNotFoundError | InvalidRequestError | UnavailableError:
-        known = next((found for found in self.models() if found.id == model), None)
+        own = self.own_name(model)
+        known = next((found for found in self.models() if found.id == own), None)
         if known is None:
             return self._no_such(model)
-        tasks = ", ".join(sorted(CARDLESS) if known.card is None else known.card.tasks)
+        tasks = ", ".join(sorted(tasks_of(known)))
         others = [other.id for other in self.models() if any(upstream.can(other.id, task) for upstream in self.all)]
         advice = f"; for {task} there is: {', '.join(others)}" if others else f"; no model here does {task}"
         return InvalidRequestError(
-            f"the model {model!r} does {tasks}, not {task}{advice}", param="model", code="model_not_capable"
+            f"the model {own!r} does {tasks}, not {task}{advice}", param="model", code="model_not_capable"
         )
 
     def _no_such(self, model: str) -> ModelNotFoundError | UnavailableError:
@@ -245,7 +255,18 @@ class Upstreams:
         silent = [upstream.name for upstream in self.all if not upstream.models]
         if silent:
             there += f" (not heard from yet: {', '.join(silent)})"
+        target = self.aliases.target(model)
+        if target is not None:
+            return ModelNotFoundError(
+                f"{model!r} stands for {target} (gateway.aliases), which is not here; {there}", param="model"
+            )
         return ModelNotFoundError(f"there is no model {model!r} here; {there}", param="model")
+
+    def _is_listed(self, name: str) -> bool:
+        return any(name in upstream.models for upstream in self.all)
+
+    def _first(self, task: Task) -> str | None:
+        return next((model.id for model in self.models() if task in tasks_of(model)), None)
 
     async def _watch(self, upstream: Upstream) -> None:
         while True:
@@ -266,7 +287,7 @@ class Upstreams:
                 upstream.lost(f"GET /v1/models answered {status}")
             else:
                 listed = msgspec.json.decode(body, type=ListedModels)
-                models = {entry.id: _model(entry, upstream) for entry in listed.data}
+                models = {entry.id: model_from(entry, upstream.name) for entry in listed.data}
                 state, reason = await self._readiness(upstream)
                 # A service that restarted lists nothing until it has loaded; its models stay known meanwhile.
                 upstream.seen(upstream.models if state == "starting" and not models else models, state, reason)
@@ -295,17 +316,3 @@ class Upstreams:
                 if len(body) > MAX_ANSWER_BYTES:
                     raise aiohttp.ClientPayloadError(f"GET {path} answered more than {MAX_ANSWER_BYTES} bytes")
             return response.status, body
-
-
-def _model(entry: ListedModel, upstream: Upstream) -> Model:
-    try:
-        card = msgspec.json.decode(entry.card, type=Card | None)
-    except DAMAGED:
-        card = None
-    return Model(
-        id=entry.id,
-        created=int(entry.created) if isinstance(entry.created, int | float) else 0,
-        owned_by=entry.owned_by if isinstance(entry.owned_by, str) and entry.owned_by else upstream.name,
-        card=card,
-        device=entry.device if isinstance(entry.device, str) else None,
-    )

@@ -237,7 +237,7 @@ def test_content_of_what_is_not_there_is_a_clear_error(suite: Any, made: Any) ->
         ("seconds", "9999"),
         ("size", "65x64"),
         ("size", "9000x9000"),
-        ("model", "sora-2"),
+        ("model", "another-video-model"),
         ("input_reference", (b"\x89PNG\r\n\x1a\n" + b"0" * 64)),
         ("prompt", ""),
     ],

@@ -14,10 +14,11 @@ from tessera_gateway.upstreams import Upstreams
 
 @get("/v1/models", summary="List the models.", tags=["models"])
 async def list_models(upstreams: Injected[Upstreams]) -> ModelList:
-    """OpenAI's fields, and each model's card and device where its server tells them."""
+    """OpenAI's fields, and each model's card and device where its server tells them. `root` of an alias is the model
+    that it stands for."""
     if not upstreams.models():
         await upstreams.refresh()
-    return ModelList(data=upstreams.models())
+    return ModelList(data=upstreams.listed())
 
 
 @get("/v1/models/{model_id:path}", summary="One model.", tags=["models"])

@@ -179,7 +179,7 @@ def run(url: str, api_key: str, output: Path) -> int:
     )
     with client:
         try:
-            models = [Offer(model.id, _card(model)) for model in client.models.list()]
+            models = [Offer(model.id, _card(model)) for model in client.models.list() if not _is_alias(model)]
         except openai.OpenAIError as error:
             _say(f"{url} does not answer as a suite does: {error}\n`tessera up` starts one.\n")
             return 1
@@ -238,6 +238,10 @@ def _offer(models: list[Offer], task: Task, *, but: Task | None = None) -> Offer
         able += [model for model in models if model.card is None]
     special = [model for model in able if but is None or model.card is None or but not in model.card.tasks]
     return next(iter(special or able), None)
+
+
+def _is_alias(model: Any) -> bool:
+    return (model.model_extra or {}).get("root") not in {None, model.id}
 
 
 def _card(model: Any) -> Card | None:

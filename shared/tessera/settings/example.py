@@ -39,6 +39,15 @@ def _section_lines(name: str, kind: type[Section], default: Section) -> list[str
             nested += _section_lines(f"{name}.{field.name}", type(value), value)
             continue
         meta = [part.description for part in getattr(hints[field.name], "__metadata__", ()) if part.description]
-        lines += textwrap.wrap(meta[-1], WIDTH, initial_indent="# ", subsequent_indent="# ")
+        about = textwrap.wrap(meta[-1], WIDTH, initial_indent="# ", subsequent_indent="# ")
+        if isinstance(value, dict):
+            entries = [f"{_text(key)} = {_text(entry)}" for key, entry in value.items()]
+            nested += ["", *about, f"[{name}.{field.name}]", *entries]
+            continue
+        lines += about
         lines.append(f"{field.name} = {msgspec.json.encode(value).decode()}")
     return lines + nested
+
+
+def _text(value: str) -> str:
+    return msgspec.json.encode(value).decode()

@@ -8,6 +8,20 @@ import msgspec
 
 from tessera.settings.section import PORT, Port, Positive, PositiveFloat, Section, Service, described
 
+WELL_KNOWN = {
+    "gpt-4o": "@chat",
+    "whisper-1": "@transcription",
+    "tts-1": "@speech",
+    "text-embedding-3-small": "@embeddings",
+    **dict.fromkeys(("gpt-3.5*", "gpt-4*", "gpt-5*", "gpt-realtime*", "chatgpt-*"), "@chat"),
+    **dict.fromkeys(("o1*", "o3*", "o4*", "codex-*", "claude-*"), "@chat"),
+    **dict.fromkeys(("gpt-4o-transcribe*", "gpt-4o-mini-transcribe*"), "@transcription"),
+    **dict.fromkeys(("tts-1-hd*", "gpt-4o-mini-tts*"), "@speech"),
+    **dict.fromkeys(("sora-2*", "gpt-image-*", "dall-e-*"), "@video"),
+    "text-embedding-*": "@embeddings",
+}
+"""Names of hosted models that clients have as their defaults, and what stands in for them here."""
+
 
 class UpstreamSettings(Section, frozen=True, kw_only=True):
     """A server that the gateway routes to: one of our services, or anything that speaks OpenAI's API."""
@@ -44,6 +58,14 @@ class GatewaySettings(Section, frozen=True, kw_only=True):
     services: Annotated[
         list[Service], described("Our services that the gateway routes to: any of text, vision, video and speech.")
     ] = msgspec.field(default_factory=lambda: list(get_args(Service)))
+    aliases: Annotated[
+        dict[str, str],
+        described(
+            "Names that clients may ask for, and what they stand for: a model, or `@task` for the first model that "
+            "does the task. `*` in a name stands for any characters. A model that an upstream lists under the name "
+            "comes first. A table of your own replaces this; an empty one (`aliases = {}`) leaves models' own names."
+        ),
+    ] = msgspec.field(default_factory=lambda: dict(WELL_KNOWN))
     upstreams: Annotated[
         list[UpstreamSettings],
         described(

@@ -136,9 +136,9 @@ def _kind_of(keys: list[str]) -> Any:
 
 
 def _parse(name: str, text: str, kind: Any) -> Any:
-    if get_origin(kind) is list:
-        item = get_args(kind)[0]
-        if not (isinstance(item, type) and issubclass(item, Section)):
+    if get_origin(kind) in (list, dict):
+        item = get_args(kind)[-1]
+        if get_origin(kind) is list and not (isinstance(item, type) and issubclass(item, Section)):
             return [part.strip() for part in text.split(",") if part.strip()]
         try:
             return msgspec.json.decode(text, type=kind)

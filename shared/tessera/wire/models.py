@@ -109,7 +109,8 @@ class Card(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Model(msgspec.Struct, frozen=True, kw_only=True):
-    """One model in OpenAI's shape. `device` is where it runs now."""
+    """One model in OpenAI's shape. `device` is where it runs now. `root` is the model that an alias stands for; None
+    under a model's own name."""
 
     id: str
     object: Literal["model"] = "model"
@@ -117,6 +118,7 @@ class Model(msgspec.Struct, frozen=True, kw_only=True):
     owned_by: str = "tessera"
     card: Card | None = None
     device: str | None = None
+    root: str | None = None
 
 
 class ModelList(msgspec.Struct, frozen=True, kw_only=True):

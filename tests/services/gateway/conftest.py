@@ -250,13 +250,13 @@ def gateway_of() -> Iterator[Callable[[Settings], RunningGateway]]:
 
 @pytest.fixture
 def gateway(gateway_of: Callable[[Settings], RunningGateway]) -> Callable[..., RunningGateway]:
-    """Starts gateways: `gateway(upstream, …, api_keys=[…])`; other arguments are gateway settings."""
+    """Starts gateways without aliases: `gateway(upstream, …, api_keys=[…])`; other arguments are gateway settings."""
 
     def start(*fakes: FakeUpstream, keys: dict[str, str] | None = None, **values: Any) -> RunningGateway:
         entries = [
             UpstreamSettings(name=fake.name, url=fake.url, api_key=(keys or {}).get(fake.name, "")) for fake in fakes
         ]
-        settings = Settings(gateway=GatewaySettings(**{"services": [], "upstreams": entries, **values}))
+        settings = Settings(gateway=GatewaySettings(**{"services": [], "upstreams": entries, "aliases": {}, **values}))
         return gateway_of(settings).knows(*{model.id for fake in fakes for model in fake.models})
 
     return start

@@ -114,8 +114,8 @@ def test_a_language_model_that_nobody_has_is_refused_at_once(live: Any) -> None:
     gateway, _ = live()
     status, error = asyncio.run(refused(address(gateway, "?model=gpt-9")))
     assert (status, error["param"]) == (404, "model")
-    status, error = asyncio.run(refused(address(gateway, "?model=speaks")))
-    assert (status, error["code"]) == (400, "model_not_capable")
+    status, error = asyncio.run(refused(address(gateway, "?intent=transcription&model=gpt-9")))
+    assert (status, error["param"]) == (404, "model")
 
 
 def test_an_upstream_that_is_cut_is_told(live: Any) -> None:

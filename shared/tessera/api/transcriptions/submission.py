@@ -110,9 +110,9 @@ async def _stored(jobs: JobResources, key: str) -> AsyncIterator[Path]:
 
 async def _checked_request(jobs: JobResources, fields: dict[str, Any]) -> TranscriptionRequest:
     body = read_transcription(fields)
-    await jobs.cards(body.model)
+    card = await jobs.cards(body.model)  # whose name is the model's own, where the body has an alias
     checked_webhook(body.webhook_url, jobs.settings.webhooks)
-    return body
+    return msgspec.structs.replace(body, model=card.id)
 
 
 def _require_background(fields: dict[str, Any]) -> None:
