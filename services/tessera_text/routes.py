@@ -9,6 +9,7 @@ from litestar.response import Stream
 
 from tessera.engine.host import EngineHost
 from tessera.language.routes import LANGUAGE_ROUTES
+from tessera.protocols.responses.routes import RESPONSE_ROUTES
 from tessera.web.app import json_response
 from tessera.web.dependencies import HTTPRequest, Injected
 from tessera.web.disconnect import unless_client_leaves
@@ -52,4 +53,4 @@ async def embeddings(request: HTTPRequest, host: Injected[TextHost]) -> Response
     return json_response(await unless_client_leaves(request, tools.embeddings.answer(body)))
 
 
-ROUTES = [*MODEL_ROUTES, *LANGUAGE_ROUTES, completions, embeddings]
+ROUTES = [*MODEL_ROUTES, *LANGUAGE_ROUTES, *RESPONSE_ROUTES, completions, embeddings]

@@ -45,9 +45,19 @@ def convert_form(fields: dict[str, Any], kind: type[T]) -> T:
         raise _explain(str(error), kind) from error
 
 
-def _explain(message: str, kind: type[Any]) -> InvalidRequestError:
+def convert_json(value: Any, kind: type[T], *, at: str) -> T:
+    """Convert a decoded JSON value that stands in a body at the path `at`. Raises as `decode_json` does."""
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        raise _explain(str(error), kind, at) from error
+
+
+def _explain(message: str, kind: type[Any], at: str = "") -> InvalidRequestError:
     found = _PATH.search(message)
     place = found["path"] if found else ""
+    if at:
+        place = f"{at}{place}" if place.startswith("[") or not place else f"{at}.{place}"
     reason = message[: found.start()] if found else message
     if unknown := _UNKNOWN.search(reason):
         param = f"{place}.{unknown['field']}" if place else unknown["field"]

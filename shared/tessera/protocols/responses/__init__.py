@@ -1,0 +1,1 @@
+"""The Responses API over chat completions: requests, tools, conversations, answers and streams of typed events."""
