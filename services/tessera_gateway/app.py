@@ -21,6 +21,7 @@ from tessera.api.transcriptions.submission import FORM_BYTES
 from tessera.settings.tree import Settings
 from tessera.web.app import build_app
 from tessera.web.dependencies import Opened, provide
+from tessera.web.sites import sites_of
 from tessera.wire.models import Card
 from tessera_gateway.aliases import Aliases
 from tessera_gateway.keys import Keys
@@ -143,6 +144,7 @@ def create_app(settings: Settings) -> Litestar:
         },
         max_body_bytes=settings.gateway.max_json_bytes,
         security_schemes=_SCHEMES if keys.required else None,
+        sites=sites_of(settings, checked=not keys.required),
     )
 
 

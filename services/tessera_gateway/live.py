@@ -26,7 +26,6 @@ from tessera.errors import BadGatewayError, RateLimitError, TesseraError, Unavai
 from tessera.web.dependencies import Injected
 from tessera.web.errors import envelope
 from tessera.web.middleware import request_id_from
-from tessera.web.origins import refuse_foreign_pages
 from tessera.web.tenant import TENANT_HEADER
 from tessera.wire.models import Task
 from tessera_gateway.keys import Keys
@@ -102,15 +101,11 @@ class LiveProxy:
 
         Raises:
             AuthenticationError: a key is required, and there is none or a wrong one.
-            PermissionDeniedError: no key is required, and a web page of another origin connects.
         """
         key = next(
             (name.removeprefix(KEY_PROTOCOL) for name in _protocols(socket) if name.startswith(KEY_PROTOCOL)), ""
         )
-        owner = self.keys.owner_in(socket.headers, key)
-        if not self.keys.required:
-            refuse_foreign_pages(socket, advice="set gateway.api_keys and send one")
-        return owner
+        return self.keys.owner_in(socket.headers, key)
 
     @contextlib.contextmanager
     def _session_slot(self, owner: str) -> Iterator[None]:

@@ -19,6 +19,7 @@ from tessera.web.app import build_app
 from tessera.web.dependencies import Opened, provide
 from tessera.web.metrics import SECONDS
 from tessera.web.models import find_model
+from tessera.web.sites import sites_of
 from tessera.wire.models import Card, ModelList
 from tessera_speech.live.chat_client import ChatClient
 from tessera_speech.live.routes import LiveSessionLimit
@@ -86,4 +87,5 @@ def create_app(settings: Settings) -> Litestar:
             "max_upload_bytes": provide(max_upload_bytes),
         },
         max_body_bytes=max_upload_bytes,
+        sites=sites_of(settings),
     )

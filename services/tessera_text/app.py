@@ -11,6 +11,7 @@ from tessera.language.pinning import pin
 from tessera.settings.tree import Settings
 from tessera.web.app import build_app
 from tessera.web.dependencies import provide
+from tessera.web.sites import sites_of
 from tessera_text.pipeline import TextTools, build_tools
 from tessera_text.routes import ROUTES
 
@@ -36,4 +37,5 @@ def create_app(settings: Settings) -> Litestar:
         lifespan=[host.lifespan],
         dependencies={"host": provide(host), "models": provide(host.models)},
         max_body_bytes=settings.gateway.max_json_bytes,
+        sites=sites_of(settings),
     )

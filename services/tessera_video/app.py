@@ -20,6 +20,7 @@ from tessera.settings.tree import Settings
 from tessera.web.app import build_app
 from tessera.web.dependencies import provide
 from tessera.web.metrics import ReportedMetrics
+from tessera.web.sites import sites_of
 from tessera.wire.models import Card
 from tessera_video.catalog import Catalog
 from tessera_video.routes import routes
@@ -75,4 +76,5 @@ def create_app(settings: Settings) -> Litestar:
         description=DESCRIPTION,
         lifespan=[*videos.lifespan, maintain_jobs(settings, on_counts=on_counts), close_worker_store, catalog.lifespan],
         dependencies={"models": provide(catalog.models)},
+        sites=sites_of(settings),
     )

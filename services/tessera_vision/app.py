@@ -15,6 +15,7 @@ from tessera.language.metrics import GenerationMetrics
 from tessera.settings.tree import Settings
 from tessera.web.app import build_app
 from tessera.web.dependencies import provide
+from tessera.web.sites import sites_of
 from tessera_vision.pipeline import VisionTools, build_tools
 from tessera_vision.routes import ROUTES
 
@@ -45,4 +46,5 @@ def create_app(settings: Settings) -> Litestar:
         lifespan=[preprocessing, host.lifespan],
         dependencies={"host": provide(host), "models": provide(host.models)},
         max_body_bytes=settings.gateway.max_body_bytes,
+        sites=sites_of(settings),
     )

@@ -134,6 +134,14 @@ class RangeNotSatisfiableError(TesseraError):
     code = "range_not_satisfiable"
 
 
+class MisdirectedError(TesseraError):
+    """The request names a host that this server is not."""
+
+    status = 421
+    type = "invalid_request_error"
+    code = "misdirected_request"
+
+
 class UnprocessableError(TesseraError):
     """The request is well-formed but contradicts an earlier one (an idempotency key with another body)."""
 

@@ -15,7 +15,6 @@ from litestar import WebSocket, websocket
 
 from tessera.errors import InvalidRequestError, OverloadedError, TesseraError
 from tessera.web.dependencies import Injected
-from tessera.web.origins import refuse_foreign_pages
 from tessera.web.tenant import tenant_from
 from tessera_speech.live.chat_client import ChatClient
 from tessera_speech.live.conversation import new_id
@@ -75,7 +74,6 @@ async def realtime(
 
     with contextlib.ExitStack() as open_session:
         try:
-            refuse_foreign_pages(socket, advice="the gateway is the public address")
             open_session.enter_context(live_sessions.count_session())
             session = await _session(socket, host, chat_client, send)
         except TesseraError as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tessera.settings.gateway import GatewaySettings
+from tessera.settings.http import HttpSettings
 from tessera.settings.jobs import ArtifactSettings, JobSettings, WebhookSettings
 from tessera.settings.section import Section, Service
 from tessera.settings.speech import SpeechSettings
@@ -19,6 +20,7 @@ class Settings(Section, frozen=True, kw_only=True):
 
     suite: SuiteSettings = SuiteSettings()
     redis: RedisSettings = RedisSettings()
+    http: HttpSettings = HttpSettings()
     gateway: GatewaySettings = GatewaySettings()
     text: TextSettings = TextSettings()
     vision: VisionSettings = VisionSettings()
@@ -37,6 +39,11 @@ class Settings(Section, frozen=True, kw_only=True):
     def models_dir(self) -> Path:
         """Absolute path of the directory of models."""
         return Path(self.suite.models).expanduser().absolute() if self.suite.models else self.data_dir / "models"
+
+    @property
+    def spool_dir(self) -> Path:
+        """Absolute path of the directory in which forms are kept while they are answered."""
+        return Path(self.http.spool_dir).expanduser().absolute() if self.http.spool_dir else self.data_dir / "spool"
 
     @property
     def artifacts_dir(self) -> Path:

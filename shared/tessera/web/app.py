@@ -22,6 +22,7 @@ from tessera.web import docs
 from tessera.web.errors import handle
 from tessera.web.metrics import HTTPMetrics
 from tessera.web.middleware import ObservedApp
+from tessera.web.sites import GuardedApp, Sites
 from tessera.wire.models import Health
 
 T = TypeVar("T")
@@ -50,6 +51,7 @@ def build_app(
     dependencies: Mapping[str, Provide] | None = None,
     max_body_bytes: int = 64 * 1024 * 1024,
     security_schemes: Mapping[str, SecurityScheme] | None = None,
+    sites: Sites | None = None,
 ) -> Litestar:
     """Make a service's app.
 
@@ -63,6 +65,7 @@ def build_app(
         dependencies: the collaborators that handlers take as typed parameters, by name.
         max_body_bytes: most bytes of a body, where a route does not set its own limit.
         security_schemes: ways to authorize, for the API description; each route names the one that it needs.
+        sites: names of the server, and pages that may use it; None knows local names and no other pages.
     """
     release = tessera_version()
 
@@ -112,7 +115,7 @@ def build_app(
     components.schemas = {**(components.schemas or {}), **docs.component_schemas(app.openapi_schema)}
     docs.describe_errors(app.openapi_schema)
     # Around the router, not inside it, so that unmatched paths have a request id and are counted too.
-    app.asgi_handler = ObservedApp(app.asgi_handler, http_metrics)
+    app.asgi_handler = ObservedApp(GuardedApp(app.asgi_handler, sites or Sites()), http_metrics)
     return app
 
 
