@@ -20,7 +20,7 @@ def main() -> int:
     except SettingsError as error:
         print(error.message, file=sys.stderr)
         return 2
-    serve(app, host=settings.gateway.host, port=settings.gateway.port)
+    serve(app, host=settings.gateway.host, port=settings.gateway.port, http=settings.http)
     return 0
 
 

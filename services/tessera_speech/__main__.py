@@ -12,7 +12,7 @@ def main() -> None:
     """Serve until a signal."""
     settings = configuration.load()
     configure_logging("speech", level=settings.suite.log_level, form=settings.suite.log_format)
-    serve(create_app(settings), host=settings.speech.host, port=settings.speech.port)
+    serve(create_app(settings), host=settings.speech.host, port=settings.speech.port, http=settings.http)
 
 
 if __name__ == "__main__":

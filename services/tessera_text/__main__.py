@@ -12,7 +12,7 @@ def main() -> None:
     """Serve until a signal."""
     settings = load()
     configure_logging("text", level=settings.suite.log_level, form=settings.suite.log_format)
-    serve(create_app(settings), host=settings.text.host, port=settings.text.port)
+    serve(create_app(settings), host=settings.text.host, port=settings.text.port, http=settings.http)
 
 
 if __name__ == "__main__":

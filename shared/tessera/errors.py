@@ -102,6 +102,15 @@ class MethodNotAllowedError(TesseraError):
     code = "method_not_allowed"
 
 
+class RequestTimeoutError(TesseraError):
+    """The body of the request did not arrive in time."""
+
+    status = 408
+    type = "invalid_request_error"
+    code = "request_timeout"
+    retryable = True
+
+
 class ConflictError(TesseraError):
     """The state of the object does not allow the operation."""
 

@@ -1,7 +1,9 @@
-"""uvicorn's HTTP/1.1 over httptools, with limits that it lacks: bytes and seconds of a request's head.
+"""uvicorn's HTTP/1.1 over httptools, with limits that it lacks: bytes and seconds of a request's head, and seconds of
+its body.
 
-httptools keeps a head of any size in memory and waits for its end for ever. Errors below the app are answered in
-OpenAI's envelope too. Does not know apps, and leaves bodies to them.
+httptools keeps a head of any size in memory and waits for the end of a head or a body for ever. The time of a body runs
+only while the server reads, so an app that is slow to take a body is not its client's fault. Errors below the app are
+answered in OpenAI's envelope too. Does not know apps, and leaves the size of bodies to them.
 """
 
 from __future__ import annotations
@@ -10,22 +12,45 @@ from asyncio import TimerHandle, Transport
 from http import HTTPStatus
 from typing import Any
 
+import msgspec
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from tessera.errors import HeaderTooLargeError, InvalidRequestError, TesseraError
+from tessera.errors import HeaderTooLargeError, InvalidRequestError, RequestTimeoutError, TesseraError
 from tessera.web.errors import envelope
 
 MAX_HEAD_BYTES = 64 * 1024
 """Most bytes of a request line and its headers together."""
 HEAD_TIMEOUT_S = 30.0
 """Most seconds from connecting, or from the first byte of a request, to the end of its headers."""
+LOOKS = 8
+"""Looks at a body within its idle time."""
+LINGER_S = 1.0
+"""Seconds for which what a slow client still sends is thrown away."""
+
+
+class BodyPace(msgspec.Struct, frozen=True):
+    """How slowly a body may arrive: seconds without a byte, and bytes a second on average after that time."""
+
+    idle_s: float = 30.0
+    bytes_per_s: float = 1024.0
 
 
 class BoundedProtocol(HttpToolsProtocol):
-    """One connection, whose heads are bounded in bytes and in time."""
+    """One connection, whose heads are bounded in bytes and in time, and whose bodies are bounded in time.
 
-    def __init__(self, *arguments: Any, **options: Any) -> None:
+    Args:
+        pace: how slowly a body may arrive.
+        arguments, options: those of uvicorn's class.
+    """
+
+    def __init__(self, *arguments: Any, pace: BodyPace | None = None, **options: Any) -> None:
         super().__init__(*arguments, **options)
+        self._pace = pace or BodyPace()
+        self._in_body = False
+        self._body_bytes = 0
+        self._body_timer: TimerHandle | None = None
+        self._waited_s = self._silent_s = self._looked_at = 0.0
+        self._too_slow = False
         self._in_head = False
         self._head_bytes = 0
         self._too_large = False
@@ -37,13 +62,24 @@ class BoundedProtocol(HttpToolsProtocol):
         self._start_timer()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Stop the clock."""
+        """Stop the clocks."""
         self._stop_timer()
+        self._in_body = False
+        self._stop_body_timer()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Feed the parser, unless the head has grown over its limit."""
+        """Feed the parser, unless the head has grown over its limit. Most bodies come with their head and never start
+        a clock."""
+        if self._too_slow:
+            return  # answered already; see `_close_after_answer`
         super().data_received(data)
+        if self._in_body:
+            self._body_bytes += len(data)
+            self._silent_s = 0.0
+            if self._body_timer is None and not self.transport.is_closing():
+                self._waited_s, self._looked_at = 0.0, self.loop.time()
+                self._look_again()
         if self._in_head:
             self._head_bytes += len(data)
             if self._head_bytes > MAX_HEAD_BYTES and not self.transport.is_closing():
@@ -66,7 +102,16 @@ class BoundedProtocol(HttpToolsProtocol):
         if size > MAX_HEAD_BYTES:
             self._too_large = True
             raise ValueError("the head is too large")
+        self._in_body = True
+        self._body_bytes = 0
         super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        """Called when a body has ended, or a head without one."""
+        self._in_body = False
+        if self._body_timer is not None:
+            self._stop_body_timer()
+        super().on_message_complete()
 
     def send_400_response(self, msg: str) -> None:
         """Answer a request that never reaches the app, and close the connection. uvicorn calls it for bytes that are
@@ -74,13 +119,18 @@ class BoundedProtocol(HttpToolsProtocol):
         error: TesseraError = InvalidRequestError(f"not a valid HTTP request: {msg}", code="invalid_http")
         if self._too_large:
             error = HeaderTooLargeError(f"request line and headers may have {MAX_HEAD_BYTES} bytes together")
+        if self._too_slow:
+            error = RequestTimeoutError(
+                f"{self._body_bytes} bytes of the body came in {self._waited_s:.0f} s and then nothing, or too little, "
+                f"for {self._pace.idle_s:g} s; send the body at once (http.body_idle_s, http.body_bytes_per_s)"
+            )
         body = envelope(error)
         head = (
             f"HTTP/1.1 {error.status} {HTTPStatus(error.status).phrase}\r\ncontent-type: application/json\r\n"
             f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
         )
         self.transport.write(head.encode() + body)
-        self.transport.close()
+        self._close_after_answer()
 
     def _start_timer(self) -> None:
         self._head_timer = self.loop.call_later(HEAD_TIMEOUT_S, self._give_up)
@@ -93,3 +143,40 @@ class BoundedProtocol(HttpToolsProtocol):
     def _give_up(self) -> None:
         self._head_timer = None
         self.transport.close()
+
+    def _look_again(self) -> None:
+        self._body_timer = self.loop.call_later(self._pace.idle_s / LOOKS, self._look_at_body)
+
+    def _stop_body_timer(self) -> None:
+        if self._body_timer is not None:
+            self._body_timer.cancel()
+            self._body_timer = None
+
+    def _look_at_body(self) -> None:
+        """Count the time since the last look against the client, if the server was reading; give up a body that is
+        over its time."""
+        self._body_timer = None
+        now = self.loop.time()
+        passed, self._looked_at = now - self._looked_at, now
+        if not self._in_body or self.transport.is_closing():
+            return
+        if not self.flow.read_paused and not self.cycle.waiting_for_100_continue:
+            self._waited_s += passed
+            self._silent_s += passed
+        pace = self._pace
+        if self._silent_s < pace.idle_s and self._waited_s < pace.idle_s + self._body_bytes / pace.bytes_per_s:
+            self._look_again()
+        elif self.cycle.response_started:
+            self.transport.close()  # the answer is on its way or has been sent: nothing more can be said
+        else:
+            self._too_slow = True
+            self.send_400_response("")
+
+    def _close_after_answer(self) -> None:
+        """Close the connection of a client that may still be sending. What it sends for a moment is thrown away: an
+        answer is lost if its connection is closed with bytes that nobody read."""
+        if self._too_slow and self.transport.can_write_eof():
+            self.transport.write_eof()
+            self.loop.call_later(LINGER_S, self.transport.close)
+        else:
+            self.transport.close()

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
+from functools import partial
+from typing import cast
 
 import uvicorn
 from litestar import Litestar
 
-from tessera.web.protocol import BoundedProtocol
+from tessera.settings.http import HttpSettings
+from tessera.web.protocol import BodyPace, BoundedProtocol
 
 GRACE_S = 5
 """Seconds that open connections have to end after a signal."""
@@ -15,14 +19,16 @@ MOST_FRAME_BYTES = 16 * 1024 * 1024
 """Most bytes of a WebSocket message; a larger one ends its connection."""
 
 
-def server(app: Litestar, *, host: str, port: int) -> uvicorn.Server:
+def server(app: Litestar, *, host: str, port: int, http: HttpSettings | None = None) -> uvicorn.Server:
     """A server that is not running yet. Port 0 stands for a free port."""
+    http = http or HttpSettings()
+    pace = BodyPace(idle_s=http.body_idle_s, bytes_per_s=http.body_bytes_per_s)
     config = uvicorn.Config(
         app,
         host=host,
         port=port,
         loop="uvloop",
-        http=BoundedProtocol,
+        http=cast("type[asyncio.Protocol]", partial(BoundedProtocol, pace=pace)),
         log_config=None,
         access_log=False,
         server_header=False,
@@ -34,9 +40,9 @@ def server(app: Litestar, *, host: str, port: int) -> uvicorn.Server:
     return uvicorn.Server(config)
 
 
-def serve(app: Litestar, *, host: str, port: int) -> None:
+def serve(app: Litestar, *, host: str, port: int, http: HttpSettings | None = None) -> None:
     """Serve until a signal. Returns when all connections are closed, at most `GRACE_S` seconds after the signal."""
     for sign in (signal.SIGTERM, signal.SIGINT):
         # uvicorn raises the signal again when it has stopped. The signal has been obeyed by then: exit with success.
         signal.signal(sign, lambda *_: None)
-    server(app, host=host, port=port).run()
+    server(app, host=host, port=port, http=http).run()
