@@ -22,6 +22,7 @@ class ChatAnswer:
 
     Args:
         parser: splits the text into content, reasoning and tool calls.
+        only_calls: whether a grammar forces calls. Then text beside them is what frames them, and no content.
 
     Attributes:
         scores: log-probabilities of the tokens so far; filled by the caller.
@@ -29,8 +30,9 @@ class ChatAnswer:
         stop_reason: the stop string that ended it, as vLLM shows it; UNSET if something else did.
     """
 
-    def __init__(self, parser: AnswerParser) -> None:
+    def __init__(self, parser: AnswerParser, *, only_calls: bool = False) -> None:
         self._parser = parser
+        self._only_calls = only_calls
         self._text: list[str] = []
         self._thought: list[str] = []
         self._calls: list[tuple[str, str, list[str]]] = []
@@ -44,7 +46,9 @@ class ChatAnswer:
         if piece.finish_reason is not None:
             self.finish = piece.finish_reason
             self.stop_reason = UNSET if piece.stop_reason is None else piece.stop_reason
-            events = [*events, *self._parser.finish()]
+            events = [*events, *self._parser.finish(cut=piece.finish_reason == "length")]
+        if self._only_calls:
+            events = [event for event in events if not isinstance(event, AnswerText)]
         return [delta for event in events for delta in self._delta(event)]
 
     def message(self) -> AnswerMessage:

@@ -89,7 +89,7 @@ class ChatCompletions:
     async def answer(self, request: ChatCompletionRequest) -> ChatCompletion:
         """Answer a request as a whole."""
         prompt, sampling = await self._prepare(request)
-        answers = self._answers(request, prompt)
+        answers = self._answers(request, prompt, sampling)
         spent = TokenCount(prompt)
         prompt_scores: list[TokenScore] = []
         async with contextlib.aclosing(self._run(request, prompt, sampling)) as pieces:
@@ -132,7 +132,7 @@ class ChatCompletions:
         created = int(time.time())
         with_usage = request.stream_options is not None and request.stream_options.include_usage
 
-        answers = self._answers(request, prompt)
+        answers = self._answers(request, prompt, sampling)
 
         def chunk(choices: list[ChatChunkChoice], used: Usage | None = None) -> ChatCompletionChunk:
             field = used if with_usage else UNSET
@@ -196,9 +196,12 @@ class ChatCompletions:
             prompt, sampling, choices=request.n, stops=stops_of(request), shown=shown, terms=RequestTerms.of(request)
         )
 
-    def _answers(self, request: ChatCompletionRequest, prompt: Prompt) -> list[ChatAnswer]:
+    def _answers(self, request: ChatCompletionRequest, prompt: Prompt, sampling: Sampling) -> list[ChatAnswer]:
         opened = opens_thought(self.dialect, prompt.text)
-        return [ChatAnswer(self.dialect.parser(request.offered, opened=opened)) for _ in range(request.n)]
+        forced = sampling.grammar is not None and sampling.grammar.kind == "calls"
+        return [
+            ChatAnswer(self.dialect.parser(request.offered, opened=opened), only_calls=forced) for _ in range(request.n)
+        ]
 
 
 def prompt_logprobs(prompt: Prompt, scores: list[TokenScore], tokenizer: Tokenizer) -> PromptLogprobs:

@@ -42,12 +42,17 @@ def grammar_of(request: SamplingRequest) -> Grammar | None:
     return _structured(structured) if structured is not None else None
 
 
-def json_grammar(schema: dict[str, Any], param: str) -> Grammar:
+def json_grammar(schema: Any, param: str) -> Grammar:
     """The grammar of JSON that satisfies `schema`.
 
     Raises:
-        InvalidRequestError: the schema is over a limit.
+        InvalidRequestError: the schema is none, allows nothing, or is over a limit.
     """
+    if schema is False:
+        raise InvalidRequestError(f"`{param}`: no value satisfies the schema `false`", param=param)
+    if not isinstance(schema, dict | bool):
+        raise InvalidRequestError(f"`{param}` must be a JSON schema, which is an object", param=param)
+    schema = {} if schema is True else schema
     check_schema(schema, param)
     return Grammar(kind="json_schema", source=json.dumps(schema, ensure_ascii=False), param=param)
 

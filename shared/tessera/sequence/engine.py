@@ -21,7 +21,8 @@ from tessera.engine.process import failed
 from tessera.engine.stages import StageTimer
 from tessera.errors import DeadlineError, InternalError, InvalidRequestError
 from tessera.sequence.batch import Batch, Chunk, StepOutput
-from tessera.sequence.embeddings import NOT_FINITE, add_hidden_states, finish_embedding
+from tessera.sequence.dead_ends import no_token_error
+from tessera.sequence.embeddings import add_hidden_states, finish_embedding
 from tessera.sequence.grammar.queue import GrammarQueue
 from tessera.sequence.intake import check_tokens, media_cache_ids, to_request
 from tessera.sequence.metrics import EngineCounters, metrics_of
@@ -43,7 +44,6 @@ logger = logging.getLogger(__name__)
 CHECK_EVERY_S = 5.0
 """Least seconds between two integrity checks of an idle engine: a check looks at every page."""
 LATE = "the request's deadline is over"
-STUCK = "the grammar allows no token that goes on here"
 GRAMMAR_WAIT_S = 0.005
 """Seconds that a step with nothing else to do waits for a grammar; new messages wait as long."""
 
@@ -309,8 +309,8 @@ class SequenceEngine:
         assert request.sampling is not None
         matcher = request.matcher
         if sampled.token_id is None or (matcher is not None and not matcher.accept(sampled.token_id)):
-            stuck = matcher is not None and request.output_length
-            return self._fail(request, InternalError(STUCK if stuck else NOT_FINITE), invalidate=True)
+            error = no_token_error(request, sampled)
+            return self._fail(request, error, invalidate=not sampled.is_finite)
         first = request.output_length == 0
         if request.pin and first:
             self.scheduler.pin(request)

@@ -98,8 +98,15 @@ def check_tokens(message: Generate | Embed, vocabulary: int) -> None:
     """
     if not message.token_ids:
         raise InvalidRequestError("the prompt has no tokens", param="prompt")
-    biased = list(message.sampling.logit_bias) if isinstance(message, Generate) else []
-    for param, tokens in (("prompt", message.token_ids), ("logit_bias", biased)):
+    named = [("prompt", message.token_ids)]
+    if isinstance(message, Generate):
+        sampling = message.sampling
+        named += [
+            ("logit_bias", list(sampling.logit_bias)),
+            ("bad_words", [token for sequence in sampling.banned for token in sequence]),
+            ("allowed_token_ids", sampling.allowed_ids or []),
+        ]
+    for param, tokens in named:
         wrong = [token for token in tokens if not 0 <= token < vocabulary]
         if wrong:
             raise InvalidRequestError(

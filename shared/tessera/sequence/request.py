@@ -13,6 +13,7 @@ from typing import Any
 
 from tessera.cache.radix import RadixNode, TreeCursor
 from tessera.sequence.grammar.matcher import Matcher
+from tessera.sequence.sampling.constraints import TokenConstraints
 from tessera.wire.engine import Sampling, TokenScore
 
 PENDING = -1
@@ -62,6 +63,8 @@ class SequenceRequest:
     # set on arrival
     arrival: int = field(default_factory=lambda: next(_arrivals))
     prompt_length: int = field(init=False)
+    constraints: TokenConstraints | None = field(init=False)
+    """Tokens that the client allows; None if it allows all."""
     cache_ids: list[int] = field(init=False)
     """Token ids as the prefix cache sees them: image tokens have the image's own ids. See `identify_media`."""
 
@@ -100,6 +103,8 @@ class SequenceRequest:
     def __post_init__(self) -> None:
         self.prompt_length = len(self.token_ids)
         self.cache_ids = self.token_ids
+        constraints = TokenConstraints(self.sampling) if self.sampling is not None else None
+        self.constraints = constraints or None
 
     def append(self, token_id: int) -> None:
         """Add a token at the end."""

@@ -72,6 +72,13 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True):
     logit_bias: dict[int, float] = {}
     seed: int | None = None
     stop_ids: list[int] = []
+    min_tokens: int = 0
+    """Tokens of the answer before which none of `held_ids` is sampled."""
+    held_ids: list[int] = []
+    banned: list[list[int]] = []
+    """Sequences of tokens that the answer must not have; the last token of one is never sampled behind the others."""
+    allowed_ids: list[int] | None = None
+    """The only tokens that may be sampled; None allows all."""
     logprobs: int | None = None
     """How many likeliest tokens to report beside the sampled one; None reports no log-probabilities."""
     prompt_logprobs: int | None = None

@@ -525,7 +525,7 @@ def test_a_model_without_an_end_has_no_grammars():
 def test_without_xgrammar_the_other_library_compiles_everything(byte_model, monkeypatch):
     monkeypatch.setattr(backends, "find_spec", lambda _: None)
     made = compiler_for("auto", byte_model, SIZE)
-    assert type(made).__name__ == "LlguidanceCompiler"
+    assert type(made.inner).__name__ == "LlguidanceCompiler"
     check_backend("auto")
     with pytest.raises(StartError, match=r'pip install "tessera\[gpu\]"'):
         check_backend("xgrammar")

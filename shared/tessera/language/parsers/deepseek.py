@@ -17,6 +17,8 @@ MOST_NAME = 256
 class DeepSeek(JsonCalls):
     """Parses answers with fenced or bare arguments."""
 
+    openings = (CALLS_BEGIN, CALL_BEGIN)
+
     def read(self) -> Steps[None]:
         """Read the answer; what is left when this returns is content."""
         while True:
@@ -30,7 +32,7 @@ class DeepSeek(JsonCalls):
                     self.give_back()
                     continue
             while (yield from self._call()):
-                self.remember("")
+                self.remember("", framed=True)
                 yield from self.space()
                 if not (yield from self.accept(CALL_BEGIN)):
                     if (yield from self.accept(CALLS_END)):

@@ -43,8 +43,8 @@ class AnswerParser(Protocol):
         """Add text; returns the events that are certain after it."""
         ...
 
-    def finish(self) -> list[Event]:
-        """The events that were held back, when no more text comes."""
+    def finish(self, *, cut: bool = False) -> list[Event]:
+        """The events that were held back, when no more text comes; `cut` says that the model would have gone on."""
         ...
 
 

@@ -23,10 +23,14 @@ _CHANNEL = re.compile(r"<\|channel\|>\s*(?P<channel>\w+)")
 class Harmony(Scanner):
     """Parses the messages of an answer."""
 
+    openings = (START, CHANNEL, MESSAGE)
+
     def read(self) -> Steps[None]:
         """Read the answer; what is left when this returns is content."""
+        started = False
         while True:
-            self.remember("")
+            self.remember("", framed=started)
+            started = True
             header = yield from self._header()
             if header is None:
                 self.give_back()
@@ -58,7 +62,7 @@ class Harmony(Scanner):
         if recipient is not None and recipient["recipient"].startswith("functions."):
             index = self.begin_call(recipient["recipient"].removeprefix("functions."))
             sink = self.argument_sink(index)
-            if (yield from self.peek()) in {END, "<"}:
+            if (yield from self.peek()) in ({"<"} if self.is_cut else {END, "<"}):
                 sink("{}")
             marker, _ = yield from self.until(ends, sink, trim=True)
             self.end_call(index)

@@ -23,6 +23,8 @@ class Hermes(JsonCalls):
         schemas: the schema of each tool's parameters, by the tool's name.
     """
 
+    openings = (BEGIN,)
+
     def __init__(self, schemas: dict[str, Any]) -> None:
         self._schemas = schemas
         super().__init__()

@@ -21,6 +21,8 @@ class Llama(JsonCalls):
         names: of the request's tools.
     """
 
+    openings = (TAG,)
+
     def __init__(self, names: Container[str]) -> None:
         self._names = names
         super().__init__()
@@ -43,7 +45,7 @@ class Llama(JsonCalls):
 
     def _objects(self, known: Container[str] | None) -> Steps[None]:
         while (yield from self.call_object(known)):
-            self.remember("")
+            self.remember("", framed=True)
             yield from self.space()
             if (yield from self.accept(";")) or (yield from self.accept(",")):
                 yield from self.space()

@@ -16,6 +16,8 @@ MOST_NAME = 256
 class Mistral(JsonCalls):
     """Parses a list of calls, and calls by name."""
 
+    openings = (BEGIN,)
+
     def read(self) -> Steps[None]:
         """Read the answer; what is left when this returns is content."""
         while True:
@@ -37,7 +39,7 @@ class Mistral(JsonCalls):
         yield from self.take()
         yield from self.space()
         while (yield from self.call_object()):
-            self.remember("")
+            self.remember("", framed=True)
             yield from self.space()
             if (yield from self.accept("]")):
                 self.remember("")

@@ -20,12 +20,21 @@ END = ""
 
 
 class Scanner:
-    """Base of all parsers."""
+    """Base of all parsers.
+
+    Attributes:
+        openings: What opens a part that is no content. Where an answer is cut within such a part, or within its
+            opening, what was read of it is dropped: it is no content.
+    """
+
+    openings: tuple[str, ...] = ()
 
     def __init__(self) -> None:
         self._events: list[Event] = []
         self._ahead: list[str] = []
         self._over = False
+        self._cut = False
+        self._framed = False
         self._memory: list[str] | None = None
         self._calls = 0
         self._steps = self._run()
@@ -37,8 +46,13 @@ class Scanner:
             self._steps.send(character)
         return self._flush_events()
 
-    def finish(self) -> list[Event]:
-        """The events that were held back, when no more text comes. Called once."""
+    def finish(self, *, cut: bool = False) -> list[Event]:
+        """The events that were held back, when no more text comes. Called once.
+
+        Args:
+            cut: whether the model would have gone on, so that a part of a marker at the end is one.
+        """
+        self._cut = cut
         try:
             self._steps.send(END)
         except StopIteration:
@@ -73,15 +87,28 @@ class Scanner:
         """Emit the end of a call."""
         self.emit(CallEnded(index))
 
-    def remember(self, text: str) -> None:
-        """Remember what is read from now on, beginning with `text`, so that `give_back` can emit it as content."""
+    def remember(self, text: str, *, framed: bool = False) -> None:
+        """Remember what is read from now on, beginning with `text`, so that `give_back` can emit it as content.
+
+        `framed` says that it would be a separator of calls, which is no content where the end of the answer cuts it.
+        """
         self._memory = list(text)
+        self._framed = framed
 
     def give_back(self) -> None:
-        """Emit what was remembered as content."""
-        if self._memory is not None:
-            self.content("".join(self._memory))
+        """Emit what was remembered as content, unless it is a part that the end of the answer has cut."""
+        text = "".join(self._memory or ())
+        ahead = "".join(reversed(self._ahead))
+        if self.is_cut and (self._framed or self._is_opened((text + ahead).lstrip())):
+            self._ahead.clear()
+        else:
+            self.content(text)
         self._memory = None
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether the text is over although the model would have gone on."""
+        return self._over and self._cut
 
     def take(self) -> Steps[str]:
         """The next character, or `END`."""
@@ -158,7 +185,9 @@ class Scanner:
         while True:
             character = yield from self.take()
             if character == END:
-                sink(space + held)
+                # Whitespace behind a call, like that before a marker, is none of the model's words.
+                if not (self.is_cut and held):
+                    sink(held if trim and self._calls and not held else space + held)
                 return END, ""
             held += character
             if held in markers:
@@ -172,6 +201,9 @@ class Scanner:
             shown = text.rstrip() if trim else text
             space = text[len(shown) :]
             sink(shown)
+
+    def _is_opened(self, text: str) -> bool:
+        return bool(text) and any(text.startswith(one) or one.startswith(text) for one in self.openings)
 
     def _run(self) -> Steps[None]:
         yield from self.read()

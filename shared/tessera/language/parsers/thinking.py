@@ -23,6 +23,7 @@ class Thoughts(Scanner):
         self._begin = begin
         self._end = end
         self._opened = opened
+        self.openings = (begin,)
         super().__init__()
 
     def read(self) -> Steps[None]:
@@ -55,9 +56,9 @@ class ThinkingFirst:
         """Add text; returns the events that are certain after it."""
         return self._passed(self._thoughts.push(text))
 
-    def finish(self) -> list[Event]:
-        """The events that were held back, when no more text comes."""
-        return merge_events([*self._passed(self._thoughts.finish()), *self._rest.finish()])
+    def finish(self, *, cut: bool = False) -> list[Event]:
+        """The events that were held back, when no more text comes; see `Scanner.finish`."""
+        return merge_events([*self._passed(self._thoughts.finish(cut=cut)), *self._rest.finish(cut=cut)])
 
     def _passed(self, events: list[Event]) -> list[Event]:
         passed: list[Event] = []

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Literal
 
 from tessera.errors import StartError
+from tessera.sequence.grammar.digit_bound import DigitBoundCompiler
 from tessera.sequence.grammar.matcher import Matcher
 from tessera.sequence.grammar.queue import Compiler
 from tessera.sequence.grammar.schemas import UnsupportedSchemaError
@@ -47,7 +48,10 @@ def compiler_for(backend: Backend, directory: Path, vocabulary: int) -> Compiler
         vocabulary: Number of token ids of the model.
     """
     words = Vocabulary.from_directory(directory, vocabulary)
+    return DigitBoundCompiler(_library_for(backend, directory, words), words.tokens)
 
+
+def _library_for(backend: Backend, directory: Path, words: Vocabulary) -> Compiler:
     def llguidance() -> Compiler:
         from tessera.sequence.grammar.llguidance_backend import LlguidanceCompiler  # noqa: PLC0415
 

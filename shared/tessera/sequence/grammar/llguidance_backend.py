@@ -19,6 +19,8 @@ from tessera.sequence.grammar.vocabulary import Vocabulary
 from tessera.wire.engine import Grammar
 
 _FORMATS = frozenset(["date", "time", "date-time", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri"])
+_NOTHING = "NoExtension"
+"""Part of the library's error where a grammar allows no token at its beginning."""
 _LIMITS = {"max_items_in_row": 2000, "step_max_items": 50_000, "max_grammar_size": 500_000}
 
 
@@ -50,6 +52,8 @@ class LlguidanceCompiler:
         first = LLMatcher(self._tokenizer, source, log_level=0, limits=LLParserLimits(**_LIMITS))
         if not first.is_error():
             first.compute_bitmask()
+        if first.is_error() and _NOTHING in first.get_error():
+            raise InvalidRequestError(f"`{grammar.param}`: no text can satisfy it", param=grammar.param)
         if first.is_error():
             reason = first.get_error().partition("\n")[0][:500]
             raise InvalidRequestError(f"`{grammar.param}` cannot be compiled: {reason}", param=grammar.param)

@@ -31,6 +31,10 @@ _FORMATS = frozenset(
 _EXCLUSIVE = frozenset({"$ref", "anyOf", "oneOf", "allOf"})
 """Keywords beside which xgrammar ignores all others."""
 _REPEAT = re.compile(r"\{\d*,?(\d*)\}|\{(\d+)\}")
+_CLASS = re.compile(r"(?<!\\)(?:\\\\)*\[(?:\\.|[^\]\\])*\]|\\.", re.DOTALL)
+"""Character classes and escapes, in which `^` and `$` are no anchors."""
+_INNER_ANCHOR = re.compile(r"(?<=.)\^|\$(?=.)", re.DOTALL)
+_ODD_ESCAPE = re.compile(r"(?<!\\)(?:\\\\)*\\[AZzGBbKQEXRhHNpPkg1-9]")
 MAX_PATTERN_LENGTH = 256
 """Most characters of a pattern."""
 MAX_PATTERN_REPEATS = 1000
@@ -66,11 +70,17 @@ def narrow_schema(schema: Any, param: str) -> Any:
 
 
 def check_pattern(pattern: str, param: str) -> None:
-    """Refuse a regular expression that xgrammar might compile for minutes.
+    """Refuse a regular expression that xgrammar might compile for minutes, or would read in its own way.
+
+    xgrammar passes over `^` and `$` within a pattern, and takes letters behind a backslash that it does not know for
+    themselves: `a^`, which no text satisfies, would allow `a`.
 
     Raises:
-        UnsupportedSchemaError: It is too long or repeats too often; says the limits.
+        UnsupportedSchemaError: It is too long or repeats too often, or has such a part; says the limits.
     """
+    without_classes = _CLASS.sub("[]", pattern)
+    if (odd := _ODD_ESCAPE.search(pattern)) or (odd := _INNER_ANCHOR.search(without_classes)):
+        raise UnsupportedSchemaError(f"`{param}`: {odd.group()!r} is not supported within a pattern", param=param)
     bounds = [int(number) for pair in _REPEAT.findall(pattern) for number in pair if number]
     if len(pattern) > MAX_PATTERN_LENGTH or math.prod(bounds) > MAX_PATTERN_REPEATS:
         raise UnsupportedSchemaError(
@@ -123,6 +133,8 @@ class _Narrowing:
             found: dict[str, Any] = self.schema(keywords["allOf"][0], f"{at}/allOf/0")
             return found
         for key in ("anyOf", "oneOf"):
+            if key in keywords and not keywords[key]:
+                raise self._impossible(f"{key} of no schema", at)
             if key in keywords:
                 # A value that satisfies two schemas of a `oneOf` violates it; of different types, none can.
                 if key == "oneOf" and not _distinct(keywords[key]):
@@ -156,6 +168,8 @@ class _Narrowing:
                 raise self._unsupported("keywords of several types without a type", at)
             keywords = {"type": kinds.pop()} | keywords
         if isinstance(keywords["type"], list):
+            if not keywords["type"]:
+                raise self._impossible("a type of none", at)
             return {"anyOf": [self._typed(_only_keywords_of(keywords, name), at) for name in keywords["type"]]}
         keywords = _only_keywords_of(keywords, keywords["type"])
         if keywords["type"] == "object":
@@ -219,6 +233,9 @@ class _Narrowing:
             least, most = rewritten.pop("minLength", 0), rewritten.pop("maxLength", "")
             rewritten["pattern"] = rf'^[^"\\\x00-\x1f]{{{least},{most}}}$'
         return rewritten
+
+    def _impossible(self, what: str, at: str) -> InvalidRequestError:
+        return InvalidRequestError(f"`{self._param}`: {what} allows no value (at {at})", param=self._param)
 
     def _unsupported(self, what: str, at: str) -> UnsupportedSchemaError:
         return UnsupportedSchemaError(f"`{self._param}`: {what} is not supported (at {at})", param=self._param)

@@ -2,7 +2,8 @@
 
 Examples are a name in a JSON schema and the frame of a tool call. They are written as the tokenizer writes them, where
 sampling could split them as no text that the model has seen is split. If the client wants log-probabilities, every
-token is sampled so that it has one; the forced token is then all that the mask allows, so the text is the same.
+token is sampled so that it has one; the forced token is then all that the mask allows, so the text is the same. A
+client that bans tokens has every token sampled, too: a forced one could be banned.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from tessera.sequence.request import SequenceRequest
 
 def update_forced(request: SequenceRequest) -> None:
     """Ask a request's grammar which tokens are forced next, unless that is known."""
-    if request.matcher is not None and not request.forced:
+    free = request.constraints is None or not request.constraints.few
+    if request.matcher is not None and free and not request.forced:
         request.forced = request.matcher.forced()
 
 

@@ -29,12 +29,14 @@ class SampledToken:
     """Token of one row.
 
     Attributes:
-        token_id: None if the row was not finite or its grammar allows no further token.
+        token_id: None if the row was not finite, or its grammar and its constraints allow no token.
         score: Log-probabilities, if the client wants them.
+        is_finite: Whether the model's logits were finite.
     """
 
     token_id: int | None
     score: TokenScore | None
+    is_finite: bool = True
 
 
 class InFlightTokens:
@@ -42,24 +44,28 @@ class InFlightTokens:
 
     Args:
         tokens_R: Token of each row, int64, on the device.
-        is_valid_R: Whether a row had a token that may be sampled.
+        is_finite_R: Whether a row of logits was finite.
+        is_left_R: Whether a row had a token that may be sampled.
         scores: Score of each row, or None where the client wants none.
     """
 
-    def __init__(self, tokens_R: torch.Tensor, is_valid_R: torch.Tensor, scores: list[_Score | None]) -> None:
+    def __init__(
+        self, tokens_R: torch.Tensor, is_finite_R: torch.Tensor, is_left_R: torch.Tensor, scores: list[_Score | None]
+    ) -> None:
         self.tokens_R = tokens_R
         self._scored = [row for row, score in enumerate(scores) if score is not None]
-        self._readback = Readback([tokens_R, is_valid_R, *(part for score in scores if score for part in score)])
+        parts = [part for score in scores if score for part in score]
+        self._readback = Readback([tokens_R, is_finite_R, is_left_R, *parts])
 
     def read(self) -> list[SampledToken]:
         """Wait for the tokens and return them."""
-        tokens_R, is_valid_R, *parts = self._readback.read()
+        tokens_R, is_finite_R, is_left_R, *parts = self._readback.read()
         scores: list[TokenScore | None] = [None] * len(tokens_R)
         for index, row in enumerate(self._scored):
             chosen, values, ids = parts[3 * index : 3 * index + 3]
             scores[row] = TokenScore(float(chosen), list(zip(ids.tolist(), values.tolist(), strict=True)))
-        rows = zip(tokens_R.tolist(), is_valid_R.tolist(), scores, strict=True)
-        return [SampledToken(token if valid else None, score) for token, valid, score in rows]
+        rows = zip(tokens_R.tolist(), is_finite_R.tolist(), is_left_R.tolist(), scores, strict=True)
+        return [SampledToken(token if finite and left else None, score, finite) for token, finite, left, score in rows]
 
 
 def sample(logits_RV: torch.Tensor, requests: list[SequenceRequest]) -> list[SampledToken]:
@@ -80,19 +86,19 @@ def start_sampling(
         top_logit: Largest logits of `logits_RV`, if they are known.
     """
     raw_RV = logits_RV.float()
-    tokens_R, is_valid_R = _top_tokens(raw_RV, top_logit)
+    tokens_R, is_finite_R = _top_tokens(raw_RV, top_logit)
     if all(_is_plain_greedy(request) for request in requests):
-        return InFlightTokens(tokens_R, is_valid_R, _scores(raw_RV, tokens_R, requests))
+        return InFlightTokens(tokens_R, is_finite_R, is_finite_R, _scores(raw_RV, tokens_R, requests))
     adjusted_RV = raw_RV.clone()
     for row, request in enumerate(requests):
         _adjust(adjusted_RV[row], request)
-    is_valid_R &= _mask(adjusted_RV, requests)
+    is_left_R = _mask(adjusted_RV, requests)
     tokens_R = adjusted_RV.argmax(dim=-1)
     random = [row for row, request in enumerate(requests) if _sampling(request).temperature >= GREEDY_BELOW]
     if random:
         rows = to_device(random, raw_RV.device)
         tokens_R[rows] = _sample_random(adjusted_RV[rows], [requests[row] for row in random])
-    return InFlightTokens(tokens_R, is_valid_R, _scores(raw_RV, tokens_R, requests))
+    return InFlightTokens(tokens_R, is_finite_R, is_left_R, _scores(raw_RV, tokens_R, requests))
 
 
 def _top_tokens(raw_RV: torch.Tensor, top_logit: TopLogit | None) -> tuple[torch.Tensor, torch.Tensor]:
@@ -112,11 +118,12 @@ def _top_tokens(raw_RV: torch.Tensor, top_logit: TopLogit | None) -> tuple[torch
 
 
 def _is_plain_greedy(request: SequenceRequest) -> bool:
-    """Whether a request takes the token of the largest logit as it is: greedy, without bias, penalties or a grammar."""
+    """Whether a request takes the token of the largest logit as it is: greedy, without bias, grammar and the like."""
     sampling = _sampling(request)
     return (
         sampling.temperature < GREEDY_BELOW
         and request.matcher is None
+        and request.constraints is None
         and not sampling.logit_bias
         and sampling.repetition_penalty == 1.0
         and not sampling.presence_penalty
@@ -148,7 +155,7 @@ def _adjust(logits_V: torch.Tensor, request: SequenceRequest) -> None:
 
 
 def _mask(logits_RV: torch.Tensor, requests: list[SequenceRequest]) -> torch.Tensor:
-    """Mask the tokens that the requests' grammars do not allow, in place.
+    """Mask the tokens that the requests' grammars and constraints do not allow, in place.
 
     Returns:
         Whether a row has a token left, bool [requests].
@@ -168,6 +175,11 @@ def _mask(logits_RV: torch.Tensor, requests: list[SequenceRequest]) -> torch.Ten
         masked_MV = logits_RV[rows_M].masked_fill(~allowed_MV, float("-inf"))
         logits_RV[rows_M] = masked_MV
         left_R[rows_M] = torch.isfinite(masked_MV).any(dim=-1)
+    for row, request in enumerate(requests):
+        if request.constraints is not None:
+            output = request.token_ids[request.prompt_length :]
+            request.constraints.mask(logits_RV[row], output, may_end=request.matcher is not None)
+            left_R[row] = torch.isfinite(logits_RV[row]).any()
     return left_R
 
 
