@@ -18,6 +18,7 @@ from prometheus_client import CollectorRegistry
 
 from tessera.api.mounting import mount_transcriptions, mount_videos
 from tessera.api.transcriptions.submission import FORM_BYTES
+from tessera.protocols.error_shapes import shape_of
 from tessera.settings.tree import Settings
 from tessera.web.app import build_app
 from tessera.web.dependencies import Opened, provide
@@ -31,7 +32,9 @@ from tessera_gateway.proxy import Proxy
 from tessera_gateway.routes.audio import speech, transcriptions, translations
 from tessera_gateway.routes.home import home
 from tessera_gateway.routes.language import chat_completions, completions, detokenize, embeddings, tokenize
+from tessera_gateway.routes.messages import count_tokens, create_message
 from tessera_gateway.routes.models import list_models, retrieve_model
+from tessera_gateway.translated.translator import Translator
 from tessera_gateway.upstreams import Upstreams, configured
 
 DESCRIPTION = """One address for text, vision, video and speech, in OpenAI's API.
@@ -88,7 +91,11 @@ def create_app(settings: Settings) -> Litestar:
             connect_timeout_s=settings.gateway.connect_timeout_s,
         )
 
-    proxy, live = Opened(open_proxy), Opened(open_live)
+    @contextlib.asynccontextmanager
+    async def open_translator() -> AsyncIterator[Translator]:
+        yield Translator(proxy.value)
+
+    proxy, live, translator = Opened(open_proxy), Opened(open_live), Opened(open_translator)
 
     async def video_card(name: str | None) -> Card:
         return await upstreams.card(name, "video")
@@ -124,6 +131,7 @@ def create_app(settings: Settings) -> Litestar:
                 [list_models, retrieve_model, chat_completions, completions, embeddings, tokenize, detokenize, speech],
                 settings.gateway.max_json_bytes,
             ),
+            behind_keys([create_message, count_tokens], settings.gateway.max_json_bytes),
             behind_keys(
                 [transcriptions, *(recordings.route_handlers if recordings else [])],
                 max(recording_bytes, settings.gateway.max_body_bytes),
@@ -134,17 +142,25 @@ def create_app(settings: Settings) -> Litestar:
         ready=ready,
         registry=registry,
         description=DESCRIPTION,
-        lifespan=[session.lifespan, proxy.lifespan, live.lifespan, *(each for one in mounted for each in one.lifespan)],
+        lifespan=[
+            session.lifespan,
+            proxy.lifespan,
+            live.lifespan,
+            translator.lifespan,
+            *(each for one in mounted for each in one.lifespan),
+        ],
         dependencies={
             "upstreams": provide(upstreams),
             "proxy": proxy.provide,
             "live": live.provide,
+            "translator": translator.provide,
             "transcription_jobs": provide(recordings.resources if recordings else None),
             "max_form_bytes": provide(settings.gateway.max_body_bytes),
         },
         max_body_bytes=settings.gateway.max_json_bytes,
         security_schemes=_SCHEMES if keys.required else None,
         sites=sites_of(settings, checked=not keys.required),
+        shape_of=shape_of,
     )
 
 

@@ -148,7 +148,7 @@ class Proxy:
         """
         gone = asyncio.create_task(_disconnect(request.receive))
         try:
-            return await _unless(gone, self._first_of(model, task, ask)), gone
+            return await unless_gone(gone, self._first_of(model, task, ask)), gone
         except BaseException:
             gone.cancel()
             raise
@@ -306,7 +306,7 @@ async def _disconnect(receive: Receive) -> None:
         pass
 
 
-async def _unless(gone: asyncio.Task[None], work: Coroutine[Any, Any, T]) -> T:
+async def unless_gone(gone: asyncio.Task[None], work: Coroutine[Any, Any, T]) -> T:
     """The result of `work`, which is cancelled if `gone` ends first.
 
     Raises:

@@ -19,7 +19,7 @@ from litestar.types import ControllerRouterHandler
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
 from tessera.web import docs
-from tessera.web.errors import handle
+from tessera.web.errors import ShapeOf, handler, openai_shape
 from tessera.web.metrics import HTTPMetrics
 from tessera.web.middleware import ObservedApp
 from tessera.web.sites import GuardedApp, Sites
@@ -52,6 +52,7 @@ def build_app(
     max_body_bytes: int = 64 * 1024 * 1024,
     security_schemes: Mapping[str, SecurityScheme] | None = None,
     sites: Sites | None = None,
+    shape_of: ShapeOf = lambda _: openai_shape,
 ) -> Litestar:
     """Make a service's app.
 
@@ -66,6 +67,7 @@ def build_app(
         max_body_bytes: most bytes of a body, where a route does not set its own limit.
         security_schemes: ways to authorize, for the API description; each route names the one that it needs.
         sites: names of the server, and pages that may use it; None knows local names and no other pages.
+        shape_of: the envelope of a request's errors; OpenAI's unless the app has routes of other protocols.
     """
     release = tessera_version()
 
@@ -97,7 +99,7 @@ def build_app(
         [health, readiness, metrics, docs.swagger_asset, *route_handlers],
         lifespan=list(lifespan),
         dependencies=dict(dependencies or {}),
-        exception_handlers={Exception: handle},
+        exception_handlers={Exception: handler(shape_of)},
         request_max_body_size=max_body_bytes,
         openapi_config=OpenAPIConfig(
             title=f"Tessera {service}",

@@ -1,4 +1,4 @@
-"""Translates exceptions to OpenAI's error envelope.
+"""Translates exceptions to error responses: OpenAI's envelope, or that of the protocol which a request is in.
 
 Errors have their own status (`tessera.errors`), so this module does not list them.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -18,6 +19,7 @@ from litestar.exceptions import (
     NotFoundException,
 )
 from litestar.status_codes import HTTP_413_REQUEST_ENTITY_TOO_LARGE
+from litestar.types import Scope
 
 from tessera.errors import (
     ClientClosedError,
@@ -44,6 +46,21 @@ class ErrorEnvelope(msgspec.Struct, frozen=True):
     """The body of every error response: `{"error": {…}}`."""
 
     error: ErrorBody
+
+
+class ErrorReply(msgspec.Struct, frozen=True):
+    """An error as one protocol has it."""
+
+    status: int
+    body: bytes
+    headers: dict[str, str] = {}
+    """Headers beside those that every error has."""
+
+
+ErrorShape = Callable[[TesseraError], ErrorReply]
+"""How a protocol writes errors."""
+ShapeOf = Callable[[Scope], ErrorShape]
+"""The protocol of a request, by its path and headers: errors are raised before a handler is found, too."""
 
 
 def envelope(error: TesseraError) -> bytes:
@@ -77,8 +94,22 @@ def _invalid(error: HTTPException) -> InvalidRequestError:
     return InvalidRequestError(str(error.detail))
 
 
-def handle(_: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
-    """The exception handler of every app: one response for each error."""
+def openai_shape(error: TesseraError) -> ErrorReply:
+    """An error in OpenAI's envelope."""
+    return ErrorReply(error.status, envelope(error))
+
+
+def handler(shape_of: ShapeOf) -> Callable[[Request[Any, Any, Any], Exception], Response[bytes]]:
+    """The exception handler of an app: one response for each error, in the envelope of the request's protocol."""
+
+    def handle_in_shape(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
+        return handle(error, shape_of(request.scope))
+
+    return handle_in_shape
+
+
+def handle(error: Exception, shape: ErrorShape) -> Response[bytes]:
+    """The response for an error."""
     known = translate(error)
     if isinstance(error, ClientLeftError):
         return Response(b"", status_code=CLIENT_CLOSED_REQUEST)
@@ -90,4 +121,6 @@ def handle(_: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
         headers["retry-after-ms"] = str(math.ceil(known.retry_after * 1000))
     if known.status == 401:
         headers["www-authenticate"] = "Bearer"
-    return Response(envelope(known), status_code=known.status, headers=headers, media_type="application/json")
+    reply = shape(known)
+    headers |= reply.headers
+    return Response(reply.body, status_code=reply.status, headers=headers, media_type="application/json")

@@ -39,9 +39,10 @@ async def framed(
     *,
     done: bool = True,
     failed: Callable[[TesseraError], list[bytes]] = error_event,
+    ping: bytes = PING,
 ) -> AsyncIterator[bytes]:
-    """Pass `events` on and ping while they are silent; end with what `failed` returns if they fail, else with
-    `[DONE]`.
+    """Pass `events` on and ping while they are silent, unless `ping` is empty; end with what `failed` returns if they
+    fail, else with `[DONE]`.
 
     Closing this iterator (the client left) closes `events`, which is how a disconnect becomes a cancel.
     """
@@ -51,7 +52,8 @@ async def framed(
             pending = pending or asyncio.ensure_future(anext(events))
             finished, _ = await asyncio.wait({pending}, timeout=PING_EVERY_S)
             if not finished:
-                yield PING
+                if ping:
+                    yield ping
                 continue
             task, pending = pending, None
             try:

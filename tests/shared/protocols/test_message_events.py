@@ -253,5 +253,6 @@ def test_errors_have_anthropics_types_and_statuses() -> None:
         (RateLimitError("x"), 429, "rate_limit_error"),
         (UnavailableError("x"), 503, "api_error"),
     ):
-        found, body = messages_shape(error)
-        assert (found, json.loads(body)["type"], json.loads(body)["error"]["type"]) == (status, "error", kind)
+        reply = messages_shape(error)
+        body = json.loads(reply.body)
+        assert (reply.status, body["type"], body["error"]["type"]) == (status, "error", kind)

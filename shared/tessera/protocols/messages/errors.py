@@ -6,6 +6,7 @@ import msgspec
 
 from tessera.errors import OverloadedError, RateLimitError, TesseraError
 from tessera.telemetry import request_id_var
+from tessera.web.errors import ErrorReply
 from tessera.wire.message_answers import MessageError, MessageFault
 
 OVERLOADED = 529
@@ -40,6 +41,12 @@ def message_error(error: TesseraError) -> MessageError:
     return MessageError(fault, request_id_var.get() or None)
 
 
-def messages_shape(error: TesseraError) -> tuple[int, bytes]:
-    """An error's status and body, for `tessera.web.errors`."""
-    return status_of(error), msgspec.json.encode(message_error(error))
+def messages_shape(error: TesseraError) -> ErrorReply:
+    """An error's response."""
+    return ErrorReply(status_of(error), msgspec.json.encode(message_error(error)), request_id_header())
+
+
+def request_id_header() -> dict[str, str]:
+    """The header by which Anthropic's clients name a request."""
+    identity = request_id_var.get()
+    return {"request-id": identity} if identity else {}

@@ -103,7 +103,7 @@ class MessageTranslation:
         stopped_by = choice.stop_reason if isinstance(choice.stop_reason, str) else None
         return MessageAnswer(
             id=self._identity,
-            model=self._model,
+            model=completion.model,
             content=blocks,
             stop_reason=_stop_reason(choice.finish_reason, stopped_by),
             stop_sequence=stopped_by,
@@ -123,6 +123,7 @@ class MessageTranslation:
         """
         if isinstance(chunk.usage, Usage):
             self._usage = chunk.usage
+        self._model = chunk.model
         events = self._start()
         for choice in chunk.choices:
             if choice.index != 0:

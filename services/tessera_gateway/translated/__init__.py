@@ -1,0 +1,1 @@
+"""Protocols over upstreams that speak chat completions alone: requests and answers are translated on their way."""

@@ -1,0 +1,247 @@
+"""Serves a protocol over any upstream: passed through where the upstream has the route, else translated to chat.
+
+An upstream of another make that answers that it has no such route is asked for a chat completion at once, and that it
+lacks the route is remembered for a while (`lacking`). The client's disconnect cancels the upstream; a failure after
+the first event ends the stream as the protocol says. Memory is bounded by one event, or one whole answer.
+
+Knows no protocol (`tessera.protocols.translation`), and not how an upstream is reached (`proxy`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncGenerator, Callable
+from typing import Any
+
+import aiohttp
+import msgspec
+from litestar.types import ASGIApp, Receive, Scope, Send
+
+from tessera.errors import BadGatewayError, TesseraError
+from tessera.protocols.translation import Translation, translated
+from tessera.web.dependencies import HTTPRequest
+from tessera.web.sse import PING, framed
+from tessera.wire.chat import ChatCompletionChunk, ChatCompletionRequest
+from tessera.wire.models import Task
+from tessera_gateway.exchange import SentHeaders, UpstreamResponse
+from tessera_gateway.limits import Body
+from tessera_gateway.proxy import Proxy, Relay, unless_gone
+from tessera_gateway.translated.chat_body import chat_body
+from tessera_gateway.translated.event_data import EventData
+from tessera_gateway.translated.failures import failure_of
+from tessera_gateway.translated.foreign import ForeignReader, as_chunk
+from tessera_gateway.translated.lacking import LACKING, LackingRoutes
+from tessera_gateway.upstreams import Upstream
+
+logger = logging.getLogger(__name__)
+
+MAX_ANSWER_BYTES = 64 * 1024 * 1024
+"""Most bytes of a whole answer of an upstream."""
+MAX_ERROR_BYTES = 64 * 1024
+"""Most bytes that are read of an upstream's error."""
+EVENTS = "text/event-stream; charset=utf-8"
+
+
+class Translator:
+    """Answers requests of protocols by upstreams.
+
+    Args:
+        proxy: reaches them.
+    """
+
+    def __init__(self, proxy: Proxy) -> None:
+        self._proxy = proxy
+        self._lacking = LackingRoutes()
+
+    async def forward(
+        self,
+        request: HTTPRequest,
+        body: Body,
+        make: Callable[[], Translation[Any]],
+        *,
+        native: str | None,
+        task: Task = "chat",
+        path: str = "/v1/chat/completions",
+        encode: Callable[[ChatCompletionRequest, str], bytes] = chat_body,
+        stream_type: str = EVENTS,
+    ) -> ASGIApp:
+        """Answer one request.
+
+        Args:
+            request: of the client; its body has been read.
+            body: the body as it arrived.
+            make: makes the translation; called only where one is needed. It raises for what cannot be translated.
+            native: the protocol's own route, which an upstream may have; None if none has it.
+            task: what the model must be able to do.
+            path: the route that is asked with the translated request.
+            encode: writes the translated request, for the model of this name.
+            stream_type: content type of the protocol's streams.
+
+        Raises:
+            TesseraError: for the reasons of `Proxy.first_answer`; or the upstream refused the translated request.
+        """
+        body = await self._proxy.with_own_name(body)
+        headers = SentHeaders.of(request, body.content_type)
+        used: list[Translation[Any]] = []
+
+        async def ask(upstream: Upstream) -> UpstreamResponse:
+            used.clear()
+            lacked = False
+            if native is not None and not self._lacking.lacks(upstream.name, native):
+                answer = await self._proxy.ask(upstream, native, body.data, headers)
+                lacked = not upstream.ours and answer.response.status in LACKING
+                if not lacked:
+                    return answer
+                self._proxy.finish(answer)
+            used.append(make())
+            answer = await self._proxy.ask(upstream, path, encode(used[0].chat, body.model), headers)
+            if lacked and native is not None and answer.response.status not in LACKING:
+                logger.info("upstream %s has no %s; its requests are translated", upstream.name, native)
+                self._lacking.learn(upstream.name, native)
+            return answer
+
+        answer, gone = await self._proxy.first_answer(request, body.model, task, ask)
+        if not used:
+            return Relay(answer, gone, self._proxy)
+        exchange = _Exchange(answer, used[0], body.model, self._proxy)
+        try:
+            return await unless_gone(gone, exchange.begin(gone, stream_type))
+        except BaseException:
+            gone.cancel()
+            self._proxy.finish(answer)
+            raise
+
+
+class _Exchange:
+    """A translated request whose upstream has begun to answer."""
+
+    def __init__(self, answer: UpstreamResponse, translation: Translation[Any], model: str, proxy: Proxy) -> None:
+        self.answer = answer
+        self.translation = translation
+        self.proxy = proxy
+        self._reader = ForeignReader(answer.upstream.name, model)
+
+    async def begin(self, gone: asyncio.Task[None], stream_type: str) -> ASGIApp:
+        """The response, as soon as its status is certain.
+
+        Raises:
+            TesseraError: the upstream refused or failed.
+        """
+        response, upstream = self.answer.response, self.answer.upstream
+        try:
+            if response.status != 200:
+                error = await self._read(MAX_ERROR_BYTES, cut=True)
+                raise failure_of(upstream.name, response.status, error, response.headers.get("retry-after"))
+            if self.translation.chat.stream:
+                pieces = translated(self.translation, self._chunks())
+                return TranslatedStream(self, await anext(pieces, b""), pieces, gone, stream_type)
+            completion = self._reader.completion(await self._read(MAX_ANSWER_BYTES, cut=False))
+            whole = msgspec.json.encode(self.translation.answer(completion))
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            raise self.failure(error) from error
+        gone.cancel()
+        self.proxy.finish(self.answer)
+        return TranslatedWhole(whole)
+
+    def failure(self, error: Exception) -> TesseraError:
+        """The error for an upstream that fell silent or cut the connection within its answer."""
+        upstream = self.answer.upstream
+        kind = "timeout" if isinstance(error, TimeoutError) else "cut"
+        self.proxy.metrics.errors.labels(upstream.name, kind).inc()
+        logger.warning("upstream %s failed within an answer: %s", upstream.name, error)
+        if isinstance(error, TimeoutError):
+            return self.proxy.silent(upstream)
+        return BadGatewayError(f"the upstream {upstream.name} cut the connection within its answer")
+
+    async def _read(self, most: int, *, cut: bool) -> bytes:
+        found = bytearray(self.answer.first)
+        while len(found) <= most and (piece := await self.answer.response.content.readany()):
+            found += piece
+        if len(found) > most and not cut:
+            raise BadGatewayError(f"the upstream {self.answer.upstream.name} answered more than {most} bytes")
+        return bytes(found[:most])
+
+    async def _chunks(self) -> AsyncGenerator[ChatCompletionChunk]:
+        response = self.answer.response
+        if response.content_type != "text/event-stream":
+            yield as_chunk(self._reader.completion(await self._read(MAX_ANSWER_BYTES, cut=False)))
+            return
+        events = EventData()
+        piece = self.answer.first
+        while piece:
+            for data in events.feed(piece):
+                if (chunk := self._reader.chunk(data)) is not None:
+                    yield chunk
+            piece = await response.content.readany()
+        for data in events.rest():
+            if (chunk := self._reader.chunk(data)) is not None:
+                yield chunk
+
+
+class TranslatedWhole:
+    """A whole answer, as an ASGI app."""
+
+    def __init__(self, body: bytes) -> None:
+        self.body = body
+
+    async def __call__(self, _: Scope, __: Receive, send: Send) -> None:
+        """Send it."""
+        headers = [(b"content-type", b"application/json"), (b"content-length", str(len(self.body)).encode())]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": self.body, "more_body": False})
+
+
+class TranslatedStream:
+    """A stream in the protocol's events, as an ASGI app. Owns the upstream's response and the task that waits for the
+    client's disconnect."""
+
+    def __init__(
+        self,
+        exchange: _Exchange,
+        first: bytes,
+        pieces: AsyncGenerator[bytes],
+        gone: asyncio.Task[None],
+        content_type: str,
+    ) -> None:
+        self.exchange = exchange
+        self.first = first
+        self.pieces = pieces
+        self.gone = gone
+        self.content_type = content_type
+
+    async def __call__(self, _: Scope, __: Receive, send: Send) -> None:
+        """Pass the stream on. Closing the upstream's response wakes a pending read, so a client that leaves ends this
+        at once."""
+        exchange, answer = self.exchange, self.exchange.answer
+        self.gone.add_done_callback(lambda _: answer.response.close())
+        headers = [
+            (b"content-type", self.content_type.encode()),
+            (b"cache-control", b"no-cache"),
+            (b"x-accel-buffering", b"no"),
+        ]
+        ping = PING if self.content_type == EVENTS else b""
+        stream = framed(self._pieces(), done=False, failed=exchange.translation.failed, ping=ping)
+        try:
+            await send({"type": "http.response.start", "status": 200, "headers": headers})
+            async with contextlib.aclosing(stream) as pieces:  # type: ignore[type-var]
+                async for piece in pieces:
+                    await send({"type": "http.response.body", "body": piece, "more_body": True})
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+        finally:
+            self.gone.cancel()
+            exchange.proxy.finish(answer)
+
+    async def _pieces(self) -> AsyncGenerator[bytes]:
+        exchange = self.exchange
+        try:
+            yield self.first
+            async with contextlib.aclosing(self.pieces) as pieces:
+                async for piece in pieces:
+                    yield piece
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            if self.gone.done():
+                exchange.proxy.metrics.cancelled.labels(exchange.answer.upstream.name).inc()
+                return
+            raise exchange.failure(error) from error
