@@ -12,7 +12,7 @@ from tessera.engine.host import context_of, directory_of
 from tessera.errors import InvalidRequestError, ModelLoadError
 from tessera.language.chat import ChatCompletions
 from tessera.language.completions import Completions
-from tessera.language.conversation import render_prompt, template_message
+from tessera.language.conversation import render_prompt, spoken, template_message, text_of
 from tessera.language.embeddings import Embeddings
 from tessera.language.generation import GenerationLimits, Generator, Prompt
 from tessera.language.metrics import GenerationMetrics
@@ -22,7 +22,8 @@ from tessera.settings.text import TextSettings
 from tessera.tokenizer.chat_template import ChatTemplate
 from tessera.tokenizer.literals import Literals
 from tessera.tokenizer.tokenizer import Tokenizer
-from tessera.wire.chat import ChatCompletionRequest, Message, TextPart
+from tessera.wire.chat import ChatCompletionRequest
+from tessera.wire.conversation import Message
 from tessera.wire.engine import Ready
 
 
@@ -54,6 +55,7 @@ def build_tools(ready: Ready, engine: EngineClient, metrics: GenerationMetrics, 
         context_length=context_of(card),
         max_output_tokens=settings.max_output_tokens,
         max_choices=settings.max_choices,
+        clamps=settings.max_tokens_policy == "clamp",
     )
     generator = Generator(engine, tokenizer, card.id, metrics)
     dialect = Dialect.of(
@@ -110,19 +112,12 @@ def as_template_message(message: Message, index: int, literals: Literals, templa
         InvalidRequestError: a part of the message is not text, or the message has no content.
     """
     param = f"messages[{index}].content"
-    if message.content is None and not message.tool_calls:
-        raise InvalidRequestError(f"`{param}` is empty", param=param)
-    if message.content is None or isinstance(message.content, str):
-        text = message.content or ""
+    said = spoken(message, f"messages[{index}]")
+    if isinstance(said, str):
+        text = said
     else:
-        for part in message.content:
-            if not isinstance(part, TextPart):
-                raise InvalidRequestError(
-                    f"`{param}` has an image, but this model reads only text; /v1/models lists models with `vision`",
-                    param=param,
-                )
-        text = "\n".join(part.text for part in message.content if isinstance(part, TextPart))
-    content = None if message.content is None and template.null_content else literals.hide(text)
+        text = "\n".join(text_of(part, f"{param}[{place}]") for place, part in enumerate(said))
+    content = None if not said and message.content is None and template.null_content else literals.hide(text)
     return template_message(
         message, index, content, lambda text, _: literals.hide(text), text_arguments=template.text_arguments
     )

@@ -20,7 +20,7 @@ from tessera.engine.client import EngineClient
 from tessera.engine.host import context_of, directory_of
 from tessera.errors import InvalidRequestError, ModelLoadError, OverloadedError
 from tessera.language.chat import ChatCompletions
-from tessera.language.conversation import render_prompt, template_message
+from tessera.language.conversation import render_prompt, spoken, template_message, text_of
 from tessera.language.generation import GenerationLimits, Generator, Prompt
 from tessera.language.metrics import GenerationMetrics
 from tessera.language.parsers.dialects import Dialect
@@ -28,7 +28,8 @@ from tessera.language.tokens import Tokenization
 from tessera.settings.vision import VisionSettings
 from tessera.tokenizer.chat_template import ChatTemplate
 from tessera.tokenizer.tokenizer import Tokenizer
-from tessera.wire.chat import ChatCompletionRequest, ImagePart, Message
+from tessera.wire.chat import ChatCompletionRequest
+from tessera.wire.conversation import ImagePart, Message
 from tessera.wire.engine import Array, Ready
 from tessera_vision.images import ImageLimits, decode_data_url
 
@@ -62,6 +63,7 @@ def build_tools(
         context_length=context_of(card),
         max_output_tokens=settings.max_output_tokens,
         max_choices=settings.max_choices,
+        clamps=settings.max_tokens_policy == "clamp",
     )
 
     gate = asyncio.Semaphore(settings.engine.max_waiting)
@@ -137,21 +139,20 @@ class Preprocessor:
 
     def _message(self, message: Message, index: int, images: list[Image.Image]) -> dict[str, Any]:
         param = f"messages[{index}].content"
-        if message.content is None and not message.tool_calls:
-            raise InvalidRequestError(f"`{param}` is empty", param=param)
-        if message.content is None or isinstance(message.content, str):
-            return self._written(message, index, _text_parts(self._plain(message.content or "", param)))
+        said = spoken(message, f"messages[{index}]")
+        if isinstance(said, str):
+            return self._written(message, index, _text_parts(self._plain(said, param)))
         parts: list[dict[str, Any]] = []
-        for place, part in enumerate(message.content):
+        for place, part in enumerate(said):
             if isinstance(part, ImagePart):
-                url = part.image_url.url
-                image = decode_data_url(url, self._limits, param=f"{param}[{place}].image_url.url")
-                if part.image_url.detail == "low":
+                image = decode_data_url(part.url, self._limits, param=f"{param}[{place}].image_url.url")
+                if part.detail == "low":
                     image.thumbnail((LOW_DETAIL, LOW_DETAIL))
                 images.append(image)
                 parts.append({"type": "image"})
             else:
-                parts.append({"type": "text", "text": self._plain(part.text, f"{param}[{place}].text")})
+                at = f"{param}[{place}].text"
+                parts.extend(_text_parts(self._plain(text_of(part, at), at)))
         return self._written(message, index, parts)
 
     def _written(self, message: Message, index: int, parts: list[dict[str, Any]]) -> dict[str, Any]:

@@ -26,7 +26,8 @@ from tessera.sequence.start import start_sequence_engine
 from tessera.settings.vision import VisionSettings
 from tessera.starters.recipe import Evaluation
 from tessera.tokenizer.tokenizer import Tokenizer
-from tessera.wire.chat import ChatCompletionRequest, ImagePart, ImageURL, Message, TextPart
+from tessera.wire.chat import ChatCompletionRequest
+from tessera.wire.conversation import ImagePart, ImageURL, Message, TextPart
 from tessera.wire.engine import Failed, Generate, GeneratedTokens, Sampling
 from tessera.wire.models import Measure
 from tessera_vision.pipeline import Preprocessor

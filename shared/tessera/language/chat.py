@@ -26,6 +26,7 @@ from tessera.language.generation import (
     stops_of,
 )
 from tessera.language.parsers.dialects import Dialect
+from tessera.language.stream_extras import StreamExtras, text_of_delta
 from tessera.language.usage import TokenCount, usage
 from tessera.tokenizer.tokenizer import Tokenizer
 from tessera.web.sse import event
@@ -42,7 +43,6 @@ from tessera.wire.chat import (
     SamplingRequest,
     TokenLogprob,
     TopLogprob,
-    Usage,
 )
 from tessera.wire.engine import Sampling, TokenScore
 
@@ -58,11 +58,32 @@ def check_choices(request: SamplingRequest, limits: GenerationLimits) -> None:
     """
     if request.n > limits.max_choices:
         raise InvalidRequestError(f"`n` is {request.n}; this server allows at most {limits.max_choices}", param="n")
-    if request.stream_options is not None and not request.stream:
-        raise InvalidRequestError("`stream_options` is only allowed with `stream: true`", param="stream_options")
+    if request.best_of not in (None, 1, request.n):
+        raise InvalidRequestError(
+            f"`best_of` is {request.best_of}, but `n` answers are generated and all are returned: leave it out",
+            param="best_of",
+        )
     if request.prompt_logprobs is not None and request.stream:
         raise InvalidRequestError(
             "`prompt_logprobs` come with a whole answer: leave out `stream`", param="prompt_logprobs"
+        )
+
+
+def check_chat(request: ChatCompletionRequest) -> None:
+    """Refuse fields of a chat request that contradict each other, and those of an API before tools.
+
+    Raises:
+        InvalidRequestError: names the field and what to send instead.
+    """
+    for old, new in (("functions", "tools"), ("function_call", "tool_choice")):
+        if getattr(request, old) is not None:
+            raise InvalidRequestError(f"`{old}` is the form before 2023: send `{new}` instead", param=old)
+    if request.top_logprobs and not request.logprobs:
+        raise InvalidRequestError("`top_logprobs` needs `logprobs: true`", param="top_logprobs")
+    if request.max_completion_tokens is not None and request.max_tokens not in (None, request.max_completion_tokens):
+        raise InvalidRequestError(
+            "`max_completion_tokens` and `max_tokens` are the same limit: give one, or both with one value",
+            param="max_completion_tokens",
         )
 
 
@@ -130,15 +151,19 @@ class ChatCompletions:
         prompt, sampling = await self._prepare(request)
         identity = f"chatcmpl-{uuid.uuid4().hex}"
         created = int(time.time())
-        with_usage = request.stream_options is not None and request.stream_options.include_usage
-
+        extras = StreamExtras(request.stream_options, spent := TokenCount(prompt))
         answers = self._answers(request, prompt, sampling)
 
-        def chunk(choices: list[ChatChunkChoice], used: Usage | None = None) -> ChatCompletionChunk:
-            field = used if with_usage else UNSET
-            return ChatCompletionChunk(id=identity, created=created, model=self.model, choices=choices, usage=field)
+        def chunk(choices: list[ChatChunkChoice]) -> ChatCompletionChunk:
+            return ChatCompletionChunk(
+                id=identity,
+                created=created,
+                model=self.model,
+                choices=choices,
+                usage=extras.usage(last=not choices),
+                obfuscation=extras.padding(text_of_delta(choices[0].delta)) if choices else UNSET,
+            )
 
-        spent = TokenCount(prompt)
         begun: set[int] = set()
         async with contextlib.aclosing(self._run(request, prompt, sampling)) as pieces:
             async for piece in pieces:
@@ -162,20 +187,15 @@ class ChatCompletions:
                         stop_reason=answer.stop_reason,
                     )
                     yield chunk([last])
-        if with_usage:
-            yield chunk([], usage([spent]))
+        if extras.counted_at_the_end:
+            yield chunk([])
 
     async def _prepare(self, request: ChatCompletionRequest) -> tuple[Prompt, Sampling]:
         check_choices(request, self.limits)
-        if request.top_logprobs is not None and not request.logprobs:
-            raise InvalidRequestError("`top_logprobs` needs `logprobs: true`", param="top_logprobs")
+        check_chat(request)
         prompt = await self.prompter(request)
         param = "max_completion_tokens" if request.max_completion_tokens is not None else "max_tokens"
         max_tokens = request.max_completion_tokens if request.max_completion_tokens is not None else request.max_tokens
-        if request.max_completion_tokens is not None and request.max_tokens is not None:
-            raise InvalidRequestError(
-                "give `max_completion_tokens` or `max_tokens`, not both", param="max_completion_tokens"
-            )
         length = len(prompt.token_ids)
         limit = output_limit(max_tokens, length, self.limits, param=param, prompt_param="messages")
         logprobs = (request.top_logprobs or 0) if request.logprobs else None

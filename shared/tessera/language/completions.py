@@ -23,6 +23,7 @@ from tessera.language.generation import (
     sampling_of,
     stops_of,
 )
+from tessera.language.stream_extras import StreamExtras
 from tessera.language.structured import grammar_of
 from tessera.language.together import MAX_CONCURRENT, run_bounded
 from tessera.language.usage import TokenCount, usage
@@ -104,14 +105,20 @@ class Completions:
         if len(prompts) > 1:
             raise InvalidRequestError("a streamed completion takes one `prompt`", param="prompt")
         prompt, sampling = prompts[0]
-        with_usage = request.stream_options is not None and request.stream_options.include_usage
+        extras = StreamExtras(request.stream_options, spent := TokenCount(prompt))
         identity, created = f"cmpl-{uuid.uuid4().hex}", int(time.time())
 
-        def chunk(choices: list[CompletionChoice], used: Usage | None = None) -> bytes:
-            field = used if with_usage else UNSET
-            return event(Completion(id=identity, created=created, model=self.model, choices=choices, usage=field))
+        def chunk(choices: list[CompletionChoice]) -> bytes:
+            made = Completion(
+                id=identity,
+                created=created,
+                model=self.model,
+                choices=choices,
+                usage=extras.usage(last=not choices),
+                obfuscation=extras.padding("".join(choice.text for choice in choices)) if choices else UNSET,
+            )
+            return event(made)
 
-        spent = TokenCount(prompt)
         offsets = [0] * request.n
         begun: set[int] = set()
         async with contextlib.aclosing(self._run(request, prompt, sampling)) as pieces:
@@ -126,11 +133,15 @@ class Completions:
                     )
                     offsets[piece.choice] += len(next_choice.text)
                     yield chunk([next_choice])
-        if with_usage:
-            yield chunk([], usage([spent]))
+        if extras.counted_at_the_end:
+            yield chunk([])
 
     async def _prompts(self, request: CompletionRequest) -> list[tuple[Prompt, Sampling]]:
         check_choices(request, self.limits)
+        if request.logprobs is True:
+            raise InvalidRequestError(
+                "`logprobs` is a number here: how many likeliest tokens to report beside each token", param="logprobs"
+            )
         tokenizer = self.generator.tokenizer
         grammar = grammar_of(request)
         prompts = []
@@ -140,7 +151,7 @@ class Completions:
                 request,
                 tokenizer,
                 max_tokens=limit,
-                logprobs=request.logprobs,
+                logprobs=request.scores,
                 grammar=grammar,
                 prompt_logprobs=_prompt_logprobs(request),
             )
@@ -168,7 +179,7 @@ class Completions:
         echo = tokenizer.decode(prompt.token_ids) if request.echo and prompt is not None else ""
         scores = pieces[0].prompt_scores
         logprobs = None
-        if request.logprobs is not None:
+        if request.scores is not None:
             logprobs = CompletionLogprobs(tokens=[], token_logprobs=[], top_logprobs=[], text_offset=[])
             if echo and prompt is not None:
                 self._score_prompt(logprobs, prompt, scores)
@@ -211,6 +222,6 @@ def _prompt_logprobs(request: CompletionRequest) -> int | None:
 
     A request asks for them by `prompt_logprobs`, or as OpenAI does by `echo` with `logprobs`.
     """
-    counts = [request.prompt_logprobs, request.logprobs if request.echo else None]
+    counts = [request.prompt_logprobs, request.scores if request.echo else None]
     given = [count for count in counts if count is not None]
     return max(given) if given else None

@@ -36,7 +36,7 @@ def answer_grammar(
     if grammar is None:
         for place, tool in enumerate(forced):
             check_schema(tool.function.parameters or {}, f"tools[{place}].function.parameters")
-        one = isinstance(request.tool_choice, ToolChoice) or not request.parallel_tool_calls
+        one = _chosen(request) is not None or not request.parallel_tool_calls
         source = dialect.enforced(forced, one=one)
         markers = [marker for marker in dialect.markers(tools=True) if marker in tokenizer.control]
         grammar = Grammar(kind="calls", source=source, param="tools", markers=markers)
@@ -54,18 +54,37 @@ def _forced(request: ChatCompletionRequest) -> list[Tool]:
     names = [tool.function.name for tool in tools]
     if len(set(names)) < len(names):
         raise InvalidRequestError("two of the `tools` have the same name", param="tools")
-    if choice is None or choice == "none":
-        return []
-    if not tools:
+    if not tools and choice not in (None, "none", "auto"):
         raise InvalidRequestError("`tool_choice` needs `tools`", param="tool_choice")
     if isinstance(choice, ToolChoice):
-        chosen = [tool for tool in tools if tool.function.name == choice.function.name]
-        if not chosen:
+        allowed = choice.allowed_tools
+        wanted = {_chosen(request)} if allowed is None else allowed.names
+        if unknown := sorted(str(name) for name in wanted - set(names)):
             raise InvalidRequestError(
-                f"`tool_choice` names {choice.function.name!r}, which is none of the `tools`", param="tool_choice"
+                f"`tool_choice` names {unknown[0]!r}, which is none of the `tools`", param="tool_choice"
             )
-        return chosen
+        if allowed is not None:
+            return request.offered if allowed.mode == "required" else []
+        return [tool for tool in tools if tool.function.name in wanted]
     return tools if choice == "required" else []
+
+
+def _chosen(request: ChatCompletionRequest) -> str | None:
+    """The name of the one tool that `tool_choice` demands; None where it demands none or any.
+
+    Raises:
+        InvalidRequestError: `type` says one thing and the fields another.
+    """
+    choice = request.tool_choice
+    if not isinstance(choice, ToolChoice):
+        return None
+    given = choice.function if choice.type == "function" else choice.allowed_tools
+    other = choice.allowed_tools if choice.type == "function" else choice.function
+    if given is None or other is not None:
+        raise InvalidRequestError(
+            f"`tool_choice` has the type {choice.type!r} and so takes `{choice.type}` alone", param="tool_choice"
+        )
+    return None if choice.function is None else choice.function.name
 
 
 def _thinking(dialect: Dialect, tokenizer: Tokenizer, prompt: str, *, calls: bool) -> Thinking | None:

@@ -15,7 +15,8 @@ import msgspec
 from tessera.errors import InvalidRequestError
 from tessera.language.parsers.dialects import Dialect
 from tessera.tokenizer.chat_template import ChatTemplate
-from tessera.wire.chat import ChatCompletionRequest, Message
+from tessera.wire.chat import ChatCompletionRequest
+from tessera.wire.conversation import ASSISTANT_FIELDS, ImagePart, Message, Part, RefusalPart, TextPart
 
 Hide = Callable[[str, str], str]
 """Replaces control tokens: a text and the field that it came from → a text that spells no control token."""
@@ -46,11 +47,9 @@ def template_message(message: Message, index: int, content: Any, hide: Hide, *, 
             param = f"{at}.tool_call_id"
             raise InvalidRequestError(f"`{param}` is required", param=param, code="missing_required_parameter")
         fields["tool_call_id"] = hide(message.tool_call_id, f"{at}.tool_call_id")
-    if message.role != "assistant" and (message.tool_calls or message.reasoning_content):
-        name = "tool_calls" if message.tool_calls else "reasoning_content"
-        raise InvalidRequestError(f"`{at}.{name}` is only for the assistant", param=f"{at}.{name}")
-    if message.reasoning_content is not None:
-        fields["reasoning_content"] = hide(message.reasoning_content, f"{at}.reasoning_content")
+    check_role(message, at)
+    if message.thought is not None:
+        fields["reasoning_content"] = hide(message.thought, f"{at}.reasoning_content")
     if message.tool_calls:
         fields["tool_calls"] = [
             {
@@ -66,6 +65,59 @@ def template_message(message: Message, index: int, content: Any, hide: Hide, *, 
             for place, call in enumerate(message.tool_calls)
         ]
     return fields
+
+
+def check_role(message: Message, at: str) -> None:
+    """Refuse what only the assistant says in a message of another role, and calls in the form before tools.
+
+    Raises:
+        InvalidRequestError: names the field.
+    """
+    if message.function_call:
+        param = f"{at}.function_call"
+        raise InvalidRequestError(f"`{param}` is the form before 2023: send `tool_calls` instead", param=param)
+    if message.role == "assistant":
+        return
+    for name in ASSISTANT_FIELDS:
+        if getattr(message, name):
+            raise InvalidRequestError(f"`{at}.{name}` is only for the assistant", param=f"{at}.{name}")
+    for place, part in enumerate(message.content if isinstance(message.content, list) else []):
+        if isinstance(part, RefusalPart):
+            param = f"{at}.content[{place}]"
+            raise InvalidRequestError(f"`{param}`: a refusal is only for the assistant", param=param)
+
+
+def spoken(message: Message, at: str) -> str | list[Part]:
+    """What a message says: its content, or the refusal that stands in its place.
+
+    Raises:
+        InvalidRequestError: the message says nothing, calls nothing and thinks nothing.
+    """
+    if message.content is not None:
+        return message.content
+    if message.refusal is not None and message.role == "assistant":
+        return message.refusal
+    if not message.tool_calls and message.thought is None:
+        raise InvalidRequestError(f"`{at}.content` is empty", param=f"{at}.content")
+    return ""
+
+
+def text_of(part: Part, param: str) -> str:
+    """The text of a part, once recordings and files have been read (`language/attachments`).
+
+    Raises:
+        InvalidRequestError: the part is no text.
+    """
+    if isinstance(part, TextPart):
+        return part.text
+    if isinstance(part, RefusalPart):
+        return part.refusal
+    if isinstance(part, ImagePart):
+        raise InvalidRequestError(
+            f"`{param}` is an image, but this model reads only text; /v1/models lists models with `vision`",
+            param=param,
+        )
+    raise InvalidRequestError(f"`{param}`: recordings and files are not read here", param=param)
 
 
 def render_prompt(
@@ -194,8 +246,5 @@ def _variables(template: ChatTemplate, request: ChatCompletionRequest, hide: Hid
             )
         elif switch := next((name for name in ("enable_thinking", "thinking") if name in template.variables), None):
             variables.setdefault(switch, effort != "none")
-        else:
-            raise InvalidRequestError(
-                "`reasoning_effort`: this model's chat template has nothing that it could set", param="reasoning_effort"
-            )
+        # Without either, the model has no thoughts that could be longer or shorter.
     return variables

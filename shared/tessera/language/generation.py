@@ -38,11 +38,13 @@ class GenerationLimits:
         context_length: most tokens of a prompt and its answer together.
         max_output_tokens: most tokens of an answer.
         max_choices: most choices of a request.
+        clamps: whether a request that asks for more tokens than there can be gets as many as can be, or is refused.
     """
 
     context_length: int
     max_output_tokens: int
     max_choices: int
+    clamps: bool = True
 
 
 @dataclass(frozen=True)
@@ -137,9 +139,9 @@ def sampling_of(
         bias[int(key)] = value
     return Sampling(
         max_tokens=max_tokens,
-        temperature=tokenizer.defaults.temperature if request.temperature is None else request.temperature,
-        top_k=tokenizer.defaults.top_k if request.top_k is None else request.top_k,
-        top_p=tokenizer.defaults.top_p if request.top_p is None else request.top_p,
+        temperature=_temperature(request, tokenizer),
+        top_k=tokenizer.defaults.top_k if request.top_k is None else max(0, request.top_k),
+        top_p=request.top_p or (tokenizer.defaults.top_p if request.top_p is None else 1.0),
         min_p=request.min_p,
         typical_p=request.typical_p,
         presence_penalty=request.presence_penalty,
@@ -154,10 +156,16 @@ def sampling_of(
     )
 
 
+def _temperature(request: SamplingRequest, tokenizer: Tokenizer) -> float:
+    if request.top_p == 0:  # the smallest set of likely tokens is the likeliest one
+        return 0.0
+    return tokenizer.defaults.temperature if request.temperature is None else request.temperature
+
+
 def output_limit(
     requested: int | None, prompt_length: int, limits: GenerationLimits, *, param: str, prompt_param: str
 ) -> int:
-    """Most tokens to generate: as many as the request asks for, or else as many as fit.
+    """Most tokens to generate: as many as the request asks for and fit, as far as the service allows.
 
     Args:
         requested: the request's own limit; None when it has none.
@@ -167,8 +175,9 @@ def output_limit(
         prompt_param: name of the prompt's field in errors.
 
     Raises:
-        InvalidRequestError: the request asks for more than the service allows.
-        ContextLengthError: prompt and answer do not fit into the model's context.
+        InvalidRequestError: the request asks for more than a service allows that does not clamp.
+        ContextLengthError: the prompt fills the model's context; or prompt and answer do not fit into it, and the
+            service does not clamp.
     """
     room = limits.context_length - prompt_length
     if room < 1:
@@ -176,8 +185,9 @@ def output_limit(
             f"the prompt has {prompt_length} tokens; the context of {limits.context_length} leaves no room to answer",
             param=prompt_param,
         )
-    if requested is None:
-        return min(room, limits.max_output_tokens)
+    most = min(room, limits.max_output_tokens)
+    if requested is None or limits.clamps:
+        return most if requested is None else min(requested, most)
     if requested > limits.max_output_tokens:
         raise InvalidRequestError(
             f"`{param}` is {requested}; this server allows at most {limits.max_output_tokens}", param=param
@@ -193,9 +203,8 @@ def output_limit(
 
 def stops_of(request: SamplingRequest) -> list[str]:
     """The request's stop strings as a list."""
-    if request.stop is None:
-        return []
-    return [request.stop] if isinstance(request.stop, str) else list(request.stop)
+    given = [request.stop] if isinstance(request.stop, str) else request.stop or []
+    return [stop for stop in given if stop]
 
 
 class Generator:

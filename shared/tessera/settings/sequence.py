@@ -8,8 +8,13 @@ from tessera.settings.section import DEVICE, THREADS, NonNegative, Positive, Pos
 
 ToolParser = Literal["auto", "hermes", "llama", "mistral", "mistral_list", "deepseek", "deepseek_fenced", "harmony"]
 ReasoningParser = Literal["auto", "none", "think", "mistral"]
+MaxTokensPolicy = Literal["clamp", "refuse"]
 TOOL_PARSER = described("Format in which the model writes tool calls. `auto` takes it from the chat template.")
 REASONING_PARSER = described("Format in which the model writes its reasoning. `auto` takes it from the chat template.")
+MAX_TOKENS_POLICY = described(
+    "What becomes of a request whose `max_tokens` is above `max_output_tokens`, or above what its prompt leaves of the "
+    "context. `clamp`: it gets as many as there can be, and an answer that is cut says `length`. `refuse`: status 400."
+)
 
 
 class SequenceEngineSettings(Section, frozen=True, kw_only=True):

@@ -9,8 +9,10 @@ import msgspec
 from tessera.settings.encoders import EncoderEngineSettings, EncoderSettings
 from tessera.settings.section import HOST, MODEL, PORT, URL, Port, Positive, Section, described
 from tessera.settings.sequence import (
+    MAX_TOKENS_POLICY,
     REASONING_PARSER,
     TOOL_PARSER,
+    MaxTokensPolicy,
     ReasoningParser,
     SequenceEngineSettings,
     ToolParser,
@@ -25,6 +27,7 @@ class TextSettings(Section, frozen=True, kw_only=True):
     url: Annotated[str, URL] = ""
     model: Annotated[str, MODEL] = "smollm2-135m-instruct"
     max_output_tokens: Annotated[Positive, described("Most tokens of one answer.")] = 4096
+    max_tokens_policy: Annotated[MaxTokensPolicy, MAX_TOKENS_POLICY] = "clamp"
     max_choices: Annotated[Positive, described("Largest `n` of a request, which is the number of its answers.")] = 16
     pinned_prompts: Annotated[
         list[str], described("System prompts that are computed at the start and never leave the prefix cache.")

@@ -6,8 +6,10 @@ from typing import Annotated
 
 from tessera.settings.section import HOST, MODEL, PORT, URL, Port, Positive, Section, described
 from tessera.settings.sequence import (
+    MAX_TOKENS_POLICY,
     REASONING_PARSER,
     TOOL_PARSER,
+    MaxTokensPolicy,
     ReasoningParser,
     SequenceEngineSettings,
     ToolParser,
@@ -22,6 +24,7 @@ class VisionSettings(Section, frozen=True, kw_only=True):
     url: Annotated[str, URL] = ""
     model: Annotated[str, MODEL] = "scenes-vision"
     max_output_tokens: Annotated[Positive, described("Most tokens of one answer.")] = 1024
+    max_tokens_policy: Annotated[MaxTokensPolicy, MAX_TOKENS_POLICY] = "clamp"
     max_choices: Annotated[Positive, described("Largest `n` of a request, which is the number of its answers.")] = 4
     max_images: Annotated[Positive, described("Most images in one request.")] = 8
     max_image_bytes: Annotated[Positive, described("Largest encoded image, in bytes.")] = 20 * 1024 * 1024

@@ -11,16 +11,19 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
+from tessera.wire.conversation import Message, RefusalPart, TextPart
+from tessera.wire.hints import Hints, StreamOptions
 from tessera.wire.tools import ResponseFormat, StructuredOutputs, Tool, ToolCall, ToolCallDelta, ToolChoice
 
 Temperature = Annotated[float, Meta(ge=0, le=2)]
 Probability = Annotated[float, Meta(gt=0, le=1)]
+Nucleus = Annotated[float, Meta(ge=0, le=1)]
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
 Count = Annotated[int, Meta(ge=1)]
 Seed = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 Priority = Annotated[int, Meta(ge=0, le=100)]
 Deadline = Annotated[float, Meta(gt=0, le=86_400)]
-Stop = Annotated[str, Meta(min_length=1, max_length=256)]
+Stop = Annotated[str, Meta(max_length=256)]
 Stops = Annotated[list[Stop], Meta(max_length=16)]
 Bias = Annotated[float, Meta(ge=-100, le=100)]
 TokenId = Annotated[int, Meta(ge=0, le=2**31 - 1)]
@@ -30,74 +33,29 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """Base of request bodies, which refuse unknown fields."""
 
 
-class TextPart(msgspec.Struct, frozen=True, tag_field="type", tag="text", forbid_unknown_fields=True):
-    """A piece of text in a message."""
-
-    text: str
-
-
-class ImageURL(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An image by data URL (`data:image/png;base64,…`)."""
-
-    url: str
-    detail: Literal["auto", "low", "high"] = "auto"
-
-
-class ImagePart(msgspec.Struct, frozen=True, tag_field="type", tag="image_url", forbid_unknown_fields=True):
-    """An image in a message."""
-
-    image_url: ImageURL
-
-
-Part = TextPart | ImagePart
-
-
-class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One turn of a conversation."""
-
-    role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: str | list[Part] | None = None
-    name: str | None = None
-    """Name of the speaker; the model's template decides whether the model sees it."""
-    refusal: None = None
-    """Present in answers and so in histories; no model here sets it."""
-    tool_calls: list[ToolCall] | None = None
-    """Calls that the assistant made."""
-    tool_call_id: str | None = None
-    """Id of the call that a `tool` message answers."""
-    audio: None = None
-    annotations: None = None
-    function_call: None = None
-    # beyond OpenAI
-    reasoning_content: str | None = None
-    """The assistant's thought; the model's template decides whether the model sees it again."""
-
-
-class StreamOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Options of a stream: what it has beside the text."""
-
-    include_usage: bool = False
-
-
-class SamplingRequest(Request, frozen=True, kw_only=True):
+class SamplingRequest(Hints, frozen=True, kw_only=True):
     """Fields that chat completions and completions share."""
 
     model: str
     stream: bool = False
     stream_options: StreamOptions | None = None
     temperature: Temperature | None = None
-    top_p: Probability | None = None
+    top_p: Nucleus | None = None
+    """0 takes the likeliest token, as temperature 0 does."""
     n: Count = 1
+    best_of: Count | None = None
+    """1 or `n`: answers are not chosen among more than are returned."""
     stop: Stop | Stops | None = None
+    """Empty strings stop nothing."""
     presence_penalty: Penalty = 0.0
     frequency_penalty: Penalty = 0.0
     logit_bias: Annotated[dict[str, Bias], Meta(max_length=1024)] | None = None
     seed: Seed | None = None
-    user: str | None = None
     response_format: ResponseFormat | None = None
     # beyond OpenAI
     structured_outputs: StructuredOutputs | None = None
-    top_k: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
+    top_k: Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None = None
+    """0 and -1: no limit."""
     min_p: Annotated[float, Meta(ge=0, le=1)] = 0.0
     typical_p: Probability = 1.0
     repetition_penalty: Annotated[float, Meta(ge=0.01, le=10)] = 1.0
@@ -125,6 +83,17 @@ class ChatCompletionRequest(SamplingRequest, frozen=True, kw_only=True):
     tool_choice: Literal["none", "auto", "required"] | ToolChoice | None = None
     parallel_tool_calls: bool = True
     reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh"] | None = None
+    verbosity: Literal["low", "medium", "high"] | None = None
+    """Without effect: no model here has such a switch."""
+    modalities: Annotated[list[Literal["text"]], Meta(max_length=1)] | None = None
+    """What the answer is: text, and so without effect."""
+    audio: None = None
+    prediction: None = None
+    web_search_options: None = None
+    functions: Any = None
+    """The form of `tools` before 2023; refused unless it is null."""
+    function_call: Any = None
+    """The form of `tool_choice` before 2023; refused unless it is null."""
     # beyond OpenAI
     chat_template_kwargs: dict[str, Any] | None = None
     """Variables of the model's chat template, such as `enable_thinking` of Qwen3."""
@@ -132,7 +101,12 @@ class ChatCompletionRequest(SamplingRequest, frozen=True, kw_only=True):
     @property
     def offered(self) -> list[Tool]:
         """The tools that the prompt describes to the model."""
-        return [] if self.tool_choice == "none" else self.tools or []
+        if self.tool_choice == "none":
+            return []
+        if isinstance(self.tool_choice, ToolChoice) and self.tool_choice.allowed_tools is not None:
+            allowed = self.tool_choice.allowed_tools.names
+            return [tool for tool in self.tools or [] if tool.function.name in allowed]
+        return self.tools or []
 
     @property
     def characters(self) -> int:
@@ -143,7 +117,8 @@ class ChatCompletionRequest(SamplingRequest, frozen=True, kw_only=True):
                 found += len(message.content)
             elif message.content is not None:
                 found += sum(len(part.text) for part in message.content if isinstance(part, TextPart))
-            found += len(message.reasoning_content or "")
+                found += sum(len(part.refusal) for part in message.content if isinstance(part, RefusalPart))
+            found += len(message.refusal or "") + len(message.thought or "")
             found += sum(len(call.function.arguments) for call in message.tool_calls or [])
         return found
 
@@ -154,7 +129,13 @@ class CompletionRequest(SamplingRequest, frozen=True, kw_only=True):
     prompt: str | list[str | TokenId | list[TokenId]]
     max_tokens: Count = 16
     echo: bool = False
-    logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
+    logprobs: Annotated[int, Meta(ge=0, le=20)] | bool | None = None
+    """How many likeliest tokens to report beside each token; false: no scores."""
+
+    @property
+    def scores(self) -> int | None:
+        """How many likeliest tokens to report beside each token; None: no scores."""
+        return None if self.logprobs is None or isinstance(self.logprobs, bool) else self.logprobs
 
 
 class EmbeddingRequest(Request, frozen=True, kw_only=True):
@@ -165,6 +146,7 @@ class EmbeddingRequest(Request, frozen=True, kw_only=True):
     encoding_format: Literal["float", "base64"] = "float"
     dimensions: Count | None = None
     user: str | None = None
+    """Without effect: fair shares and limits belong to API keys."""
     # beyond OpenAI
     priority: Priority = 0
     deadline_s: Deadline | None = None
@@ -303,6 +285,8 @@ class ChatCompletionChunk(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     choices: list[ChatChunkChoice]
     usage: Usage | UnsetType | None = UNSET
+    obfuscation: str | UnsetType = UNSET
+    """Padding of a chunk whose stream was asked for with `include_obfuscation`."""
     system_fingerprint: str | None = None
 
 
@@ -335,6 +319,8 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     choices: list[CompletionChoice]
     usage: Usage | UnsetType | None = UNSET
+    obfuscation: str | UnsetType = UNSET
+    """Padding of a chunk whose stream was asked for with `include_obfuscation`."""
     system_fingerprint: str | None = None
 
 

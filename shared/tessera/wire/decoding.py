@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from tessera.errors import InvalidRequestError
+from tessera.wire.tolerance import relaxed
 
 T = TypeVar("T")
 
@@ -23,18 +24,27 @@ _MISSING = re.compile(r"missing required field `(?P<field>[^`]+)`")
 
 
 def decode_json(body: bytes, kind: type[T]) -> T:
-    """Decode a JSON body.
+    """Decode a JSON body. What changes no answer is not refused (`wire/tolerance`).
 
     Raises:
         InvalidRequestError: the body is not JSON, lacks a field, or has one that is unknown or of a wrong type;
             `param` is the field's path.
     """
     try:
-        return msgspec.json.decode(body, type=kind)
+        return _decoded(body, kind)
     except msgspec.ValidationError as error:
         raise _explain(str(error), kind) from error
     except DAMAGED as error:
         raise InvalidRequestError(f"the body is not valid JSON: {error}", code="invalid_json") from error
+
+
+def _decoded(body: bytes, kind: type[T]) -> T:
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except msgspec.ValidationError as error:
+        if (less := relaxed(body, kind, str(error))) is None:
+            raise
+    return msgspec.json.decode(less, type=kind)
 
 
 def convert_form(fields: dict[str, Any], kind: type[T]) -> T:

@@ -31,6 +31,10 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     function: Function
     type: Literal["function"] = "function"
+    strict: bool | None = None
+    """As `function.strict`, where some clients write it."""
+    cache_control: Any = None
+    """A hint of Anthropic's clients, without effect."""
 
 
 class FunctionChoice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -39,11 +43,32 @@ class FunctionChoice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: FunctionName
 
 
-class ToolChoice(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The one tool that has to be called."""
+class AllowedTool(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One of the tools that may be called."""
 
     function: FunctionChoice
     type: Literal["function"] = "function"
+
+
+class AllowedTools(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Some of the tools of a request: the model is offered these and no others."""
+
+    mode: Literal["auto", "required"]
+    """Whether one of them must be called."""
+    tools: Annotated[list[AllowedTool], Meta(min_length=1, max_length=128)]
+
+    @property
+    def names(self) -> set[str]:
+        """Names of the functions."""
+        return {tool.function.name for tool in self.tools}
+
+
+class ToolChoice(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The one tool that has to be called (`type` function), or the tools that may be called (`type` allowed_tools)."""
+
+    function: FunctionChoice | None = None
+    allowed_tools: AllowedTools | None = None
+    type: Literal["function", "allowed_tools"] = "function"
 
 
 class CalledFunction(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -17,7 +17,8 @@ from tessera.language.parsers.dialects import MISTRAL_THINK, THINK, Dialect
 from tessera.tokenizer.chat_template import ChatTemplate
 from tessera.tokenizer.detokenizer import Detokenizer
 from tessera.tokenizer.tokenizer import Tokenizer
-from tessera.wire.chat import ChatCompletionRequest, Message
+from tessera.wire.chat import ChatCompletionRequest
+from tessera.wire.conversation import Message
 from tessera.wire.engine import Thinking
 from tessera.wire.tools import CalledFunction, Function, JsonObjectFormat, TextFormat, Tool, ToolCall
 

@@ -13,7 +13,8 @@ from tests.response_streams import check_order, parsed
 
 from tessera.errors import InvalidRequestError, OverloadedError
 from tessera.protocols.responses.translation import ResponseTranslation
-from tessera.wire.chat import ChatCompletion, ChatCompletionChunk, ImagePart
+from tessera.wire.chat import ChatCompletion, ChatCompletionChunk
+from tessera.wire.conversation import ImagePart
 from tessera.wire.decoding import decode_json
 from tessera.wire.responses.request import ResponseRequest
 

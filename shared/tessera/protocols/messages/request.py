@@ -11,8 +11,10 @@ import msgspec
 
 from tessera.errors import InvalidRequestError
 from tessera.protocols.messages.turns import chat_messages, system_text
-from tessera.wire.chat import ChatCompletionRequest, Message, StreamOptions
+from tessera.wire.chat import ChatCompletionRequest
+from tessera.wire.conversation import Message
 from tessera.wire.decoding import DAMAGED, decode_json
+from tessera.wire.hints import StreamOptions
 from tessera.wire.messages import (
     AnyToolChoice,
     AutoToolChoice,

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import msgspec
 
 from tessera.errors import InvalidRequestError
-from tessera.wire.chat import ImagePart, ImageURL, Message, Part, TextPart
+from tessera.wire.conversation import ImagePart, ImageURL, Message, Part, TextPart
 from tessera.wire.messages import (
     Base64Source,
     ContentSource,

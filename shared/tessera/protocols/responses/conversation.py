@@ -15,7 +15,7 @@ from tessera.errors import InvalidRequestError
 from tessera.protocols.responses.client_tools import CLIENT_TOOLS
 from tessera.protocols.responses.thoughts import opened
 from tessera.protocols.responses.tools import custom_arguments
-from tessera.wire.chat import ImagePart, ImageURL, Message, Part, TextPart
+from tessera.wire.conversation import ImagePart, ImageURL, Message, Part, TextPart
 from tessera.wire.responses import items as wire
 from tessera.wire.tools import CalledFunction, ToolCall
 

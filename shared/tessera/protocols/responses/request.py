@@ -8,7 +8,8 @@ from tessera.errors import InvalidRequestError
 from tessera.protocols.responses.conversation import MessageList
 from tessera.protocols.responses.items import as_items, read_items
 from tessera.protocols.responses.tools import OfferedTools
-from tessera.wire.chat import ChatCompletionRequest, StreamOptions
+from tessera.wire.chat import ChatCompletionRequest
+from tessera.wire.hints import StreamOptions
 from tessera.wire.responses.request import AnyJsonFormat, ResponseRequest, SchemaFormat
 from tessera.wire.tools import JsonObjectFormat, JsonSchema, JsonSchemaFormat, ResponseFormat
 
