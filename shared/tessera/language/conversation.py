@@ -29,14 +29,14 @@ def template_message(message: Message, index: int, content: Any, hide: Hide, *, 
     """One message as a template expects it.
 
     Args:
-        message: of the request.
+        message: of the request, whose role `spoken` has checked.
         index: of the message, for errors.
         content: the message's content as the service has made it.
         hide: replaces control tokens in the other texts.
         text_arguments: whether the arguments of tool calls stay JSON texts (`ChatTemplate.text_arguments`).
 
     Raises:
-        InvalidRequestError: the message has fields that its role does not allow, or arguments that are no JSON object.
+        InvalidRequestError: a result names no call, or the arguments of a call are no JSON object.
     """
     at = f"messages[{index}]"
     fields: dict[str, Any] = {"role": "system" if message.role == "developer" else message.role, "content": content}
@@ -47,7 +47,6 @@ def template_message(message: Message, index: int, content: Any, hide: Hide, *, 
             param = f"{at}.tool_call_id"
             raise InvalidRequestError(f"`{param}` is required", param=param, code="missing_required_parameter")
         fields["tool_call_id"] = hide(message.tool_call_id, f"{at}.tool_call_id")
-    check_role(message, at)
     if message.thought is not None:
         fields["reasoning_content"] = hide(message.thought, f"{at}.reasoning_content")
     if message.tool_calls:
@@ -91,8 +90,10 @@ def spoken(message: Message, at: str) -> str | list[Part]:
     """What a message says: its content, or the refusal that stands in its place.
 
     Raises:
-        InvalidRequestError: the message says nothing, calls nothing and thinks nothing.
+        InvalidRequestError: the message says nothing, calls nothing and thinks nothing, or has fields that its role
+            does not allow.
     """
+    check_role(message, at)
     if message.content is not None:
         return message.content
     if message.refusal is not None and message.role == "assistant":

@@ -109,10 +109,13 @@ def test_completions_take_the_same_hints_and_forms_of_off(text):
 def test_an_answer_of_the_sdk_goes_back_into_the_history_as_it_was_dumped(client):
     first = client.chat.completions.create(model=MODEL, messages=HELLO, temperature=0, max_tokens=6)
     said = first.choices[0].message
-    for form in (said, said.model_dump(), said.model_dump(exclude_none=True), said.to_dict()):
+    prompts = set()
+    plain = {"role": "assistant", "content": said.content}
+    for form in (plain, said, said.model_dump(), said.model_dump(exclude_none=True), said.to_dict()):
         again = [*HELLO, form, {"role": "user", "content": "So?"}]
         answer = client.chat.completions.create(model=MODEL, messages=again, temperature=0, max_tokens=2)
-        assert answer.usage.prompt_tokens == len(f"user: Hello\nassistant: {said.content}\nuser: So?\nassistant:")
+        prompts.add(answer.usage.prompt_tokens)
+    assert len(prompts) == 1
 
 
 def test_a_call_of_the_sdk_goes_back_into_the_history_as_it_was_dumped(client):
