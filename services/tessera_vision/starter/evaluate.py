@@ -27,7 +27,7 @@ from tessera.settings.vision import VisionSettings
 from tessera.starters.recipe import Evaluation
 from tessera.tokenizer.tokenizer import Tokenizer
 from tessera.wire.chat import ChatCompletionRequest
-from tessera.wire.conversation import ImagePart, ImageURL, Message, TextPart
+from tessera.wire.conversation import ImagePart, ImageURL, Message, Part, TextPart
 from tessera.wire.engine import Failed, Generate, GeneratedTokens, Sampling
 from tessera.wire.models import Measure
 from tessera_vision.pipeline import Preprocessor
@@ -150,7 +150,7 @@ def plain(seed: int, count: int) -> list[Sample]:
 
 
 def _request(sample: Sample) -> ChatCompletionRequest:
-    parts: list[TextPart | ImagePart] = [TextPart(sample.question.text)]
+    parts: list[Part] = [TextPart(sample.question.text)]
     parts += [ImagePart(ImageURL(_data_url(pixels))) for pixels in sample.pictures]
     return ChatCompletionRequest(model="", messages=[Message("user", parts)])
 

@@ -29,7 +29,7 @@ class Tolerant(Protocol):
         ...
 
 
-def relaxed(body: bytes, kind: type[Any], refusal: str) -> bytes | None:
+def relaxed(body: bytes, kind: Any, refusal: str) -> bytes | None:
     """A body without what changes no answer.
 
     Args:
@@ -50,7 +50,7 @@ def relaxed(body: bytes, kind: type[Any], refusal: str) -> bytes | None:
 
 
 @cache
-def _described(kind: type[Any]) -> inspect.Type:
+def _described(kind: Any) -> inspect.Type:
     return inspect.type_info(kind)
 
 
