@@ -16,7 +16,7 @@ from tessera.errors import InvalidRequestError
 from tessera.language.parsers.dialects import Dialect
 from tessera.tokenizer.chat_template import ChatTemplate
 from tessera.wire.chat import ChatCompletionRequest
-from tessera.wire.conversation import ASSISTANT_FIELDS, ImagePart, Message, Part, RefusalPart, TextPart
+from tessera.wire.conversation import ASSISTANT_FIELDS, ImagePart, Message, Part, RefusalText, TextPart
 
 Hide = Callable[[str, str], str]
 """Replaces control tokens: a text and the field that it came from → a text that spells no control token."""
@@ -81,7 +81,7 @@ def check_role(message: Message, at: str) -> None:
         if getattr(message, name):
             raise InvalidRequestError(f"`{at}.{name}` is only for the assistant", param=f"{at}.{name}")
     for place, part in enumerate(message.content if isinstance(message.content, list) else []):
-        if isinstance(part, RefusalPart):
+        if isinstance(part, RefusalText):
             param = f"{at}.content[{place}]"
             raise InvalidRequestError(f"`{param}`: a refusal is only for the assistant", param=param)
 
@@ -111,7 +111,7 @@ def text_of(part: Part, param: str) -> str:
     """
     if isinstance(part, TextPart):
         return part.text
-    if isinstance(part, RefusalPart):
+    if isinstance(part, RefusalText):
         return part.refusal
     if isinstance(part, ImagePart):
         raise InvalidRequestError(

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from tessera.wire.conversation import Message, RefusalPart, TextPart
+from tessera.wire.conversation import Message, RefusalText, TextPart
 from tessera.wire.hints import Hints, StreamOptions
 from tessera.wire.tools import ResponseFormat, StructuredOutputs, Tool, ToolCall, ToolCallDelta, ToolChoice
 
@@ -117,7 +117,7 @@ class ChatCompletionRequest(SamplingRequest, frozen=True, kw_only=True):
                 found += len(message.content)
             elif message.content is not None:
                 found += sum(len(part.text) for part in message.content if isinstance(part, TextPart))
-                found += sum(len(part.refusal) for part in message.content if isinstance(part, RefusalPart))
+                found += sum(len(part.refusal) for part in message.content if isinstance(part, RefusalText))
             found += len(message.refusal or "") + len(message.thought or "")
             found += sum(len(call.function.arguments) for call in message.tool_calls or [])
         return found

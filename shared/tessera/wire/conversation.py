@@ -82,13 +82,13 @@ class FilePart(msgspec.Struct, frozen=True, tag_field="type", tag="file", forbid
     cache_control: Any = None
 
 
-class RefusalPart(msgspec.Struct, frozen=True, tag_field="type", tag="refusal", forbid_unknown_fields=True):
+class RefusalText(msgspec.Struct, frozen=True, tag_field="type", tag="refusal", forbid_unknown_fields=True):
     """What an assistant said when it refused. The model reads it as text."""
 
     refusal: str
 
 
-Part = TextPart | ImagePart | AudioPart | FilePart | RefusalPart
+Part = TextPart | ImagePart | AudioPart | FilePart | RefusalText
 
 
 class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

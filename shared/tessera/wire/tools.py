@@ -50,7 +50,7 @@ class AllowedTool(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     type: Literal["function"] = "function"
 
 
-class AllowedTools(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ToolSubset(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Some of the tools of a request: the model is offered these and no others."""
 
     mode: Literal["auto", "required"]
@@ -67,7 +67,7 @@ class ToolChoice(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """The one tool that has to be called (`type` function), or the tools that may be called (`type` allowed_tools)."""
 
     function: FunctionChoice | None = None
-    allowed_tools: AllowedTools | None = None
+    allowed_tools: ToolSubset | None = None
     type: Literal["function", "allowed_tools"] = "function"
 
 
