@@ -21,6 +21,7 @@ from tessera.api.transcriptions.submission import FORM_BYTES
 from tessera.protocols.error_shapes import shape_of
 from tessera.settings.tree import Settings
 from tessera.web.app import build_app
+from tessera.web.bodies.spool import SpoolPlace
 from tessera.web.dependencies import Opened, provide
 from tessera.web.sites import sites_of
 from tessera.wire.models import Card
@@ -156,11 +157,13 @@ def create_app(settings: Settings) -> Litestar:
             "translator": translator.provide,
             "transcription_jobs": provide(recordings.resources if recordings else None),
             "max_form_bytes": provide(settings.gateway.max_body_bytes),
+            "spool": provide(SpoolPlace(settings.spool_dir, settings.http.spool_bytes)),
         },
         max_body_bytes=settings.gateway.max_json_bytes,
         security_schemes=_SCHEMES if keys.required else None,
         sites=sites_of(settings, checked=not keys.required),
         shape_of=shape_of,
+        http=settings.http,
     )
 
 

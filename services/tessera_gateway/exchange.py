@@ -37,9 +37,15 @@ class SentHeaders(msgspec.Struct, frozen=True):
         }
         return cls(common, {TENANT_HEADER: request.scope["tessera.owner"]})  # type: ignore[typeddict-item]
 
-    def to(self, upstream: Upstream) -> dict[str, str]:
-        """The headers for one upstream."""
-        return {**self.common, **(self.ours if upstream.ours else {}), **upstream.headers}
+    def to(self, upstream: Upstream, size: int | None = None) -> dict[str, str]:
+        """The headers for one upstream.
+
+        Args:
+            upstream: the upstream.
+            size: number of bytes of a body that is sent in pieces; None for one that is sent whole.
+        """
+        length = {} if size is None else {"content-length": str(size)}
+        return {**self.common, **(self.ours if upstream.ours else {}), **upstream.headers, **length}
 
 
 class UpstreamResponse(msgspec.Struct, frozen=True):

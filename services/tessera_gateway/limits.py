@@ -14,13 +14,9 @@ from litestar import Request
 from msgspec import Meta
 
 from tessera.errors import InvalidRequestError, UnsupportedMediaError
-from tessera.web.forms import Form, parse_multipart
-from tessera.web.uploads import read_to_memory
+from tessera.web.bodies.spool import PARSE_INLINE_BYTES, SpooledForm, SpoolPlace, spool_form
 from tessera.wire.decoding import convert_form, decode_json
-from tessera_gateway.renaming import renamed_form, renamed_json
-
-PARSE_INLINE_BYTES = 256 * 1024
-"""Bytes above which a form is parsed in a thread, so that it does not delay the streams of other requests."""
+from tessera_gateway.renaming import model_span, renamed_form, renamed_json
 
 
 class Routed(msgspec.Struct, frozen=True):
@@ -33,7 +29,8 @@ class Body(msgspec.Struct, frozen=True):
     """A body as it arrived, and the model that it is for."""
 
     model: str
-    data: bytes
+    data: bytes | SpooledForm
+    """The bytes, or the form that has them in a file."""
     content_type: str
 
 
@@ -56,17 +53,21 @@ async def read_json(request: Request[Any, Any, Any]) -> Body:
 
 async def renamed(body: Body, model: str) -> Body:
     """The body, for another model."""
+    data = body.data
+    if isinstance(data, SpooledForm):
+        await data.replace(lambda view: model_span(view, body.content_type), model.encode())
+        return Body(model, data, body.content_type)
     if not body.content_type.lower().startswith("multipart/"):
-        return Body(model, renamed_json(body.data, model), body.content_type)
-    if len(body.data) > PARSE_INLINE_BYTES:
-        data = await asyncio.to_thread(renamed_form, body.data, body.content_type, model)
-    else:
-        data = renamed_form(body.data, body.content_type, model)
-    return Body(model, data, body.content_type)
+        return Body(model, renamed_json(data, model), body.content_type)
+    if len(data) > PARSE_INLINE_BYTES:
+        return Body(model, await asyncio.to_thread(renamed_form, data, body.content_type, model), body.content_type)
+    return Body(model, renamed_form(data, body.content_type, model), body.content_type)
 
 
-async def read_multipart(request: Request[Any, Any, Any], most_bytes: int) -> tuple[Body, Form]:
-    """The body of a multipart form, and the form decoded.
+async def read_multipart(
+    request: Request[Any, Any, Any], most_bytes: int, place: SpoolPlace
+) -> tuple[Body, SpooledForm]:
+    """The body of a multipart form, in memory or in a file, and the form with its text fields.
 
     Raises:
         UnsupportedMediaError: the content type is not a multipart form.
@@ -77,11 +78,8 @@ async def read_multipart(request: Request[Any, Any, Any], most_bytes: int) -> tu
     if content_type.partition(";")[0].strip().lower() != "multipart/form-data":
         given = content_type or "(none)"
         raise UnsupportedMediaError(f"content-type {given!r} is not supported here; send multipart/form-data")
-    data = await read_to_memory(request, most_bytes)
-    if len(data) > PARSE_INLINE_BYTES:
-        form = await asyncio.to_thread(parse_multipart, data, content_type)
-    else:
-        form = parse_multipart(data, content_type)
+    form = await spool_form(request, most_bytes, place)
     if "model" in form.files:
         raise InvalidRequestError("`model` is a name, not a file", param="model")
-    return Body(convert_form(form.fields, Routed).model, data, content_type), form
+    data = form.in_memory
+    return Body(convert_form(form.fields, Routed).model, form if data is None else data, content_type), form

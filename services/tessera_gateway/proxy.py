@@ -29,6 +29,7 @@ from tessera.errors import (
     TesseraError,
     UnavailableError,
 )
+from tessera.web.bodies.spool import SpooledForm
 from tessera.web.errors import envelope
 from tessera.wire.models import Task
 from tessera_gateway.events import WholeEvents
@@ -184,7 +185,9 @@ class Proxy:
             raise BadGatewayError("the upstream cut the connection before it answered; try again", retry_after=1.0)
         raise UnavailableError(f"no upstream of the model {model!r} can be reached now; try again", retry_after=2.0)
 
-    async def ask(self, upstream: Upstream, path: str, data: bytes, headers: SentHeaders) -> UpstreamResponse:
+    async def ask(
+        self, upstream: Upstream, path: str, data: bytes | SpooledForm, headers: SentHeaders
+    ) -> UpstreamResponse:
         """Send one request to one upstream, and wait for the first piece of its response.
 
         Only within the `ask` of `first_answer`, which turns an unreachable upstream and a cut connection into a second
@@ -197,8 +200,8 @@ class Proxy:
         try:
             response = await self.session.post(
                 upstream.url + path,
-                data=io.BytesIO(data),
-                headers=headers.to(upstream),
+                data=io.BytesIO(data) if isinstance(data, bytes) else data.pieces(),
+                headers=headers.to(upstream) if isinstance(data, bytes) else headers.to(upstream, data.sent_bytes),
                 timeout=self.timeout,
                 allow_redirects=False,
             )

@@ -88,4 +88,5 @@ def create_app(settings: Settings) -> Litestar:
         },
         max_body_bytes=max_upload_bytes,
         sites=sites_of(settings),
+        http=settings.http,
     )

@@ -38,4 +38,5 @@ def create_app(settings: Settings) -> Litestar:
         dependencies={"host": provide(host), "models": provide(host.models)},
         max_body_bytes=settings.gateway.max_json_bytes,
         sites=sites_of(settings),
+        http=settings.http,
     )

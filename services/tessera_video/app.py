@@ -77,4 +77,5 @@ def create_app(settings: Settings) -> Litestar:
         lifespan=[*videos.lifespan, maintain_jobs(settings, on_counts=on_counts), close_worker_store, catalog.lifespan],
         dependencies={"models": provide(catalog.models)},
         sites=sites_of(settings),
+        http=settings.http,
     )

@@ -47,4 +47,5 @@ def create_app(settings: Settings) -> Litestar:
         dependencies={"host": provide(host), "models": provide(host.models)},
         max_body_bytes=settings.gateway.max_body_bytes,
         sites=sites_of(settings),
+        http=settings.http,
     )

@@ -10,7 +10,8 @@ from litestar.types import ASGIApp
 
 from tessera.api.job_resources import JobResources
 from tessera.api.transcriptions.request import is_background
-from tessera.api.transcriptions.submission import accept_form, accept_stream, announced_bytes
+from tessera.api.transcriptions.submission import accept_spooled, accept_stream, announced_bytes
+from tessera.web.bodies.spool import SpoolPlace
 from tessera.web.dependencies import HTTPRequest, Injected
 from tessera.web.docs import documented
 from tessera.wire.audio import (
@@ -67,15 +68,16 @@ async def transcriptions(
     proxy: Injected[Proxy],
     transcription_jobs: Injected[JobResources | None],
     max_form_bytes: Injected[int],
+    spool: Injected[SpoolPlace],
 ) -> ASGIApp:
     """Takes any audio that PyAV reads, as a form with `file` and `model`. With `background=true` it is a job: answered
     202, looked at under its id."""
     jobs = transcription_jobs
     if jobs is not None and announced_bytes(request) > max_form_bytes:
         return _as_app(request, await accept_stream(request, jobs))
-    body, form = await read_multipart(request, max_form_bytes)
+    body, form = await read_multipart(request, max_form_bytes, spool)
     if jobs is not None and is_background(form.fields):
-        return _as_app(request, await accept_form(request, jobs, form))
+        return _as_app(request, await accept_spooled(request, jobs, form))
     return await proxy.forward(request, "/v1/audio/transcriptions", "transcription", body)
 
 
@@ -88,9 +90,11 @@ async def transcriptions(
         TranslationRequest, "multipart/form-data", file="file", returns=TranslationBody, files=TRANSCRIPT_TYPES
     ),
 )
-async def translations(request: HTTPRequest, proxy: Injected[Proxy], max_form_bytes: Injected[int]) -> ASGIApp:
+async def translations(
+    request: HTTPRequest, proxy: Injected[Proxy], max_form_bytes: Injected[int], spool: Injected[SpoolPlace]
+) -> ASGIApp:
     """Takes the same form as transcriptions, with a model that translates."""
-    body, _ = await read_multipart(request, max_form_bytes)
+    body, _ = await read_multipart(request, max_form_bytes, spool)
     return await proxy.forward(request, "/v1/audio/translations", "transcription", body)
 
 

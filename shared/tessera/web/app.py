@@ -18,7 +18,9 @@ from litestar.openapi.spec import Components, SecurityScheme
 from litestar.types import ControllerRouterHandler
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
+from tessera.settings.http import HttpSettings
 from tessera.web import docs
+from tessera.web.bodies.budget import BodyBudget, BudgetedApp
 from tessera.web.errors import ShapeOf, handler, openai_shape
 from tessera.web.metrics import HTTPMetrics
 from tessera.web.middleware import ObservedApp
@@ -53,6 +55,7 @@ def build_app(
     security_schemes: Mapping[str, SecurityScheme] | None = None,
     sites: Sites | None = None,
     shape_of: ShapeOf = lambda _: openai_shape,
+    http: HttpSettings | None = None,
 ) -> Litestar:
     """Make a service's app.
 
@@ -68,6 +71,7 @@ def build_app(
         security_schemes: ways to authorize, for the API description; each route names the one that it needs.
         sites: names of the server, and pages that may use it; None knows local names and no other pages.
         shape_of: the envelope of a request's errors; OpenAI's unless the app has routes of other protocols.
+        http: how much memory bodies may hold; None takes the defaults.
     """
     release = tessera_version()
 
@@ -116,8 +120,9 @@ def build_app(
     components = app.openapi_schema.components
     components.schemas = {**(components.schemas or {}), **docs.component_schemas(app.openapi_schema)}
     docs.describe_errors(app.openapi_schema)
+    bounded = BudgetedApp(app.asgi_handler, BodyBudget((http or HttpSettings()).body_memory_bytes, registry))
     # Around the router, not inside it, so that unmatched paths have a request id and are counted too.
-    app.asgi_handler = ObservedApp(GuardedApp(app.asgi_handler, sites or Sites()), http_metrics)
+    app.asgi_handler = ObservedApp(GuardedApp(bounded, sites or Sites()), http_metrics)
     return app
 
 

@@ -11,6 +11,7 @@ import uvicorn
 from litestar import Litestar
 
 from tessera.settings.http import HttpSettings
+from tessera.web.bodies.memory import keep_large_allocations_apart
 from tessera.web.protocol import BodyPace, BoundedProtocol
 
 GRACE_S = 5
@@ -42,6 +43,7 @@ def server(app: Litestar, *, host: str, port: int, http: HttpSettings | None = N
 
 def serve(app: Litestar, *, host: str, port: int, http: HttpSettings | None = None) -> None:
     """Serve until a signal. Returns when all connections are closed, at most `GRACE_S` seconds after the signal."""
+    keep_large_allocations_apart()
     for sign in (signal.SIGTERM, signal.SIGINT):
         # uvicorn raises the signal again when it has stopped. The signal has been obeyed by then: exit with success.
         signal.signal(sign, lambda *_: None)

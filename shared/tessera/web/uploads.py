@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -16,6 +16,7 @@ import multipart
 from litestar import Request
 
 from tessera.errors import InvalidRequestError, PayloadTooLargeError
+from tessera.web.bodies.budget import held_body
 from tessera.web.forms import MAX_PARTS, boundary_of, put_field
 
 WRITE_BYTES = 1024 * 1024
@@ -135,8 +136,18 @@ class FormToDisk:
         self._uploaded = part
 
 
+async def arriving(request: Request[Any, Any, Any]) -> AsyncIterator[bytes]:
+    """The pieces of a request's body, each of which is in memory only until the next one is asked for."""
+    held = held_body(request.scope)
+    async for piece in request.stream():
+        yield piece
+        if held is not None:
+            held.put_away(len(piece))
+
+
 async def read_to_disk(
-    request: Request[Any, Any, Any],
+    pieces: AsyncIterator[bytes],
+    content_type: str,
     path: Path,
     *,
     file_field: str,
@@ -144,18 +155,18 @@ async def read_to_disk(
     most_field_bytes: int,
     on_file: Callable[[dict[str, Any]], None],
 ) -> Uploaded:
-    """Read a request's body as a form, and write its file to `path`. Raises the errors of `FormToDisk`."""
+    """Read a form from the pieces of its body, and write its file to `path`. Raises the errors of `FormToDisk`."""
     waiting = bytearray()
     with path.open("wb") as file:
         form = FormToDisk(
-            request.headers.get("content-type", ""),
+            content_type,
             file_field=file_field,
             file=file,
             most_file_bytes=most_file_bytes,
             most_field_bytes=most_field_bytes,
             on_file=on_file,
         )
-        async for piece in request.stream():
+        async for piece in pieces:
             waiting += piece
             if len(waiting) >= WRITE_BYTES:
                 await asyncio.to_thread(form.feed, bytes(waiting))

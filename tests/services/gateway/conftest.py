@@ -186,7 +186,7 @@ class RunningGateway:
 
     def __init__(self, settings: Settings) -> None:
         self.app = create_app(settings)
-        self._server = server(self.app, host="127.0.0.1", port=0)
+        self._server = server(self.app, host="127.0.0.1", port=0, http=settings.http)
         self._thread = threading.Thread(target=self._server.run, daemon=True)
         self._thread.start()
         wait_until(lambda: self._server.started or not self._thread.is_alive(), "the gateway to start")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -26,9 +26,10 @@ from tessera.jobs.artifacts.store import UnfinishedArtifact
 from tessera.jobs.queues import queue_of_transcriptions
 from tessera.jobs.webhooks import checked_webhook
 from tessera.telemetry import request_id_var
+from tessera.web.bodies.spool import SpooledForm
 from tessera.web.dependencies import HTTPRequest
 from tessera.web.forms import Form
-from tessera.web.uploads import Uploaded, read_to_disk
+from tessera.web.uploads import Uploaded, arriving, read_to_disk
 from tessera.wire.audio import TranscriptionRequest
 from tessera.wire.transcription_jobs import TranscriptionJob
 
@@ -79,17 +80,34 @@ async def accept_stream(request: HTTPRequest, jobs: JobResources) -> Response[Tr
     kind = request.headers.get("content-type", "")
     if not kind.startswith("multipart/form-data"):
         raise UnsupportedMediaError(f"content-type {kind or '(none)'!r} is not supported here; send a multipart form")
-    speech = jobs.settings.speech
     _check_size(jobs, announced_bytes(request) - FORM_BYTES)
+    return await _accept_pieces(request, jobs, arriving(request), kind, on_file=_require_background)
+
+
+async def accept_spooled(request: HTTPRequest, jobs: JobResources, form: SpooledForm) -> Response[TranscriptionJob]:
+    """Accept a recording that has arrived in a form, and return 202 with its job. Raises the errors of
+    `accept_stream`."""
+    return await _accept_pieces(request, jobs, form.pieces(), form.content_type, on_file=lambda _: None)
+
+
+async def _accept_pieces(
+    request: HTTPRequest,
+    jobs: JobResources,
+    pieces: AsyncIterator[bytes],
+    content_type: str,
+    *,
+    on_file: Callable[[dict[str, Any]], None],
+) -> Response[TranscriptionJob]:
     job_id = _new_id()
     async with _stored(jobs, f"{job_id}/input") as path:
         uploaded = await read_to_disk(
-            request,
+            pieces,
+            content_type,
             path,
             file_field=FILE,
-            most_file_bytes=speech.max_job_bytes,
+            most_file_bytes=jobs.settings.speech.max_job_bytes,
             most_field_bytes=FORM_BYTES,
-            on_file=_require_background,
+            on_file=on_file,
         )
         body = await _checked_request(jobs, uploaded.fields)
     return await _submit(request, jobs, job_id, body, uploaded)
