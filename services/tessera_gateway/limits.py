@@ -34,7 +34,13 @@ class Body(msgspec.Struct, frozen=True):
     content_type: str
 
 
-async def read_json(request: Request[Any, Any, Any]) -> Body:
+class JsonBody(Body, frozen=True):
+    """A JSON body as it arrived, and the model that it is for."""
+
+    data: bytes
+
+
+async def read_json(request: Request[Any, Any, Any]) -> JsonBody:
     """The body of a JSON route.
 
     Raises:
@@ -48,7 +54,7 @@ async def read_json(request: Request[Any, Any, Any]) -> Body:
         given = content_type or "(none)"
         raise UnsupportedMediaError(f"content-type {given!r} is not supported here; send application/json")
     data = await request.body()
-    return Body(decode_json(data, Routed).model, data, content_type)
+    return JsonBody(decode_json(data, Routed).model, data, content_type)
 
 
 async def renamed(body: Body, model: str) -> Body:
