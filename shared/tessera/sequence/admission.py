@@ -71,10 +71,16 @@ class Admission:
         return next((one for one in (match, match.without_partial()) if self._has_room(request, one)), None)
 
     def _has_room(self, request: SequenceRequest, match: PrefixMatch) -> bool:
-        """Return whether pages suffice for all tokens and the next one, so that it is not preempted at once."""
+        return self.lacking_pages(request, match) <= 0
+
+    def lacking_pages(self, request: SequenceRequest, match: PrefixMatch) -> int:
+        """Return how many pages more must be free for all tokens and the next one; no side effect.
+
+        The next one counts so that a request is not preempted at once.
+        """
         positions = len(request.token_ids) + (1 if request.sampling else 0)
         needed = self._cache.allocator.pages_for(positions) - len(match.nodes) + match.offloaded_pages
-        return needed <= self._cache.available - self._cache.idle_pages(match)
+        return needed - (self._cache.available - self._cache.idle_pages(match))
 
     def admit(self, request: SequenceRequest, match: PrefixMatch) -> None:
         """Give a request the pages of `match` and those for the rest of its tokens. Ask `fitting` first."""

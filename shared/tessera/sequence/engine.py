@@ -123,7 +123,7 @@ class SequenceEngine:
         if self.grammars is None:
             raise InvalidRequestError("this engine has no grammars", param=sampling.grammar.param)
         self.scheduler.check(request, RequestState.AWAITING_GRAMMAR)
-        self.grammars.start(request.request_id, sampling.grammar)
+        self.grammars.start(request.request_id, sampling.grammar, request.tenant)
         self.intake.hold(request, RequestState.AWAITING_GRAMMAR, media)
 
     def _queue(self, request: SequenceRequest, media: dict[str, Array]) -> None:

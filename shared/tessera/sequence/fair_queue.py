@@ -8,7 +8,7 @@ starts at the lowest counter of those who stayed, so absence saves nothing up. K
 from __future__ import annotations
 
 from bisect import insort
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 
 from tessera.sequence.request import SequenceRequest
@@ -38,6 +38,26 @@ class FairQueue:
             places[line] += 1
             if places[line] == len(self._lines[line]):
                 del places[line]
+
+    def first_of_lines(self) -> list[SequenceRequest]:
+        """Return the first request of each priority and tenant, in order of admission."""
+        firsts = [line[0] for line in self._lines.values()]
+        return sorted(firsts, key=lambda one: (one.priority, self._served[one.tenant], one.arrival))
+
+    def served(self, tenant: str) -> float:
+        """Return the weighted tokens computed for a tenant, relative to the other tenants."""
+        return self._served.get(tenant, 0.0)
+
+    def active(self, tenant: str) -> int:
+        """Return the number of requests of a tenant that wait to be admitted or run."""
+        return self._active.get(tenant, 0)
+
+    def waiting(self) -> Counter[str]:
+        """Return the number of requests that wait, by tenant."""
+        counts: Counter[str] = Counter()
+        for (_, tenant), line in self._lines.items():
+            counts[tenant] += len(line)
+        return counts
 
     def __contains__(self, request: SequenceRequest) -> bool:
         return request in self._lines.get((request.priority, request.tenant), ())

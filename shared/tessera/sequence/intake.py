@@ -43,15 +43,25 @@ class Intake:
         """Return the number of requests in a state that waits."""
         return len(self.queue) if state is RequestState.WAITING else len(self._preparing[state])
 
-    def check_room(self, state: RequestState = RequestState.WAITING) -> None:
+    def check_room(self, state: RequestState = RequestState.WAITING, tenant: str = "") -> None:
         """Check that a request may come to `state`: it waits behind all that are in this state or nearer to running.
+
+        When `max_waiting` wait, a tenant that has less than its share of the places still gets in, so that nobody's
+        requests keep the others out; no more than twice as many wait then.
 
         Raises:
             OverloadedError: `max_waiting` are.
         """
         ahead = len(self.queue) + sum(len(some) for other, some in self._preparing.items() if other >= state)
-        if ahead >= self.max_waiting:
+        if ahead >= self.max_waiting and not self._is_below_its_share(tenant, ahead):
             raise OverloadedError(f"{ahead} requests are waiting, which is the limit; try again later", retry_after=1.0)
+
+    def _is_below_its_share(self, tenant: str, ahead: int) -> bool:
+        counts = self.queue.waiting()
+        for held in self._preparing.values():
+            counts.update(request.tenant for request, _ in held.values())
+        others = sum(1 for other, count in counts.items() if count and other != tenant)
+        return others > 0 and counts[tenant] < self.max_waiting // (1 + others) and ahead < 2 * self.max_waiting
 
     def hold(self, request: SequenceRequest, state: RequestState, media: dict[str, Array]) -> None:
         """Let a request wait for its grammar or its images. Ask `check_room` first.
@@ -69,8 +79,15 @@ class Intake:
         return self._preparing[state].pop(request_id)
 
     def take_first(self, state: RequestState) -> _Held:
-        """Take the request that came to AWAITING_GRAMMAR or AWAITING_ENCODER first. Ask `count` first."""
-        return self.take(state, next(iter(self._preparing[state])))
+        """Take the next request out of AWAITING_GRAMMAR or AWAITING_ENCODER. Ask `count` first.
+
+        Priority decides, then whose tenant has fewest requests behind this state, then who came to it first.
+        """
+        held = self._preparing[state]
+        return self.take(state, min(held, key=lambda name: self._place(held[name][0])))
+
+    def _place(self, request: SequenceRequest) -> tuple[int, int]:
+        return request.priority, self.queue.active(request.tenant)
 
     def cancel(self, request_id: str) -> RequestState | None:
         """Forget a request that waits for its grammar or its images.

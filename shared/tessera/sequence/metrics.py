@@ -55,6 +55,7 @@ def metrics_of(scheduler: Scheduler, counters: EngineCounters, stages: StageTime
         "evicted_pages_total": cache.evicted_pages,
         "integrity_faults_total": counters.integrity_faults,
         "preemptions_total": scheduler.preemptions,
+        "fair_preemptions_total": scheduler.fair_preemptions,
         "computed_tokens_total": counters.computed_tokens,
         "sampled_tokens_total": counters.sampled_tokens,
         "forced_tokens_total": counters.forced_tokens,

@@ -2,22 +2,27 @@
 
 Every step has one budget of tokens: decodes first, then prefills in chunks, then new requests as long as pages suffice.
 The parts read alone: the order of admission (`fair_queue`), who can be admitted (`admission`), the order within a step
-and who is preempted (`step_choice`), pages (`page_growth`), and prompts that several requests share (`prefix_claims`).
-A preempted request gives its pages back and goes on later; its tokens are kept, and its pages stay in the prefix cache
-until somebody needs them. Knows nothing about tensors.
+and who is preempted (`step_choice`), what tenants owe each other (`shares`), pages (`page_growth`), and prompts that
+several requests share (`prefix_claims`). A preempted request gives its pages back and goes on later; its tokens are
+kept, and its pages stay in the prefix cache until somebody needs them. Knows nothing about tensors.
 """
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Collection
+
 from tessera.cache.pages import PageAllocator
 from tessera.cache.prefix import PrefixCache
 from tessera.cache.radix import PrefixMatch
+from tessera.sequence import shares
 from tessera.sequence.admission import Admission
 from tessera.sequence.batch import Batch, Chunk
 from tessera.sequence.intake import Intake
 from tessera.sequence.page_growth import PageGrowth
 from tessera.sequence.prefix_claims import PrefixClaims
 from tessera.sequence.request import RequestState, SequenceRequest
+from tessera.sequence.shares import Holdings
 from tessera.sequence.speculation.policy import Speculation
 from tessera.sequence.step_choice import choose_victim, requests_to_draft, step_order
 
@@ -55,6 +60,8 @@ class Scheduler:
         self.running: list[SequenceRequest] = []
         self.preemptions = 0
         """Number of preemptions since the start."""
+        self.fair_preemptions = 0
+        """Number of those by which a tenant gave up what it held beyond its share."""
         self._claims = PrefixClaims(cache)
         self._growth = PageGrowth(cache)
         self._admission = Admission(cache, self._claims, self._growth, context_length=context_length)
@@ -74,24 +81,68 @@ class Scheduler:
         chunks: dict[SequenceRequest, Chunk] = {}
         # A request that may displace a running one is admitted before that one gets its share of the step.
         budget = self._admit_waiting(chunks, self.max_batch_tokens, urgent_only=True)
-        budget = self._continue_running(chunks, budget)
+        newcomers, alone = self._admit_newcomers(chunks, budget)
+        if alone:
+            chunks |= {request: Chunk(request, request.computed, request.remaining) for request in alone}
+            return Batch(list(chunks.values()), self.cache.take_transfers())
+        budget = self._continue_running(chunks, budget, newcomers)
         budget = self._add_draft_tokens(chunks, budget)
         self._admit_waiting(chunks, budget, urgent_only=False)
         return Batch(list(chunks.values()), self.cache.take_transfers())
 
-    def _continue_running(self, chunks: dict[SequenceRequest, Chunk], budget: int) -> int:
-        """Add chunks of running requests as far as the budget goes. Returns what is left of it."""
-        for request in step_order(self.running):
-            if budget == 0:
+    def _admit_newcomers(
+        self, chunks: dict[SequenceRequest, Chunk], budget: int
+    ) -> tuple[list[SequenceRequest], list[SequenceRequest]]:
+        """Admit requests of tenants that hold less than others, who give way to them.
+
+        Returns the requests, and those of them whose first token gets this step to itself.
+        """
+        newcomers: list[SequenceRequest] = []
+        alone: list[SequenceRequest] = []
+        queue, passed = self.intake.queue, set[SequenceRequest]()
+        while len(queue):
+            held, firsts = Holdings(self.running), queue.first_of_lines()
+            urgent = (one for one in firsts if one.priority == firsts[0].priority and one not in passed)
+            request = next((one for one in urgent if shares.is_newcomer(one, held)), None)
+            if request is None:
                 break
-            if request.state is not RequestState.RUNNING or request in chunks:  # preempted in this loop, or just added
+            passed.add(request)
+            match = self._admission.match(request)
+            if self._claims.is_claimed(request, match):
                 continue
-            if request.is_full:  # its last token is pending, and nothing is computed behind that
+            fitting = self._make_place(request, match, {*chunks, *newcomers})
+            if fitting is None:
                 continue
-            count = min(request.remaining, budget)
-            if not self._grow_or_preempt(request, count, chunks):
+            own_step = shares.gets_own_step(request, Holdings(self.running), budget, queue.served)
+            self._admit(request, fitting)
+            newcomers.append(request)
+            if own_step and not chunks:
+                alone.append(request)
+                budget -= request.remaining
+        return newcomers, alone
+
+    def _continue_running(
+        self, chunks: dict[SequenceRequest, Chunk], budget: int, newcomers: list[SequenceRequest]
+    ) -> int:
+        """Add chunks of running requests as far as the budget goes. Returns what is left of it.
+
+        Args:
+            chunks: Chunks of this step; added to.
+            budget: Positions that the step may still compute.
+            newcomers: Requests that this step does not preempt.
+        """
+        # The last token of a full request is pending, and nothing is computed behind that.
+        ready = [one for one in self.running if one not in chunks and not one.is_full]
+        allowances = shares.step_allowances(ready, budget, self.intake.queue.served)
+        for request in step_order(ready, Holdings(self.running).pages):
+            share = request.priority, request.tenant
+            count = min(request.remaining, allowances[share])
+            if count == 0 or request.state is not RequestState.RUNNING:  # preempted in this loop
+                continue
+            if not self._grow_or_preempt(request, count, {*chunks, *newcomers} - {request}):
                 continue
             chunks[request] = Chunk(request, request.computed, count)
+            allowances[share] -= count
             budget -= count
         return budget
 
@@ -137,19 +188,37 @@ class Scheduler:
         return budget
 
     def _make_place(
-        self, request: SequenceRequest, match: PrefixMatch, scheduled: dict[SequenceRequest, Chunk]
+        self, request: SequenceRequest, match: PrefixMatch, scheduled: Collection[SequenceRequest]
     ) -> PrefixMatch | None:
-        """Return what of `match` a request can be admitted with, or None; may preempt requests of lower priority."""
+        """Return what of `match` a request can be admitted with, or None.
+
+        May preempt requests of lower priority, and those of tenants that hold more than their share.
+        """
         while True:
             if len(self.running) < self.max_running:
                 fitting = self._admission.fitting(request, match)
                 if fitting is not None:
                     return fitting
             others = [one for one in self.running if one not in scheduled and one.priority > request.priority]
-            if not others:
+            victim = choose_victim(others, Counter()) if others else self._giver(request, match, scheduled)
+            if victim is None:
                 return None
-            self._preempt(choose_victim(others))
+            self._preempt(victim)
             match = self._admission.match(request)
+
+    def _giver(
+        self, request: SequenceRequest, match: PrefixMatch, scheduled: Collection[SequenceRequest]
+    ) -> SequenceRequest | None:
+        """Return who gives a slot or pages to a request of the same priority because its tenant holds too much."""
+        held, served = Holdings(self.running), self.intake.queue.served
+        equals = [one for one in self.running if one not in scheduled and one.priority == request.priority]
+        if len(self.running) >= self.max_running:
+            giver = shares.slot_giver(request, equals, held, served)
+        else:
+            needed, lacking = self.allocator.pages_for(request.remaining), self._admission.lacking_pages(request, match)
+            giver = shares.page_giver(request, equals, held, served, needed=needed, lacking=lacking)
+        self.fair_preemptions += giver is not None
+        return giver
 
     def _admit(self, request: SequenceRequest, match: PrefixMatch) -> None:
         self.intake.queue.remove(request)
@@ -158,10 +227,11 @@ class Scheduler:
         self._admission.admit(request, match)
         self.intake.queue.charge(request.tenant, request.remaining)
 
-    def _grow_or_preempt(self, request: SequenceRequest, count: int, scheduled: dict[SequenceRequest, Chunk]) -> bool:
+    def _grow_or_preempt(self, request: SequenceRequest, count: int, scheduled: Collection[SequenceRequest]) -> bool:
         """Get the pages for a chunk, preempting others for them. False if `request` itself was preempted."""
         while not self._growth.fits(request, count):
-            victim = choose_victim([one for one in self.running if one not in scheduled])
+            others = [one for one in self.running if one not in scheduled]
+            victim = choose_victim(others, Holdings(self.running).pages)
             self._preempt(victim)
             if victim is request:
                 return False
@@ -208,7 +278,7 @@ class Scheduler:
             InvalidRequestError: It pins its prompt, and there is no prefix cache or too much of it is pinned.
         """
         self._admission.check(request)
-        self.intake.check_room(state)
+        self.intake.check_room(state, request.tenant)
 
     def submit(self, request: SequenceRequest) -> None:
         """Queue a request that waits nowhere yet. Raises what `check` raises."""
@@ -240,7 +310,7 @@ class Scheduler:
         return [request for request in (*self.running, *self.intake.queue) if request.deadline <= now]
 
     def has_work(self) -> bool:
-        """Whether any request runs or waits to be admitted."""
+        """Whether any request runs or waits."""
         return bool(self.running or len(self.intake.queue))
 
     def pin(self, request: SequenceRequest) -> None:

@@ -5,28 +5,40 @@ Pure functions without side effects. Knows nothing about pages or the queue.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 
 from tessera.sequence.batch import Chunk
 from tessera.sequence.request import SequenceRequest
 
 
-def step_order(running: Iterable[SequenceRequest]) -> list[SequenceRequest]:
+def step_order(running: Iterable[SequenceRequest], pages: Mapping[str, int]) -> list[SequenceRequest]:
     """Order running requests for the step's budget.
 
     Decodes (one position left) come before prefills, so that a long prompt does not hold them up; then priority
-    decides, then age.
+    decides, then who finds pages first if they run out: the tenant that holds fewest, then age.
+
+    Args:
+        running: Requests that run.
+        pages: Pages that each tenant's running requests hold.
     """
-    return sorted(running, key=lambda request: (request.remaining > 1, request.priority, request.arrival))
+    return sorted(
+        running,
+        key=lambda request: (request.remaining > 1, request.priority, pages[request.tenant], request.arrival),
+    )
 
 
-def choose_victim(candidates: Collection[SequenceRequest]) -> SequenceRequest:
-    """Choose who is preempted: of the lowest priority the one that has computed least, the youngest if several have.
+def choose_victim(candidates: Collection[SequenceRequest], held: Mapping[str, int]) -> SequenceRequest:
+    """Choose who is preempted: of the lowest priority, and of the tenant that holds most, the one that has computed
+    least, the youngest if several have.
 
     Args:
         candidates: At least one running request that is not in the step yet.
+        held: What each tenant holds of what is short, slots or pages.
     """
-    return max(candidates, key=lambda request: (request.priority, -request.computed, request.arrival))
+    return max(
+        candidates,
+        key=lambda request: (request.priority, held[request.tenant], -request.computed, request.arrival),
+    )
 
 
 def requests_to_draft(chunks: dict[SequenceRequest, Chunk]) -> list[SequenceRequest]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from tessera.sequence.batch import Chunk
 from tessera.sequence.request import SequenceRequest
 from tessera.sequence.step_choice import choose_victim, requests_to_draft, step_order
@@ -20,14 +22,14 @@ def test_decodes_come_before_prefills_then_priority_then_age():
         request("urgent", 8, priority=-1),
     )
     young = request("young", 8)
-    assert step_order([prefill, late, young, old, urgent]) == [urgent, old, young, late, prefill]
+    assert step_order([prefill, late, young, old, urgent], Counter()) == [urgent, old, young, late, prefill]
 
 
 def test_of_the_lowest_priority_the_one_that_computed_least_is_preempted_and_the_youngest_of_equals():
     urgent, ahead, behind = request("urgent", 0), request("ahead", 8, priority=5), request("behind", 2, priority=5)
-    assert choose_victim([urgent, ahead, behind]) is behind
+    assert choose_victim([urgent, ahead, behind], Counter()) is behind
     young = request("young", 2, priority=5)
-    assert choose_victim([young, behind]) is young
+    assert choose_victim([young, behind], Counter()) is young
 
 
 def test_tokens_are_drafted_in_steps_that_only_decode():

@@ -7,6 +7,7 @@ its requests and goes on in its thread; while every thread is held that way, new
 from __future__ import annotations
 
 import hashlib
+import itertools
 import math
 import queue
 import threading
@@ -70,7 +71,13 @@ class GrammarQueue:
         self._vocabulary = vocabulary
         self._stop_ids = stop_ids
         self._timeout_s = timeout_s
-        self._tasks: queue.SimpleQueue[_Task] = queue.SimpleQueue()
+        self._tasks: queue.PriorityQueue[tuple[float, int, _Task]] = queue.PriorityQueue()
+        """Grammars to compile, by their tenant's turn and their order."""
+        self._turns: dict[str, float] = {}
+        """Turn of the last grammar of each tenant that waits."""
+        self._now_at = 0.0
+        """Turn of the grammar that was begun last."""
+        self._order = itertools.count()
         self._threads: list[threading.Thread] = []
         self._cached: OrderedDict[bytes, Future[MatcherFactory]] = OrderedDict()
         self._waiting: dict[str, _WaitingRequest] = {}
@@ -81,8 +88,10 @@ class GrammarQueue:
         """Return the number of requests that wait for their grammar."""
         return len(self._waiting)
 
-    def start(self, request_id: str, grammar: Grammar) -> None:
+    def start(self, request_id: str, grammar: Grammar, tenant: str = "") -> None:
         """Compile a request's grammar, unless it is cached; `take_ready` returns the request when it is compiled.
+
+        Tenants take turns, so that the grammars of one do not hold up another's.
 
         Raises:
             InvalidRequestError: The model has no token that ends an answer, so a grammar could not end.
@@ -95,7 +104,9 @@ class GrammarQueue:
         future = self._cached.pop(key, None)
         if future is None:
             future = Future()
-            self._tasks.put((future, grammar))
+            self._turns = {name: turn for name, turn in self._turns.items() if turn > self._now_at}
+            turn = self._turns[tenant] = max(self._now_at, self._turns.get(tenant, 0.0)) + 1
+            self._tasks.put((turn, next(self._order), (future, grammar)))
             if len(self._threads) < THREADS:
                 # Daemons, because one that never ends must not keep the process.
                 thread = threading.Thread(target=self._work, name="grammar", daemon=True)
@@ -150,7 +161,7 @@ class GrammarQueue:
 
     def _work(self) -> None:
         while True:
-            future, grammar = self._tasks.get()
+            self._now_at, _, (future, grammar) = self._tasks.get()
             future.set_running_or_notify_cancel()
             try:
                 future.set_result(self._ready_compiler().compile(grammar))
