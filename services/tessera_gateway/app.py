@@ -30,11 +30,14 @@ from tessera_gateway.keys import Keys
 from tessera_gateway.live import LiveProxy, realtime
 from tessera_gateway.metrics import GatewayMetrics
 from tessera_gateway.proxy import Proxy
+from tessera_gateway.responses.keeping import Responses
+from tessera_gateway.responses.opening import opened_responses
 from tessera_gateway.routes.audio import speech, transcriptions, translations
 from tessera_gateway.routes.home import home
 from tessera_gateway.routes.language import chat_completions, completions, detokenize, embeddings, tokenize
 from tessera_gateway.routes.messages import count_tokens, create_message
 from tessera_gateway.routes.models import list_models, retrieve_model
+from tessera_gateway.routes.responses import RESPONSE_ROUTES
 from tessera_gateway.translated.translator import Translator
 from tessera_gateway.upstreams import Upstreams, configured
 
@@ -98,6 +101,13 @@ def create_app(settings: Settings) -> Litestar:
 
     proxy, live, translator = Opened(open_proxy), Opened(open_live), Opened(open_translator)
 
+    @contextlib.asynccontextmanager
+    async def open_responses() -> AsyncIterator[Responses]:
+        async with opened_responses(settings, upstreams, translator.value) as opened:
+            yield opened
+
+    responses = Opened(open_responses)
+
     async def video_card(name: str | None) -> Card:
         return await upstreams.card(name, "video")
 
@@ -133,6 +143,7 @@ def create_app(settings: Settings) -> Litestar:
                 settings.gateway.max_json_bytes,
             ),
             behind_keys([create_message, count_tokens], settings.gateway.max_json_bytes),
+            behind_keys([*RESPONSE_ROUTES], settings.gateway.max_json_bytes),
             behind_keys(
                 [transcriptions, *(recordings.route_handlers if recordings else [])],
                 max(recording_bytes, settings.gateway.max_body_bytes),
@@ -148,6 +159,7 @@ def create_app(settings: Settings) -> Litestar:
             proxy.lifespan,
             live.lifespan,
             translator.lifespan,
+            responses.lifespan,
             *(each for one in mounted for each in one.lifespan),
         ],
         dependencies={
@@ -155,6 +167,7 @@ def create_app(settings: Settings) -> Litestar:
             "proxy": proxy.provide,
             "live": live.provide,
             "translator": translator.provide,
+            "responses": responses.provide,
             "transcription_jobs": provide(recordings.resources if recordings else None),
             "max_form_bytes": provide(settings.gateway.max_body_bytes),
             "spool": provide(SpoolPlace(settings.spool_dir, settings.http.spool_bytes)),

@@ -6,7 +6,7 @@ from typing import Annotated, get_args
 
 import msgspec
 
-from tessera.settings.section import PORT, Port, Positive, PositiveFloat, Section, Service, described
+from tessera.settings.section import PORT, NonNegative, Port, Positive, PositiveFloat, Section, Service, described
 
 WELL_KNOWN = {
     "gpt-4o": "@chat",
@@ -55,6 +55,19 @@ class GatewaySettings(Section, frozen=True, kw_only=True):
     max_live_sessions: Annotated[
         Positive, described("Most live speech sessions (WebSockets) that one API key may have open at the same time.")
     ] = 16
+    responses_ttl_s: Annotated[
+        Positive, described("Seconds that a response is kept in Redis for `previous_response_id`. OpenAI's is 30 days.")
+    ] = 30 * 24 * 3600
+    responses_max_bytes: Annotated[
+        Positive, described("Most bytes of kept responses of one API key. Above it the oldest are given up first.")
+    ] = 256 * 1024 * 1024
+    response_workers: Annotated[
+        NonNegative,
+        described("Processes that make responses with `background: true`. 0: none, and such requests are refused."),
+    ] = 1
+    concurrent_responses: Annotated[
+        Positive, described("Responses that one of these processes makes at the same time.")
+    ] = 8
     services: Annotated[
         list[Service], described("Our services that the gateway routes to: any of text, vision, video and speech.")
     ] = msgspec.field(default_factory=lambda: list(get_args(Service)))

@@ -10,7 +10,7 @@ from tessera.wire.audio import DiarizedFormat, VADConfig
 from tessera.wire.images import ImageFormat
 from tessera.wire.videos import VideoFormat
 
-JobKind = Literal["video", "image", "transcription"]
+JobKind = Literal["video", "image", "transcription", "response"]
 JobStatus = Literal["queued", "in_progress", "completed", "failed", "cancelled"]
 ENDED: frozenset[str] = frozenset({"completed", "failed", "cancelled"})
 
@@ -134,4 +134,15 @@ class TranscriptionInput(msgspec.Struct, frozen=True, kw_only=True):
     known_speaker_names: list[str] = []
     speakers: str | None = None
     """Artifact key of a JSON list of data URLs: recordings of the known speakers."""
+    request_id: str | None = None
+
+
+class ResponseInput(msgspec.Struct, frozen=True, kw_only=True):
+    """`input` of a job of kind `response`."""
+
+    model: str
+    body: str
+    """Artifact key of the body for the upstream, with the whole conversation."""
+    stream: bool = False
+    """Whether the events are kept for clients that watch."""
     request_id: str | None = None

@@ -95,11 +95,11 @@ class ResponseTranslation:
         self._reason = choice.finish_reason
         self._usage = _usage(completion.usage)
         _exhaust(self._last())
-        return self._response(self._ending())
+        return self.shown(self._ending())
 
     def begin(self) -> list[bytes]:
         """Implement `Translation.begin`."""
-        shown = self._response("in_progress")
+        shown = self.shown("in_progress")
         return [
             _encoded(wire.GenerationCreated(sequence_number=self._numbers.take(), response=shown)),
             _encoded(wire.GenerationInProgress(sequence_number=self._numbers.take(), response=shown)),
@@ -122,13 +122,13 @@ class ResponseTranslation:
         found = [_encoded(each) for each in self._last()]
         status = self._ending()
         kind = wire.GenerationCompleted if status == "completed" else wire.GenerationIncomplete
-        return [*found, _encoded(kind(sequence_number=self._numbers.take(), response=self._response(status)))]
+        return [*found, _encoded(kind(sequence_number=self._numbers.take(), response=self.shown(status)))]
 
     def failed(self, error: TesseraError) -> list[bytes]:
         """Implement `Translation.failed`."""
         found = [_encoded(each) for each in self._close("incomplete")]
         response = msgspec.structs.replace(
-            self._response("failed"), error=GenerationFailure(code=failure_code(error), message=error.message)
+            self.shown("failed"), error=GenerationFailure(code=failure_code(error), message=error.message)
         )
         return [*found, _encoded(wire.GenerationFailed(sequence_number=self._numbers.take(), response=response))]
 
@@ -196,7 +196,8 @@ class ResponseTranslation:
     def _ending(self) -> GenerationStatus:
         return "incomplete" if self._reason in {"length", "content_filter"} else "completed"
 
-    def _response(self, status: GenerationStatus) -> GeneratedResponse:
+    def shown(self, status: GenerationStatus) -> GeneratedResponse:
+        """The response object as it is now."""
         body = self.body
         filtered = self._reason == "content_filter"
         text = body.text

@@ -1,0 +1,35 @@
+"""How a request reaches an upstream: passed through, or translated to chat where an upstream has no `/v1/responses`."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from litestar.types import ASGIApp
+
+from tessera.protocols.responses.request import refuse_kept
+from tessera.protocols.responses.translation import ResponseTranslation
+from tessera.protocols.translation import Translation
+from tessera.web.dependencies import HTTPRequest
+from tessera.wire.decoding import decode_json
+from tessera.wire.responses.request import ResponseRequest
+from tessera_gateway.limits import JsonBody
+from tessera_gateway.translated.translator import Translator
+
+Forward = Callable[[HTTPRequest, JsonBody], Awaitable[ASGIApp]]
+"""Sends a body to an upstream."""
+PATH = "/v1/responses"
+
+
+def forwarding(translator: Translator) -> Forward:
+    """Send bodies through `translator`."""
+
+    async def forward(request: HTTPRequest, body: JsonBody) -> ASGIApp:
+        def make() -> Translation[Any]:
+            asked = decode_json(body.data, ResponseRequest)
+            refuse_kept(asked)
+            return ResponseTranslation(asked)
+
+        return await translator.forward(request, body, make, native=PATH)
+
+    return forward
