@@ -10,6 +10,7 @@ from typing import Any
 from tessera.engine.client import EngineClient
 from tessera.engine.host import context_of, directory_of
 from tessera.errors import InvalidRequestError, ModelLoadError
+from tessera.language.attachments.reading import AttachmentReader
 from tessera.language.chat import ChatCompletions
 from tessera.language.completions import Completions
 from tessera.language.conversation import render_prompt, spoken, template_message, text_of
@@ -46,7 +47,13 @@ class TextTools:
     pinned: Sequence[list[int]]
 
 
-def build_tools(ready: Ready, engine: EngineClient, metrics: GenerationMetrics, settings: TextSettings) -> TextTools:
+def build_tools(
+    ready: Ready,
+    engine: EngineClient,
+    metrics: GenerationMetrics,
+    settings: TextSettings,
+    attachments: AttachmentReader,
+) -> TextTools:
     """Make the tools of the model that the engine has loaded."""
     card, directory = ready.cards[0], directory_of(ready)
     tokenizer = Tokenizer(directory)
@@ -69,6 +76,7 @@ def build_tools(ready: Ready, engine: EngineClient, metrics: GenerationMetrics, 
             raise InvalidRequestError(
                 f"the model {card.id!r} has no chat template; use /v1/completions", param="messages"
             )
+        request = await attachments.read(request)
         tokenizer.check_length(request.characters, limits.context_length, param="messages")
         literals = Literals(tokenizer)
         messages = [

@@ -11,10 +11,11 @@ from litestar import Litestar
 from prometheus_client import CollectorRegistry
 
 from tessera.engine.host import EngineHost
+from tessera.language.attachments.reading import open_attachments
 from tessera.language.metrics import GenerationMetrics
 from tessera.settings.tree import Settings
 from tessera.web.app import build_app
-from tessera.web.dependencies import provide
+from tessera.web.dependencies import Opened, provide
 from tessera.web.sites import sites_of
 from tessera_vision.pipeline import VisionTools, build_tools
 from tessera_vision.routes import ROUTES
@@ -23,13 +24,14 @@ from tessera_vision.routes import ROUTES
 def create_app(settings: Settings) -> Litestar:
     """Make the app. Its engine and its preprocessing threads start and end with it."""
     registry = CollectorRegistry()
+    attachments = Opened(lambda: open_attachments(settings))
     pool = ThreadPoolExecutor(max_workers=min(4, os.cpu_count() or 1), thread_name_prefix="preprocess")
     metrics = GenerationMetrics(registry)
     host: EngineHost[VisionTools] = EngineHost(
         "vision",
         "tessera_vision.worker",
         registry,
-        lambda ready, engine: build_tools(ready, engine, metrics, settings.vision, pool),
+        lambda ready, engine: build_tools(ready, engine, metrics, settings.vision, pool, attachments.value),
     )
 
     @asynccontextmanager
@@ -43,7 +45,7 @@ def create_app(settings: Settings) -> Litestar:
         ready=host.states,
         registry=registry,
         description="Vision-language models: chat completions with images by data URL, with OpenAI's shapes.",
-        lifespan=[preprocessing, host.lifespan],
+        lifespan=[attachments.lifespan, preprocessing, host.lifespan],
         dependencies={"host": provide(host), "models": provide(host.models)},
         max_body_bytes=settings.gateway.max_body_bytes,
         sites=sites_of(settings),

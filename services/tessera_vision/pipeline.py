@@ -19,6 +19,7 @@ from transformers import AutoProcessor
 from tessera.engine.client import EngineClient
 from tessera.engine.host import context_of, directory_of
 from tessera.errors import InvalidRequestError, ModelLoadError, OverloadedError
+from tessera.language.attachments.reading import AttachmentReader
 from tessera.language.chat import ChatCompletions
 from tessera.language.conversation import render_prompt, spoken, template_message, text_of
 from tessera.language.generation import GenerationLimits, Generator, Prompt
@@ -52,7 +53,12 @@ class VisionTools:
 
 
 def build_tools(
-    ready: Ready, engine: EngineClient, metrics: GenerationMetrics, settings: VisionSettings, pool: ThreadPoolExecutor
+    ready: Ready,
+    engine: EngineClient,
+    metrics: GenerationMetrics,
+    settings: VisionSettings,
+    pool: ThreadPoolExecutor,
+    attachments: AttachmentReader,
 ) -> VisionTools:
     """Make the tools of the model that the engine has loaded."""
     card, directory = ready.cards[0], directory_of(ready)
@@ -69,6 +75,7 @@ def build_tools(
     gate = asyncio.Semaphore(settings.engine.max_waiting)
 
     async def prompter(request: ChatCompletionRequest) -> Prompt:
+        request = await attachments.read(request)
         tokenizer.check_length(request.characters, limits.context_length, param="messages")
         if gate.locked():
             raise OverloadedError("too many images are waiting to be read; try again later", retry_after=1.0)

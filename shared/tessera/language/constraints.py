@@ -57,8 +57,8 @@ def _forced(request: ChatCompletionRequest) -> list[Tool]:
     if not tools and choice not in (None, "none", "auto"):
         raise InvalidRequestError("`tool_choice` needs `tools`", param="tool_choice")
     if isinstance(choice, ToolChoice):
-        allowed = choice.allowed_tools
-        wanted = {_chosen(request)} if allowed is None else allowed.names
+        allowed, chosen = choice.allowed_tools, _chosen(request)
+        wanted = {chosen} if allowed is None else allowed.names
         if unknown := sorted(str(name) for name in wanted - set(names)):
             raise InvalidRequestError(
                 f"`tool_choice` names {unknown[0]!r}, which is none of the `tools`", param="tool_choice"

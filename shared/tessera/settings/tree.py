@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from tessera.settings.attachments import AttachmentSettings
 from tessera.settings.gateway import GatewaySettings
 from tessera.settings.http import HttpSettings
 from tessera.settings.jobs import ArtifactSettings, JobSettings, WebhookSettings
@@ -26,6 +27,7 @@ class Settings(Section, frozen=True, kw_only=True):
     vision: VisionSettings = VisionSettings()
     video: VideoSettings = VideoSettings()
     speech: SpeechSettings = SpeechSettings()
+    attachments: AttachmentSettings = AttachmentSettings()
     jobs: JobSettings = JobSettings()
     artifacts: ArtifactSettings = ArtifactSettings()
     webhooks: WebhookSettings = WebhookSettings()

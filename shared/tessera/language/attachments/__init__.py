@@ -1,0 +1,1 @@
+"""Recordings and files in messages: the model reads their text in their place."""
