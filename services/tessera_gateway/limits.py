@@ -23,6 +23,7 @@ class Routed(msgspec.Struct, frozen=True):
     """The part of a body that routing reads."""
 
     model: Annotated[str, Meta(min_length=1, max_length=512)]
+    prompt_cache_key: str | None = None
 
 
 class Body(msgspec.Struct, frozen=True):
@@ -32,6 +33,8 @@ class Body(msgspec.Struct, frozen=True):
     data: bytes | SpooledForm
     """The bytes, or the form that has them in a file."""
     content_type: str
+    cache_key: str = ""
+    """The request's `prompt_cache_key`; empty if it has none."""
 
 
 class JsonBody(Body, frozen=True):
@@ -54,7 +57,8 @@ async def read_json(request: Request[Any, Any, Any]) -> JsonBody:
         given = content_type or "(none)"
         raise UnsupportedMediaError(f"content-type {given!r} is not supported here; send application/json")
     data = await request.body()
-    return JsonBody(decode_json(data, Routed).model, data, content_type)
+    routed = decode_json(data, Routed)
+    return JsonBody(routed.model, data, content_type, routed.prompt_cache_key or "")
 
 
 async def renamed(body: Body, model: str) -> Body:
@@ -64,7 +68,7 @@ async def renamed(body: Body, model: str) -> Body:
         await data.replace(lambda view: model_span(view, body.content_type), model.encode())
         return Body(model, data, body.content_type)
     if not body.content_type.lower().startswith("multipart/"):
-        return Body(model, renamed_json(data, model), body.content_type)
+        return Body(model, renamed_json(data, model), body.content_type, body.cache_key)
     if len(data) > PARSE_INLINE_BYTES:
         return Body(model, await asyncio.to_thread(renamed_form, data, body.content_type, model), body.content_type)
     return Body(model, renamed_form(data, body.content_type, model), body.content_type)

@@ -116,7 +116,7 @@ class Proxy:
         async def ask(upstream: Upstream) -> UpstreamResponse:
             return await self.ask(upstream, path, body.data, headers)
 
-        answer, gone = await self.first_answer(request, body.model, task, ask)
+        answer, gone = await self.first_answer(request, body.model, task, ask, body.cache_key)
         return Relay(answer, gone, self)
 
     async def with_own_name(self, body: Body) -> Body:
@@ -130,6 +130,7 @@ class Proxy:
         model: str,
         task: Task,
         ask: Callable[[Upstream], Awaitable[UpstreamResponse]],
+        cache_key: str = "",
     ) -> tuple[UpstreamResponse, asyncio.Task[None]]:
         """Ask the upstreams that have `model` one after the other, until one answers.
 
@@ -138,6 +139,7 @@ class Proxy:
             model: its name.
             task: what the model must be able to do.
             ask: asks one upstream, by one or more calls of `Proxy.ask`.
+            cache_key: requests with the same key go to the same upstream while it can take them; empty for no key.
 
         Returns:
             The response, whose first piece has arrived, and the task that ends when the client leaves. The caller owns
@@ -149,7 +151,7 @@ class Proxy:
         """
         gone = asyncio.create_task(_disconnect(request.receive))
         try:
-            return await unless_gone(gone, self._first_of(model, task, ask)), gone
+            return await unless_gone(gone, self._first_of(model, task, ask, cache_key)), gone
         except BaseException:
             gone.cancel()
             raise
@@ -160,9 +162,9 @@ class Proxy:
         self._count_in_flight(answer.upstream, -1)
 
     async def _first_of(
-        self, model: str, task: Task, ask: Callable[[Upstream], Awaitable[UpstreamResponse]]
+        self, model: str, task: Task, ask: Callable[[Upstream], Awaitable[UpstreamResponse]], cache_key: str
     ) -> UpstreamResponse:
-        waiting = deque(await self.upstreams.candidates(model, task))
+        waiting = deque(await self.upstreams.candidates(model, task, cache_key))
         resends = 0
         reason = ""
         while waiting:

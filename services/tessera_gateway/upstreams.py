@@ -22,6 +22,7 @@ from tessera.errors import InvalidRequestError, ModelNotFoundError, SettingsErro
 from tessera.settings.tree import Settings
 from tessera.wire.decoding import DAMAGED
 from tessera.wire.models import Card, Health, Model, Task
+from tessera_gateway.affinity import by_affinity
 from tessera_gateway.aliases import Aliases
 from tessera_gateway.listings import ListedModels, alias_of, model_from, tasks_of
 from tessera_gateway.metrics import GatewayMetrics
@@ -203,9 +204,9 @@ class Upstreams:
             raise UnavailableError(f"no model for {task} is known yet; try again", retry_after=POLL_S)
         raise self._not_able(name, task)
 
-    async def candidates(self, model: str, task: Task) -> list[Upstream]:
-        """The upstreams that may answer, best first: ready before starting, then fewest requests in flight, then fewest
-        sent.
+    async def candidates(self, model: str, task: Task, cache_key: str = "") -> list[Upstream]:
+        """The upstreams that may answer, best first: ready before starting, then the one that `cache_key` belongs to
+        (if there is a key), then fewest requests in flight, then fewest sent.
 
         Raises:
             ModelNotFoundError: no upstream has the model; the message names the models that there are.
@@ -226,7 +227,11 @@ class Upstreams:
             raise UnavailableError(
                 f"the model {model!r} is served by {names}, which cannot be reached now; try again", retry_after=POLL_S
             )
-        return sorted(reachable, key=lambda upstream: (upstream.state != "ok", upstream.in_flight, upstream.sent))
+        best = sorted(reachable, key=lambda upstream: (upstream.state != "ok", upstream.in_flight, upstream.sent))
+        if not cache_key:
+            return best
+        ready = sum(upstream.state == "ok" for upstream in best)
+        return [*by_affinity(best[:ready], cache_key), *best[ready:]]
 
     def states(self) -> dict[str, str]:
         """The state of each upstream by name, for `/ready`."""

@@ -102,7 +102,7 @@ class Translator:
                 self._lacking.learn(upstream.name, native)
             return answer
 
-        answer, gone = await self._proxy.first_answer(request, body.model, task, ask)
+        answer, gone = await self._proxy.first_answer(request, body.model, task, ask, body.cache_key)
         if not used:
             return Relay(answer, gone, self._proxy)
         exchange = _Exchange(answer, used[0], body.model, self._proxy)
