@@ -6,6 +6,7 @@ import json
 
 import openai
 import pytest
+from tests.shared.language.fake_speech import speech_server
 
 
 @pytest.fixture(scope="session")
@@ -43,8 +44,16 @@ def tiny_text_model(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def text(start_service, tiny_text_model):
-    with start_service("text", text__model=str(tiny_text_model), text__engine__threads="1") as service:
+def speech_stand_in():
+    """What the text service takes for the speech service."""
+    with speech_server() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def text(start_service, tiny_text_model, speech_stand_in):
+    settings = {"text__model": str(tiny_text_model), "text__engine__threads": "1"}
+    with start_service("text", **settings, speech__url=speech_stand_in.url) as service:
         yield service
 
 
