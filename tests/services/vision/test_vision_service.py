@@ -103,6 +103,26 @@ def test_it_streams(client):
     assert text == whole.choices[0].message.content
 
 
+def test_a_picture_is_the_same_picture_as_a_plain_address_and_as_a_file(client):
+    url = data_url(picture(1))
+    forms = [
+        {"type": "image_url", "image_url": {"url": url}},
+        {"type": "image_url", "image_url": url},
+        {"type": "file", "file": {"file_data": url, "filename": "a.png"}},
+        {"type": "file", "file": {"file_data": url.partition(",")[2]}},
+    ]
+    answers = [
+        client.chat.completions.create(
+            model=MODEL,
+            messages=[{"role": "user", "content": [{"type": "text", "text": "Describe"}, form]}],
+            temperature=0,
+            max_tokens=8,
+        )
+        for form in forms
+    ]
+    assert len({(one.usage.prompt_tokens, one.choices[0].message.content) for one in answers}) == 1
+
+
 @pytest.mark.parametrize(
     ("messages", "status", "words"),
     [
