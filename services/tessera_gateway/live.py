@@ -24,6 +24,7 @@ from litestar.exceptions import WebSocketDisconnect
 
 from tessera.errors import BadGatewayError, RateLimitError, TesseraError, UnavailableError
 from tessera.web.dependencies import Injected
+from tessera.web.draining import draining, stopping_error
 from tessera.web.errors import envelope
 from tessera.web.middleware import request_id_from
 from tessera.web.tenant import TENANT_HEADER
@@ -44,6 +45,8 @@ HEARTBEAT_S = 20.0
 """Seconds between two pings to the upstream."""
 MAX_FRAME_BYTES = 16 * 1024 * 1024
 """Most bytes of a message from the upstream."""
+SERVICE_RESTART = 1012
+"""Close code of a session that a stopping server ends."""
 UPSTREAM_CUT = 1011
 """Close code of a session whose upstream was cut."""
 
@@ -170,7 +173,10 @@ class LiveProxy:
     ) -> None:
         sending = asyncio.create_task(_to_upstream(socket, upstream_socket, self.upstreams))
         receiving = asyncio.create_task(_to_client(socket, upstream_socket))
-        done, waiting = await asyncio.wait({sending, receiving}, return_when=asyncio.FIRST_COMPLETED)
+        stop = asyncio.Event()
+        stopping = asyncio.create_task(stop.wait())
+        with draining().ended_by(stop.set):
+            done, waiting = await asyncio.wait({sending, receiving, stopping}, return_when=asyncio.FIRST_COMPLETED)
         for task in waiting:
             task.cancel()
         await asyncio.gather(sending, receiving, return_exceptions=True)
@@ -180,8 +186,12 @@ class LiveProxy:
         if sending in done:
             return
         with contextlib.suppress(WebSocketDisconnect, RuntimeError, OSError):
+            if stopping in done:
+                await socket.send_data(_event(stopping_error()).decode())
+                await socket.close(SERVICE_RESTART)
+                return
             code = upstream_socket.close_code or UPSTREAM_CUT
-            if code not in {1000, 1001, 1008, 1009, 1013}:
+            if code not in {1000, 1001, 1008, 1009, SERVICE_RESTART, 1013}:
                 self._metrics.errors.labels(upstream.name, "cut").inc()
                 cut = BadGatewayError(f"the upstream {upstream.name} cut the session; connect again")
                 await socket.send_data(_event(cut).decode())

@@ -30,6 +30,7 @@ from tessera.errors import (
     UnavailableError,
 )
 from tessera.web.bodies.spool import SpooledForm
+from tessera.web.draining import draining, stopping_error
 from tessera.web.errors import envelope
 from tessera.wire.models import Task
 from tessera_gateway.events import WholeEvents
@@ -264,21 +265,15 @@ class Relay:
         # Compressed events cannot be separated or added to, so they pass as any other bytes.
         is_events = response.content_type == "text/event-stream" and "content-encoding" not in response.headers
         whole = WholeEvents() if is_events else None
+        state = draining()
         try:
-            await send({"type": "http.response.start", "status": response.status, "headers": self._headers(is_events)})
-            piece = self.answer.first
-            while piece:
-                ready = whole.feed(piece) if whole else piece
-                if ready:
-                    await send({"type": "http.response.body", "body": ready, "more_body": True})
-                piece = await response.content.readany()
-            rest = whole.rest() if whole else b""
-            await send({"type": "http.response.body", "body": rest, "more_body": False})
+            with state.ended_by(response.close):
+                await self._pass_on(send, whole)
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             if self.gone.done():
                 self.proxy.metrics.cancelled.labels(upstream.name).inc()
                 return
-            failure = self._failure(error)
+            failure = stopping_error() if state.over else self._failure(error)
             logger.warning("upstream %s failed within an answer: %s", upstream.name, error)
             if is_events:
                 last = b"data: " + envelope(failure) + b"\n\n"
@@ -287,6 +282,18 @@ class Relay:
         finally:
             self.gone.cancel()
             self.proxy.finish(self.answer)
+
+    async def _pass_on(self, send: Send, whole: WholeEvents | None) -> None:
+        response, is_events = self.answer.response, whole is not None
+        await send({"type": "http.response.start", "status": response.status, "headers": self._headers(is_events)})
+        piece = self.answer.first
+        while piece:
+            ready = whole.feed(piece) if whole else piece
+            if ready:
+                await send({"type": "http.response.body", "body": ready, "more_body": True})
+            piece = await response.content.readany()
+        rest = whole.rest() if whole else b""
+        await send({"type": "http.response.body", "body": rest, "more_body": False})
 
     def _failure(self, error: Exception) -> TesseraError:
         upstream = self.answer.upstream

@@ -13,7 +13,6 @@ import contextlib
 import logging
 import time
 from collections.abc import AsyncIterator, Sequence
-from typing import Literal
 
 import aiohttp
 import msgspec
@@ -21,7 +20,7 @@ import msgspec
 from tessera.errors import InvalidRequestError, ModelNotFoundError, SettingsError, UnavailableError
 from tessera.settings.tree import Settings
 from tessera.wire.decoding import DAMAGED
-from tessera.wire.models import Card, Health, Model, Task
+from tessera.wire.models import Card, Health, Model, ReadyStatus, Task
 from tessera_gateway.affinity import by_affinity
 from tessera_gateway.aliases import Aliases
 from tessera_gateway.listings import ListedModels, alias_of, model_from, tasks_of
@@ -29,7 +28,7 @@ from tessera_gateway.metrics import GatewayMetrics
 
 logger = logging.getLogger(__name__)
 
-State = Literal["ok", "starting", "failed"]
+State = ReadyStatus
 
 POLL_S = 2.0
 """Seconds between two polls of an upstream."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
 import subprocess
 import sys
 import tomllib
@@ -144,3 +145,13 @@ def test_commands_name_modules_that_exist(services: dict[str, Any]) -> None:
     for name, service in services.items():
         if name != "redis":
             assert importlib.util.find_spec(service["command"][-1]) is not None, name
+
+
+def test_a_container_has_more_time_to_end_than_its_server_takes_to_drain(services: dict[str, Any]) -> None:
+    http = settings.load(COMPOSE / "tessera.toml", environment={}).http
+    for name in ("gateway", "text", "vision", "video", "speech"):
+        grace = sum(
+            int(number) * {"m": 60, "s": 1}[unit]
+            for number, unit in re.findall(r"(\d+)([ms])", services[name]["stop_grace_period"])
+        )
+        assert grace >= http.unready_s + http.drain_s + 10, name

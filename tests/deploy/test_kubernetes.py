@@ -219,3 +219,11 @@ def test_commands_name_modules_that_exist(manifests: list[dict[str, Any]]) -> No
         if name != "redis":
             module = container(work)["command"][-1]
             assert importlib.util.find_spec(module) is not None, module
+
+
+def test_a_pod_has_more_time_to_end_than_its_server_takes_to_drain(manifests: list[dict[str, Any]]) -> None:
+    http = settings.load(ROOT / "k8s/base/tessera.toml", environment={}).http
+    assert http.unready_s > 0, "endpoints are taken away after the pod was told to stop"
+    for name in ("gateway", "text", "vision", "video", "speech"):
+        grace = template(workloads(manifests)[name])["spec"]["terminationGracePeriodSeconds"]
+        assert grace >= http.unready_s + http.drain_s + 10, name

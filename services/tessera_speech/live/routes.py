@@ -15,6 +15,7 @@ from litestar import WebSocket, websocket
 
 from tessera.errors import InvalidRequestError, OverloadedError, TesseraError
 from tessera.web.dependencies import Injected
+from tessera.web.draining import draining, stopping_error
 from tessera.web.tenant import tenant_from
 from tessera_speech.live.chat_client import ChatClient
 from tessera_speech.live.conversation import new_id
@@ -26,6 +27,8 @@ TRY_AGAIN_LATER = 1013
 """Close code of a refusal that may pass."""
 POLICY = 1008
 """Close code of a refusal that stays."""
+SERVICE_RESTART = 1012
+"""Close code of a session that a stopping server ends."""
 ClientSocket: TypeAlias = WebSocket[Any, Any, Any]
 
 
@@ -80,6 +83,14 @@ async def realtime(
             await send(_refusal(error))
             await socket.close(TRY_AGAIN_LATER if error.retryable else POLICY, error.message[:120])
             return
+        stops: list[asyncio.Task[None]] = []
+
+        async def stop() -> None:
+            with contextlib.suppress(ConnectionResetError, RuntimeError):
+                await send(_refusal(stopping_error()))
+                await socket.close(SERVICE_RESTART)
+
+        open_session.enter_context(draining().ended_by(lambda: stops.append(asyncio.create_task(stop()))))
         try:
             await session.begin()
             while (message := await socket.receive())["type"] != "websocket.disconnect":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Annotated
 
-from tessera.settings.section import NonNegative, Positive, PositiveFloat, Section, described
+from tessera.settings.section import NonNegative, NonNegativeFloat, Positive, PositiveFloat, Section, described
 
 _ORIGIN = re.compile(r"^(\*|null|[a-z][a-z0-9+.-]*://[^/?#@\s]+)$", re.IGNORECASE)
 
@@ -28,6 +28,21 @@ class HttpSettings(Section, frozen=True, kw_only=True):
             "CORS headers. Other pages are answered 403 where no key is needed. `*` allows all pages."
         ),
     ] = []  # noqa: RUF012 - msgspec copies it
+    drain_s: Annotated[
+        NonNegativeFloat,
+        described(
+            "Seconds that open answers, streams and live sessions have to end when a server is told to stop. What has "
+            "not ended then ends with an error event. The platform's own grace must be longer by `unready_s` and about "
+            "ten seconds."
+        ),
+    ] = 30.0
+    unready_s: Annotated[
+        NonNegativeFloat,
+        described(
+            "Seconds for which a server that is told to stop still accepts requests while `/ready` answers 503, so "
+            "that load balancers turn away first. 0 where there is none."
+        ),
+    ] = 0.0
     body_idle_s: Annotated[
         PositiveFloat, described("Seconds that a client may send nothing of a request body that it began. Then: 408.")
     ] = 30.0

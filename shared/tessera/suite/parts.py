@@ -19,6 +19,8 @@ from tessera.settings.tree import Settings
 from tessera.suite import embedded_redis
 
 GATEWAY = "gateway"
+SERVICE_STOP_S, GATEWAY_STOP_S = 15.0, 8.0
+"""Seconds that a server has to stop beside the time in which it drains; a service ends its engine in them."""
 PartKind = Literal["redis", "gateway", "service", "worker"]
 STOP_ORDER: tuple[tuple[PartKind, ...], ...] = (("gateway",), ("service", "worker"), ("redis",))
 """Kinds of parts in the order in which they stop: what takes new work, what does the work, what records it."""
@@ -80,6 +82,7 @@ def select(only: str | None, settings: Settings) -> Selection:
 def parts(settings: Settings, selection: Selection) -> list[SuitePart]:
     """All processes that a selection needs, in the order in which they are started."""
     found: list[SuitePart] = []
+    drain_s = settings.http.unready_s + settings.http.drain_s
     if selection.needs_redis and not settings.redis.url:
         found.append(
             SuitePart(
@@ -97,7 +100,7 @@ def parts(settings: Settings, selection: Selection) -> list[SuitePart]:
                 name=service,
                 kind="service",
                 command=_module(f"tessera_{service}"),
-                stop_s=15.0,
+                stop_s=drain_s + SERVICE_STOP_S,
                 url=local_url(section.host, section.port),
                 service=service,
             )
@@ -120,8 +123,15 @@ def parts(settings: Settings, selection: Selection) -> list[SuitePart]:
             for name in _worker_names("speech", settings.speech.job_workers)
         ]
     if selection.gateway:
-        url = local_url(settings.gateway.host, settings.gateway.port)
-        found.append(SuitePart(name=GATEWAY, kind="gateway", command=_module("tessera_gateway"), stop_s=8.0, url=url))
+        found.append(
+            SuitePart(
+                name=GATEWAY,
+                kind="gateway",
+                command=_module("tessera_gateway"),
+                stop_s=drain_s + GATEWAY_STOP_S,
+                url=local_url(settings.gateway.host, settings.gateway.port),
+            )
+        )
     return found
 
 

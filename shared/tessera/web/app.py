@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from importlib.metadata import PackageNotFoundError, version
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 from litestar import Litestar, MediaType, Response, get
 from litestar.di import Provide
@@ -21,11 +21,12 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_l
 from tessera.settings.http import HttpSettings
 from tessera.web import docs
 from tessera.web.bodies.budget import BodyBudget, BudgetedApp
+from tessera.web.draining import draining
 from tessera.web.errors import ShapeOf, handler, openai_shape
 from tessera.web.metrics import HTTPMetrics
 from tessera.web.middleware import ObservedApp
 from tessera.web.sites import GuardedApp, Sites
-from tessera.wire.models import Health
+from tessera.wire.models import Health, ReadyStatus
 
 T = TypeVar("T")
 
@@ -84,9 +85,11 @@ def build_app(
         parts = dict(await ready())
         failed = any(part == "failed" for part in parts.values())
         fine = all(part == "ok" for part in parts.values())
-        status: Literal["ok", "starting", "failed"] = "ok" if fine else "failed" if failed else "starting"
+        status: ReadyStatus = "ok" if fine else "failed" if failed else "starting"
+        if draining().began:
+            status = "draining"
         answer = Health(status=status, service=service, version=release, parts=parts)
-        return Response(answer, status_code=200 if fine else 503)
+        return Response(answer, status_code=200 if status == "ok" else 503)
 
     @get(
         "/metrics",

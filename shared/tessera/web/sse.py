@@ -6,6 +6,7 @@ Does not know what is in the events. Litestar 2's own SSE has no keep-alive ping
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import AsyncIterator, Callable
 
@@ -13,6 +14,7 @@ import msgspec
 from litestar.response import Stream
 
 from tessera.errors import TesseraError
+from tessera.web.draining import draining, stopping_error
 from tessera.web.errors import envelope, translate
 
 logger = logging.getLogger(__name__)
@@ -44,10 +46,21 @@ async def framed(
     """Pass `events` on and ping while they are silent, unless `ping` is empty; end with what `failed` returns if they
     fail, else with `[DONE]`.
 
-    Closing this iterator (the client left) closes `events`, which is how a disconnect becomes a cancel.
+    Closing this iterator (the client left) closes `events`, which is how a disconnect becomes a cancel. A server that
+    stops and can wait no longer closes them, too, and the stream has failed.
     """
     pending: asyncio.Task[bytes] | None = None
+    stopped = False
+
+    def stop() -> None:
+        nonlocal stopped
+        stopped = True
+        if pending is not None:
+            pending.cancel()
+
+    ended_by = contextlib.ExitStack()
     try:
+        ended_by.enter_context(draining().ended_by(stop))
         while True:
             pending = pending or asyncio.ensure_future(anext(events))
             finished, _ = await asyncio.wait({pending}, timeout=PING_EVERY_S)
@@ -60,7 +73,13 @@ async def framed(
                 piece = task.result()
             except StopAsyncIteration:
                 break
+            except asyncio.CancelledError:
+                if stopped:
+                    raise stopping_error() from None
+                raise
             yield piece
+            if stopped:
+                raise stopping_error()
     except Exception as error:
         known = translate(error)
         if not isinstance(error, TesseraError):
@@ -69,6 +88,7 @@ async def framed(
             yield piece
         return
     finally:
+        ended_by.close()
         if pending is not None:
             pending.cancel()
             await asyncio.gather(pending, return_exceptions=True)

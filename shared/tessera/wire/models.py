@@ -128,10 +128,14 @@ class ModelList(msgspec.Struct, frozen=True, kw_only=True):
     data: list[Model]
 
 
+ReadyStatus = Literal["ok", "starting", "failed", "draining"]
+"""State of a server; one that drains was told to stop and finishes what it has begun."""
+
+
 class Health(msgspec.Struct, frozen=True, kw_only=True):
     """Answer of `/health` and `/ready`. `parts` says which part is in which state."""
 
-    status: Literal["ok", "starting", "failed"]
+    status: ReadyStatus
     service: str
     version: str
     parts: dict[str, str] = {}

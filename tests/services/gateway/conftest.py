@@ -187,6 +187,7 @@ class RunningGateway:
     def __init__(self, settings: Settings) -> None:
         self.app = create_app(settings)
         self._server = server(self.app, host="127.0.0.1", port=0, http=settings.http)
+        self._server.drain_s = min(settings.http.drain_s, 5.0)
         self._thread = threading.Thread(target=self._server.run, daemon=True)
         self._thread.start()
         wait_until(lambda: self._server.started or not self._thread.is_alive(), "the gateway to start")

@@ -6,7 +6,6 @@ import contextlib
 import threading
 from collections.abc import Iterator
 
-import uvicorn
 from litestar import Litestar
 from tests.waiting import until
 
@@ -17,7 +16,7 @@ from tessera.web.serve import server
 @contextlib.contextmanager
 def served(app: Litestar, http: HttpSettings | None = None) -> Iterator[int]:
     """The port of a server that answers until the end of the context."""
-    running: uvicorn.Server = server(app, host="127.0.0.1", port=0, http=http)
+    running = server(app, host="127.0.0.1", port=0, http=http)
     thread = threading.Thread(target=running.run, daemon=True)
     thread.start()
     try:
