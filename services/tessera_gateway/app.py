@@ -37,6 +37,7 @@ from tessera_gateway.routes.home import home
 from tessera_gateway.routes.language import chat_completions, completions, detokenize, embeddings, tokenize
 from tessera_gateway.routes.messages import count_tokens, create_message
 from tessera_gateway.routes.models import list_models, retrieve_model
+from tessera_gateway.routes.ranking import RANKING_ROUTES
 from tessera_gateway.routes.responses import RESPONSE_ROUTES
 from tessera_gateway.translated.translator import Translator
 from tessera_gateway.upstreams import Upstreams, configured
@@ -144,6 +145,7 @@ def create_app(settings: Settings) -> Litestar:
             ),
             behind_keys([create_message, count_tokens], settings.gateway.max_json_bytes),
             behind_keys([*RESPONSE_ROUTES], settings.gateway.max_json_bytes),
+            behind_keys([*RANKING_ROUTES], settings.gateway.max_json_bytes),
             behind_keys(
                 [transcriptions, *(recordings.route_handlers if recordings else [])],
                 max(recording_bytes, settings.gateway.max_body_bytes),

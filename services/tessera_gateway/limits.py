@@ -26,6 +26,12 @@ class Routed(msgspec.Struct, frozen=True):
     prompt_cache_key: str | None = None
 
 
+class MaybeRouted(msgspec.Struct, frozen=True):
+    """The same of a body that may name no model."""
+
+    model: Annotated[str, Meta(min_length=1, max_length=512)] | None = None
+
+
 class Body(msgspec.Struct, frozen=True):
     """A body as it arrived, and the model that it is for."""
 
@@ -43,8 +49,12 @@ class JsonBody(Body, frozen=True):
     data: bytes
 
 
-async def read_json(request: Request[Any, Any, Any]) -> JsonBody:
+async def read_json(request: Request[Any, Any, Any], *, default: str | None = None) -> JsonBody:
     """The body of a JSON route.
+
+    Args:
+        request: the client's request.
+        default: the model of a body that names none; without one such a body is refused.
 
     Raises:
         UnsupportedMediaError: the content type is not JSON. (A browser sends JSON to another origin only after a
@@ -57,6 +67,8 @@ async def read_json(request: Request[Any, Any, Any]) -> JsonBody:
         given = content_type or "(none)"
         raise UnsupportedMediaError(f"content-type {given!r} is not supported here; send application/json")
     data = await request.body()
+    if default is not None:
+        return JsonBody(decode_json(data, MaybeRouted).model or default, data, content_type)
     routed = decode_json(data, Routed)
     return JsonBody(routed.model, data, content_type, routed.prompt_cache_key or "")
 

@@ -13,7 +13,7 @@ import msgspec
 from tessera.wire.decoding import DAMAGED
 from tessera.wire.models import Card, Model, Task
 
-CARDLESS: frozenset[Task] = frozenset({"chat", "completions", "embeddings"})
+CARDLESS: frozenset[Task] = frozenset({"chat", "completions", "embeddings", "rerank", "score", "classify"})
 """Tasks of a model without a card, because other servers than ours do not list them."""
 
 

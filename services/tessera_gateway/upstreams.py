@@ -163,7 +163,7 @@ class Upstreams:
         alias, or if the alias's model is not here."""
         if self._is_listed(name):
             return name
-        own = self.aliases.model_of(name, self._first)
+        own = self.aliases.model_of(name, self.first)
         return own if self._is_listed(own) else name
 
     async def resolve(self, name: str) -> str:
@@ -269,8 +269,15 @@ class Upstreams:
     def _is_listed(self, name: str) -> bool:
         return any(name in upstream.models for upstream in self.all)
 
-    def _first(self, task: Task) -> str | None:
-        return next((model.id for model in self.models() if task in tasks_of(model)), None)
+    def first(self, task: Task) -> str | None:
+        """The first model that does a task; for embeddings an encoder before a language model. None without one.
+
+        A model without a card may be any kind, so none is taken for a task of encoders alone.
+        """
+        able = [model for model in self.models() if task in tasks_of(model)]
+        able = [model for model in able if model.card is not None or task in {"chat", "completions", "embeddings"}]
+        encoders = [model for model in able if task != "embeddings" or "chat" not in tasks_of(model)]
+        return next((model.id for model in [*encoders, *able]), None)
 
     async def _watch(self, upstream: Upstream) -> None:
         while True:

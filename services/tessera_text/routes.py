@@ -18,6 +18,9 @@ from tessera.web.models import MODEL_ROUTES
 from tessera.web.sse import stream_response
 from tessera.wire.chat import Completion, CompletionRequest, EmbeddingList, EmbeddingRequest
 from tessera.wire.decoding import decode_json
+from tessera_text.encoders.embeddings import embed
+from tessera_text.encoders.routes import ENCODER_ROUTES
+from tessera_text.encoders.service import Encoders
 from tessera_text.pipeline import TextTools
 
 TextHost: TypeAlias = EngineHost[TextTools]
@@ -46,11 +49,17 @@ async def completions(request: HTTPRequest, host: Injected[TextHost]) -> Respons
     status_code=200,
     operation_class=documented(EmbeddingRequest),
 )
-async def embeddings(request: HTTPRequest, host: Injected[TextHost]) -> Response[EmbeddingList]:
-    """One vector of length one for each input: the mean of the model's last hidden states, normalized."""
+async def embeddings(
+    request: HTTPRequest, host: Injected[TextHost], encoders: Injected[Encoders]
+) -> Response[EmbeddingList]:
+    """One vector for each input. An encoder pools as its files say; a language model's vector is the normalized mean of
+    its last hidden states."""
     body = decode_json(await request.body(), EmbeddingRequest)
+    if encoders.has(body.model) or (encoders.loading and not any(one.id == body.model for one in host.models().data)):
+        encoder = await encoders.tools(body.model, "embeddings")
+        return json_response(await unless_client_leaves(request, embed(encoder, body)))
     tools = await host.tools(body.model)
     return json_response(await unless_client_leaves(request, tools.embeddings.answer(body)))
 
 
-ROUTES = [*MODEL_ROUTES, *LANGUAGE_ROUTES, *RESPONSE_ROUTES, completions, embeddings]
+ROUTES = [*MODEL_ROUTES, *LANGUAGE_ROUTES, *RESPONSE_ROUTES, completions, embeddings, *ENCODER_ROUTES]

@@ -106,6 +106,9 @@ def read_encoder_files(directory: Path, settings: EncoderSettings) -> EncoderFil
     sentences = _object(directory / "config_sentence_transformers.json")
     sizes = _object(directory / "sentence_bert_config.json")
     labels = _labels_of(config)
+    yes_no = role == "rerank" and DECODER in family
+    if role == "rerank" and not yes_no and len(labels) != 1:
+        raise ModelLoadError(f"{directory} has {len(labels)} labels; a reranker has one, so set `role` to classify")
     return EncoderFiles(
         role=role,
         family=family,
@@ -120,11 +123,11 @@ def read_encoder_files(directory: Path, settings: EncoderSettings) -> EncoderFil
         default_prompt=sentences.get("default_prompt_name"),
         lowercase=bool(sizes.get("do_lower_case")),
         labels=labels,
-        activation=_activation_of(config, len(labels)),
+        activation="sigmoid" if yes_no else _activation_of(config, len(labels)),
         dimensions=None if settings.dimensions == "any" else _dimensions_of(config),
         token_types=int(config.get("type_vocab_size") or 0) > 1,
-        yes_no=role == "rerank" and DECODER in family,
-        pairs_by_template=bool(settings.template) or DECODER in family,
+        yes_no=yes_no,
+        pairs_by_template=bool(settings.template) or yes_no,
     )
 
 

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import array
-import base64
 import contextlib
-import math
-import sys
 import uuid
 from functools import partial
 
@@ -15,6 +12,7 @@ from tessera.errors import ContextLengthError, InvalidRequestError
 from tessera.language.completions import token_lists
 from tessera.language.generation import GenerationLimits
 from tessera.language.together import run_bounded
+from tessera.language.vectors import floats, shortened, written
 from tessera.tokenizer.tokenizer import Tokenizer
 from tessera.web.tenant import tenant_var
 from tessera.wire.chat import Embedding, EmbeddingList, EmbeddingRequest, Usage
@@ -42,6 +40,12 @@ class Embeddings:
 
         `dimensions` keeps that many first values of a vector and normalizes it again, as OpenAI does.
         """
+        for name in ("input_type", "prompt_name", "truncate", "truncate_prompt_tokens"):
+            if getattr(request, name) is not None:
+                raise InvalidRequestError(
+                    f"`{name}` is for encoders; {self.model!r} is a language model, whose embeddings know none",
+                    param=name,
+                )
         inputs = await token_lists(request.input, self.tokenizer, self.limits, param="input")
         for index, ids in enumerate(inputs):
             if not ids:
@@ -53,7 +57,7 @@ class Embeddings:
                 )
         vectors = await run_bounded([partial(self._embed, ids, request) for ids in inputs])
         data = [
-            Embedding(index=index, embedding=_written(_shortened(vector, request.dimensions), request.encoding_format))
+            Embedding(index=index, embedding=written(shortened(vector, request.dimensions), request.encoding_format))
             for index, vector in enumerate(vectors)
         ]
         count = sum(len(ids) for ids in inputs)
@@ -70,32 +74,5 @@ class Embeddings:
         async with contextlib.aclosing(self.engine.request(message)) as answers:
             async for answer in answers:
                 assert isinstance(answer, Embedded)
-                return _floats(answer.vector.data)
+                return floats(answer.vector.data)
         raise AssertionError("the engine answered nothing")
-
-
-def _floats(data: bytes) -> array.array[float]:
-    values = array.array("f")
-    values.frombytes(data)
-    if sys.byteorder == "big":
-        values.byteswap()
-    return values
-
-
-def _shortened(vector: array.array[float], dimensions: int | None) -> array.array[float]:
-    if dimensions is None or dimensions == len(vector):
-        return vector
-    if dimensions > len(vector):
-        raise InvalidRequestError(f"`dimensions` is {dimensions}; this model has {len(vector)}", param="dimensions")
-    first = vector[:dimensions]
-    length = math.sqrt(sum(value * value for value in first)) or 1.0
-    return array.array("f", (value / length for value in first))
-
-
-def _written(vector: array.array[float], encoding: str) -> list[float] | str:
-    if encoding == "float":
-        return vector.tolist()
-    if sys.byteorder == "big":
-        vector = array.array("f", vector)
-        vector.byteswap()
-    return base64.b64encode(vector.tobytes()).decode()

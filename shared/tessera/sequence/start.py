@@ -44,6 +44,11 @@ def start_sequence_engine(
     imported = time.perf_counter()
     found = store.ensure(model, models_dir, logger.info)
     card = found.card
+    if {"embeddings", "classify", "rerank"} & set(card.tasks) and not {"chat", "completions"} & set(card.tasks):
+        raise ModelLoadError(
+            f"{model} is a {card.family}, an encoder, which generates no text; serve it beside a language model, by "
+            f'`[[text.encoders]]` with `source = "{model}"`'
+        )
     if settings.load == "dummy":
         card = msgspec.structs.replace(card, notice=DUMMY_NOTICE, quality=[])
     else:

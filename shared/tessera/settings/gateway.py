@@ -18,7 +18,9 @@ WELL_KNOWN = {
     **dict.fromkeys(("gpt-4o-transcribe*", "gpt-4o-mini-transcribe*"), "@transcription"),
     **dict.fromkeys(("tts-1-hd*", "gpt-4o-mini-tts*"), "@speech"),
     **dict.fromkeys(("sora-2*", "gpt-image-*", "dall-e-*"), "@video"),
-    "text-embedding-*": "@embeddings",
+    **dict.fromkeys(("text-embedding-*", "embed-*", "jina-embeddings-*"), "@embeddings"),
+    **dict.fromkeys(("rerank-*", "jina-reranker-*"), "@rerank"),
+    **dict.fromkeys(("omni-moderation-*", "text-moderation-*"), "@moderations"),
 }
 """Names of hosted models that clients have as their defaults, and what stands in for them here."""
 

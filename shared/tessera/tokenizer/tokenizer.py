@@ -100,11 +100,15 @@ class Tokenizer:
         Raises:
             ContextLengthError: names the length and the context.
         """
-        if characters > most * self._longest:
+        if characters > self.most_characters(most):
             raise ContextLengthError(
                 f"`{param}` has {characters} characters, which is more than the model's context of {most} tokens",
                 param=param,
             )
+
+    def most_characters(self, tokens: int) -> int:
+        """Most characters that so many tokens can stand for."""
+        return tokens * self._longest
 
     def token_bytes(self, token_id: int) -> bytes:
         """The bytes of one token. A character may be spread over the bytes of several tokens."""

@@ -14,6 +14,7 @@ from msgspec import UNSET, Meta, UnsetType
 from tessera.wire.conversation import Message, RefusalText, TextPart
 from tessera.wire.hints import Hints, StreamOptions
 from tessera.wire.tools import ResponseFormat, StructuredOutputs, Tool, ToolCall, ToolCallDelta, ToolChoice
+from tessera.wire.truncation import Truncate, TruncateTokens
 
 Temperature = Annotated[float, Meta(ge=0, le=2)]
 Probability = Annotated[float, Meta(gt=0, le=1)]
@@ -150,6 +151,13 @@ class EmbeddingRequest(Request, frozen=True, kw_only=True):
     # beyond OpenAI
     priority: Priority = 0
     deadline_s: Deadline | None = None
+    # of encoders alone
+    input_type: str | None = None
+    """What the inputs are for, as `query` or `document`: chooses the model's prompt."""
+    prompt_name: str | None = None
+    """Name of one of the model's prompts."""
+    truncate: Truncate | None = None
+    truncate_prompt_tokens: TruncateTokens | None = None
 
 
 class TokenizeRequest(Request, frozen=True, kw_only=True):

@@ -1,0 +1,1 @@
+"""The HTTP side of encoders: from requests to the tokens that their engine takes, and back."""
