@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator, Mapping
-from typing import Any
 
 import aiohttp
 from litestar import Litestar, Router
@@ -39,17 +38,13 @@ from tessera_gateway.routes.messages import count_tokens, create_message
 from tessera_gateway.routes.models import list_models, retrieve_model
 from tessera_gateway.routes.ranking import RANKING_ROUTES
 from tessera_gateway.routes.responses import RESPONSE_ROUTES
+from tessera_gateway.sessions import upstream_session
 from tessera_gateway.translated.translator import Translator
 from tessera_gateway.upstreams import Upstreams, configured
 
 DESCRIPTION = """One address for text, vision, video and speech, in OpenAI's API.
 
 `/health`, `/ready`, `/metrics` and `/docs` need no key: give them to your network, not to the world."""
-POOL_KEEP_ALIVE_S = 4.0
-"""Seconds after which an idle connection is closed: before common servers do it (5 s), so that no request is sent over
-a closing one."""
-DNS_CACHE_S = 5
-"""Seconds for which the addresses of an upstream are cached."""
 
 
 def create_app(settings: Settings) -> Litestar:
@@ -70,7 +65,7 @@ def create_app(settings: Settings) -> Litestar:
 
     @contextlib.asynccontextmanager
     async def open_session() -> AsyncIterator[aiohttp.ClientSession]:
-        async with _session() as opened, upstreams.polling(opened):
+        async with upstream_session() as opened, upstreams.polling(opened):
             yield opened
 
     session = Opened(open_session)
@@ -188,10 +183,3 @@ _SCHEMES: Mapping[str, SecurityScheme] = {
         type="apiKey", name="x-api-key", security_scheme_in="header", description="The same, as Anthropic's clients do."
     ),
 }
-
-
-def _session() -> aiohttp.ClientSession:
-    """A pool of connections to upstreams, without decompression, cookies or a proxy from the environment."""
-    connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=POOL_KEEP_ALIVE_S, ttl_dns_cache=DNS_CACHE_S)
-    arguments: dict[str, Any] = {"connector": connector, "cookie_jar": aiohttp.DummyCookieJar()}
-    return aiohttp.ClientSession(auto_decompress=False, trust_env=False, **arguments)

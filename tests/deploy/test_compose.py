@@ -38,7 +38,8 @@ def services() -> dict[str, Any]:
 
 
 def test_compose_is_valid_with_and_without_gpus(services: dict[str, Any]) -> None:
-    assert set(services) == {"redis", "gateway", "text", "vision", "video", "video-worker", "speech", "speech-worker"}
+    workers = {"response-worker", "video-worker", "speech-worker"}
+    assert set(services) == {"redis", "gateway", "text", "vision", "video", "speech"} | workers
     with_gpus = composed("compose.yaml", "compose.gpu.yaml")["services"]
     for name, service in with_gpus.items():
         reserved = service["deploy"]["resources"].get("reservations", {}).get("devices", [])
@@ -74,7 +75,7 @@ def test_everybody_but_workers_has_a_health_check_in_a_language_that_the_image_h
             assert "healthcheck" not in service
         else:
             assert service["healthcheck"]["test"][1] in {"python", "redis-cli"}, name
-    for name in ("gateway", "video", "video-worker", "speech", "speech-worker"):
+    for name in ("gateway", "response-worker", "video", "video-worker", "speech", "speech-worker"):
         assert services[name]["depends_on"]["redis"]["condition"] == "service_healthy"
 
 

@@ -162,7 +162,7 @@ def test_volumes_and_claims_exist_and_writable_paths_are_mounted(manifests: list
                 assert volume["configMap"]["name"] in maps
         if name in {"text", "vision", "speech", "speech-worker", "video-worker"}:
             assert mounted["models"] == "/var/lib/tessera/models"
-        if name in {"gateway", "video", "video-worker", "speech", "speech-worker"}:
+        if name in {"gateway", "response-worker", "video", "video-worker", "speech", "speech-worker"}:
             assert mounted["data"] == "/var/lib/tessera/data"
 
 
@@ -192,7 +192,7 @@ def test_every_server_has_probes_on_its_own_port(manifests: list[dict[str, Any]]
     for name, work in workloads(manifests).items():
         only = container(work)
         if "ports" not in only:
-            assert name in {"video-worker", "speech-worker"}
+            assert name in {"video-worker", "speech-worker", "response-worker"}
             continue
         for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
             asked = only[probe].get("httpGet")

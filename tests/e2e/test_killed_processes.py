@@ -204,11 +204,11 @@ def test_the_gateway_killed_while_a_video_is_polled_is_hardly_noticed(
     breakable_suite: Any, client: openai.OpenAI, kill: Callable[[str], int], wait: Wait
 ) -> None:
     video_id = begun(client, wait)
-    killed = kill("tessera_gateway")
+    killed = kill("tessera_gateway ")
     video = client.videos.poll(video_id, poll_interval_ms=200)
     assert video.status == "completed"
     assert played(client, video_id) == LONG_FRAMES
-    assert killed not in breakable_suite.pids("tessera_gateway")
+    assert killed not in breakable_suite.pids("tessera_gateway ")
     assert f"{video_id} begins (attempt 2)" not in breakable_suite.log("video-worker"), "the worker went on"
 
 

@@ -23,7 +23,17 @@ def get(url: str) -> Any:
 
 def test_the_table_names_every_service_and_nothing_is_noise(suite: Any) -> None:
     lines = suite.said().splitlines()
-    for name in ("gateway", "text", "vision", "video", "speech", "video-worker", "speech-worker", "redis"):
+    for name in (
+        "gateway",
+        "text",
+        "vision",
+        "video",
+        "speech",
+        "video-worker",
+        "speech-worker",
+        "response-worker",
+        "redis",
+    ):
         assert any(re.match(rf"{name}  +.*ready", line) for line in lines), name
     assert "random weights" not in suite.said(), "all that starts by itself has learned something"
     assert "where the time went: text: " in suite.said()
@@ -55,22 +65,30 @@ def test_the_doctor_is_content_while_the_suite_runs(suite: Any) -> None:
 
 
 def test_the_gateway_and_the_torch_free_services_map_no_torch(suite: Any) -> None:
-    for module in ("tessera_gateway", "tessera_text ", "tessera_video "):
+    for module in ("tessera_gateway ", "tessera_text ", "tessera_video "):
         (pid,) = suite.pids(f"-m {module}")
         assert "libtorch" not in Path(f"/proc/{pid}/maps").read_text(), module
 
 
 def test_kill_9_of_the_supervisor_leaves_no_engine_and_no_redis(start_suite: Start) -> None:
     running = start_suite()
-    for words in ("tessera_gateway", "tessera_text.worker", "tessera_speech.worker", "tessera_video.worker", "valkey"):
+    for words in (
+        "tessera_gateway ",
+        "tessera_gateway.worker",
+        "tessera_text.worker",
+        "tessera_speech.worker",
+        "tessera_video.worker",
+        "valkey",
+    ):
         assert running.pids(words), words
     assert running.stop(signal.SIGKILL) == -signal.SIGKILL
     assert running.left_behind() == []
 
 
-def test_two_parts_need_no_redis_and_stop_within_seconds(start_suite: Start) -> None:
+def test_two_parts_have_redis_for_responses_and_stop_within_seconds(start_suite: Start) -> None:
     running = start_suite(only="text,gateway")
-    assert running.pids("valkey") == []
+    assert len(running.pids("valkey")) == 1
+    assert len(running.pids("tessera_gateway.worker")) == 1
     assert running.pids("tessera_video") == []
     listed = get(f"{running.base_url}/v1/models")["data"]
     assert [model["id"] for model in listed if not model["root"]] == ["smollm2-135m-instruct"]

@@ -49,6 +49,11 @@ class SuitePart(msgspec.Struct, frozen=True, kw_only=True):
     death_signal: signal.Signals = signal.SIGKILL
     vital: bool = True
 
+    @property
+    def mate_of(self) -> str | None:
+        """Name of the server whose work it does: its service's, or the gateway's for a worker without a service."""
+        return self.service or (GATEWAY if self.kind == "worker" else None)
+
 
 class Selection(msgspec.Struct, frozen=True, kw_only=True):
     """The parts of the suite that the user wants."""
@@ -58,8 +63,9 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def needs_redis(self) -> bool:
-        """Whether Redis is needed: only jobs (videos, images and long recordings) need it."""
-        return "video" in self.services or "speech" in self.services
+        """Whether Redis is needed: for jobs (videos, images, long recordings) and for the responses that the gateway
+        keeps."""
+        return self.gateway or "video" in self.services or "speech" in self.services
 
 
 def select(only: str | None, settings: Settings) -> Selection:
@@ -123,6 +129,10 @@ def parts(settings: Settings, selection: Selection) -> list[SuitePart]:
             for name in _worker_names("speech", settings.speech.job_workers)
         ]
     if selection.gateway:
+        found += [
+            SuitePart(name=name, kind="worker", command=_module("tessera_gateway.worker"), stop_s=20.0, vital=False)
+            for name in _worker_names("response", settings.gateway.response_workers)
+        ]
         found.append(
             SuitePart(
                 name=GATEWAY,
@@ -160,7 +170,7 @@ def environment(config: str | None, overrides: Mapping[str, Any], inherited: Map
     return values
 
 
-def _worker_names(service: Service, count: int) -> Sequence[str]:
+def _worker_names(service: Service | Literal["response"], count: int) -> Sequence[str]:
     return [f"{service}-worker"] if count == 1 else [f"{service}-worker-{number + 1}" for number in range(count)]
 
 

@@ -63,7 +63,7 @@ def _rows(
             rows.append(ServiceRow(name, _configured(settings, name), NONE, urls[name], watch.states[name]))
     for child in children.values():
         if child.part.kind == "worker":
-            served = watch.states.get(child.part.service or "") == "ready"
+            served = watch.states.get(child.part.mate_of or "") == "ready"
             state = "ready" if child.state == "running" and served else child.state
             rows.append(ServiceRow(child.part.name, NONE, NONE, f"process {child.pid or NONE}", state))
     if "redis" in children:

@@ -133,7 +133,7 @@ class HealthWatch:
         self.reasons.pop(name, None)
         if state == "ready":
             for mate in self.children.values():
-                if mate is child or mate.part.service == name:
+                if mate is child or mate.part.mate_of == name:
                     mate.was_ready = True
             self.announce(name, "ready again" if child.restarts or before == "failed" else "ready")
         elif reason is not None:

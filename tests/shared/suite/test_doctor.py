@@ -176,7 +176,7 @@ def test_a_selection_has_the_parts_it_needs_and_no_more(tmp_path: Path) -> None:
         for only in ("text,gateway", "video", "speech")
     }
     assert named == {
-        "text,gateway": ["text", "gateway"],
+        "text,gateway": ["redis", "text", "response-worker", "gateway"],
         "video": ["redis", "video", "video-worker-1", "video-worker-2"],
         "speech": ["redis", "speech", "speech-worker"],
     }
