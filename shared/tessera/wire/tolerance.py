@@ -7,7 +7,8 @@ a body without either costs nothing. Knows the types of fields, and no request.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Protocol, runtime_checkable
 
@@ -44,49 +45,94 @@ def relaxed(body: bytes, kind: Any, refusal: str) -> bytes | None:
         return None
     try:
         value = msgspec.json.decode(body)
-        return msgspec.json.encode(_relaxed(value, _described(kind), drops=False))
+        if (plan := _plan_of(kind)) is not None:
+            value = plan.relaxed(value, drops=False)
+        return msgspec.json.encode(value)
     except (msgspec.MsgspecError, ValueError, RecursionError, OverflowError):
         return None
 
 
+@dataclass
+class _Field:
+    """What becomes of one field: whether a null of it is kept, and the plan of its value."""
+
+    keeps_null: bool
+    plan: _Plan | None
+
+
+@dataclass
+class _Struct:
+    """What becomes of the keys of an object."""
+
+    tag_field: str | None
+    drops_unknown: Callable[[Mapping[str, Any]], bool] | None
+    fields: dict[str, _Field] = field(default_factory=dict)
+
+    def relaxed(self, value: dict[str, Any], *, drops: bool) -> dict[str, Any]:
+        drops = drops or (self.drops_unknown is not None and self.drops_unknown(value))
+        kept: dict[str, Any] = {}
+        for key, inner in value.items():
+            known = self.fields.get(key)
+            if known is None:
+                if not drops or key == self.tag_field:
+                    kept[key] = inner
+            elif inner is None:
+                if known.keeps_null:
+                    kept[key] = inner
+            else:
+                kept[key] = inner if known.plan is None else known.plan.relaxed(inner, drops=drops)
+        return kept
+
+
+@dataclass
+class _Plan:
+    """What becomes of a value: of the items of a list, and of an object by its tag (None: the only type there is)."""
+
+    items: _Plan | None
+    structs: dict[Any, _Struct]
+    tag_field: str | None
+
+    def relaxed(self, value: Any, *, drops: bool) -> Any:
+        if isinstance(value, list):
+            items = self.items
+            return value if items is None else [items.relaxed(one, drops=drops) for one in value]
+        if isinstance(value, dict):
+            tag = value.get(self.tag_field) if self.tag_field else None
+            struct = self.structs.get(tag) if tag is None or isinstance(tag, str | int) else None
+            return value if struct is None else struct.relaxed(value, drops=drops)
+        return value
+
+
 @cache
-def _described(kind: Any) -> inspect.Type:
-    return inspect.type_info(kind)
+def _plan_of(kind: Any) -> _Plan | None:
+    return _plan(inspect.type_info(kind), {})
 
 
-def _relaxed(value: Any, expected: inspect.Type, *, drops: bool) -> Any:
-    if isinstance(value, list):
-        item = next((one.item_type for one in _choices(expected) if isinstance(one, inspect.ListType)), None)
-        return value if item is None else [_relaxed(one, item, drops=drops) for one in value]
-    if not isinstance(value, dict):
-        return value
-    found = _struct_of(value, expected)
+def _plan(expected: inspect.Type, known: dict[type[Any], _Struct]) -> _Plan | None:
+    """The plan of a type; None for a type without objects. `known` ends the recursion of types within themselves."""
+    choices = list(_choices(expected))
+    lists = [one for one in choices if isinstance(one, inspect.ListType)]
+    structs = [one for one in choices if isinstance(one, inspect.StructType)]
+    items = _plan(lists[0].item_type, known) if lists else None
+    if items is None and not structs:
+        return None
+    alone = len(structs) == 1
+    return _Plan(
+        items,
+        {None if alone else one.tag: _struct(one, known) for one in structs},
+        None if alone or not structs else structs[0].tag_field,
+    )
+
+
+def _struct(described: inspect.StructType, known: dict[type[Any], _Struct]) -> _Struct:
+    found = known.get(described.cls)
     if found is None:
-        return value
-    if issubclass(found.cls, Tolerant) and found.cls.drops_unknown(value):
-        drops = True
-    fields = {field.encode_name: field for field in found.fields}
-    kept: dict[str, Any] = {}
-    for key, inner in value.items():
-        field = fields.get(key)
-        if field is not None:
-            if inner is not None or field.required or _takes_null(field.type):
-                kept[key] = _relaxed(inner, field.type, drops=drops)
-        elif not drops or key == found.tag_field:
-            kept[key] = inner
-    return kept
-
-
-def _struct_of(value: dict[str, Any], expected: inspect.Type) -> inspect.StructType | None:
-    """The type among those expected that a value has, by its tag where there are several."""
-    structs = [one for one in _choices(expected) if isinstance(one, inspect.StructType)]
-    if len(structs) == 1:
-        return structs[0]
-    return next((one for one in structs if one.tag_field and value.get(one.tag_field) == one.tag), None)
-
-
-def _takes_null(expected: inspect.Type) -> bool:
-    return any(isinstance(one, inspect.NoneType | inspect.AnyType) for one in _choices(expected))
+        tolerant = described.cls.drops_unknown if issubclass(described.cls, Tolerant) else None
+        found = known[described.cls] = _Struct(described.tag_field, tolerant)
+        for one in described.fields:
+            takes_null = any(isinstance(each, inspect.NoneType | inspect.AnyType) for each in _choices(one.type))
+            found.fields[one.encode_name] = _Field(one.required or takes_null, _plan(one.type, known))
+    return found
 
 
 def _choices(expected: inspect.Type) -> Iterator[inspect.Type]:
