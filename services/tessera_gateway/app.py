@@ -36,6 +36,7 @@ from tessera_gateway.routes.home import home
 from tessera_gateway.routes.language import chat_completions, completions, detokenize, embeddings, tokenize
 from tessera_gateway.routes.messages import count_tokens, create_message
 from tessera_gateway.routes.models import list_models, retrieve_model
+from tessera_gateway.routes.ollama import OLLAMA_ROUTES
 from tessera_gateway.routes.ranking import RANKING_ROUTES
 from tessera_gateway.routes.responses import RESPONSE_ROUTES
 from tessera_gateway.sessions import upstream_session
@@ -138,7 +139,7 @@ def create_app(settings: Settings) -> Litestar:
                 [list_models, retrieve_model, chat_completions, completions, embeddings, tokenize, detokenize, speech],
                 settings.gateway.max_json_bytes,
             ),
-            behind_keys([create_message, count_tokens], settings.gateway.max_json_bytes),
+            behind_keys([create_message, count_tokens, *OLLAMA_ROUTES], settings.gateway.max_json_bytes),
             behind_keys([*RESPONSE_ROUTES], settings.gateway.max_json_bytes),
             behind_keys([*RANKING_ROUTES], settings.gateway.max_json_bytes),
             behind_keys(

@@ -11,6 +11,7 @@ from tessera.engine.host import EngineHost
 from tessera.language.attachments.reading import open_attachments
 from tessera.language.metrics import GenerationMetrics
 from tessera.language.pinning import pin
+from tessera.protocols.error_shapes import shape_of
 from tessera.settings.tree import Settings
 from tessera.web.app import build_app
 from tessera.web.dependencies import Opened, provide
@@ -51,6 +52,7 @@ def create_app(settings: Settings) -> Litestar:
             "encoders": provide(encoders),
         },
         max_body_bytes=settings.gateway.max_json_bytes,
+        shape_of=shape_of,
         sites=sites_of(settings),
         http=settings.http,
     )

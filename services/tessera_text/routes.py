@@ -9,6 +9,7 @@ from litestar.response import Stream
 
 from tessera.engine.host import EngineHost
 from tessera.language.routes import LANGUAGE_ROUTES
+from tessera.protocols.messages.routes import MESSAGE_ROUTES
 from tessera.protocols.responses.routes import RESPONSE_ROUTES
 from tessera.web.app import json_response
 from tessera.web.dependencies import HTTPRequest, Injected
@@ -62,4 +63,12 @@ async def embeddings(
     return json_response(await unless_client_leaves(request, tools.embeddings.answer(body)))
 
 
-ROUTES = [*MODEL_ROUTES, *LANGUAGE_ROUTES, *RESPONSE_ROUTES, completions, embeddings, *ENCODER_ROUTES]
+ROUTES = [
+    *MODEL_ROUTES,
+    *LANGUAGE_ROUTES,
+    *RESPONSE_ROUTES,
+    *MESSAGE_ROUTES,
+    completions,
+    embeddings,
+    *ENCODER_ROUTES,
+]

@@ -13,6 +13,7 @@ from prometheus_client import CollectorRegistry
 from tessera.engine.host import EngineHost
 from tessera.language.attachments.reading import open_attachments
 from tessera.language.metrics import GenerationMetrics
+from tessera.protocols.error_shapes import shape_of
 from tessera.settings.tree import Settings
 from tessera.web.app import build_app
 from tessera.web.dependencies import Opened, provide
@@ -48,6 +49,7 @@ def create_app(settings: Settings) -> Litestar:
         lifespan=[attachments.lifespan, preprocessing, host.lifespan],
         dependencies={"host": provide(host), "models": provide(host.models)},
         max_body_bytes=settings.gateway.max_body_bytes,
+        shape_of=shape_of,
         sites=sites_of(settings),
         http=settings.http,
     )

@@ -196,6 +196,14 @@ class InternalError(TesseraError):
     code = "internal_error"
 
 
+class NotImplementedHereError(TesseraError):
+    """A route of another server's API that this server does not have; the message says what it has instead."""
+
+    status = 501
+    type = "invalid_request_error"
+    code = "not_implemented"
+
+
 class BadGatewayError(TesseraError):
     """An upstream sent an invalid answer or closed the connection."""
 

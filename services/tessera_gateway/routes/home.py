@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from litestar import MediaType, Response, get
+from litestar import HttpMethod, MediaType, Response, route
 
 PAGE = """<!doctype html>
 <html lang="en"><meta charset="utf-8"><title>Tessera</title>
@@ -18,7 +18,8 @@ PAGE = """<!doctype html>
 """
 
 
-@get("/", include_in_schema=False, sync_to_thread=False)
+@route("/", http_method=[HttpMethod.GET, HttpMethod.HEAD], include_in_schema=False, sync_to_thread=False)
 def home() -> Response[str]:
-    """Links. The page needs no key and shows nothing about the installation."""
+    """Links. The page needs no key and shows nothing about the installation. Clients ask by HEAD whether a server is
+    there (Claude Code, Ollama's)."""
     return Response(PAGE, media_type=MediaType.HTML)

@@ -23,30 +23,38 @@ def chat_body(chat: ChatCompletionRequest, model: str) -> bytes:
     return msgspec.json.encode(_fields(chat, model))
 
 
-def completion_body(chat: ChatCompletionRequest, model: str) -> bytes:
-    """The body of a completion whose prompt is the text of the only message, without a template."""
+def completion_body(chat: ChatCompletionRequest, model: str, suffix: str | None) -> bytes:
+    """The body of a completion whose prompt is the text of the only message, without a template; `suffix` is what
+    comes behind the answer."""
     fields = _fields(chat, model)
     (message,) = fields.pop("messages")
-    return msgspec.json.encode(fields | {"prompt": message["content"]})
+    logprobs, top = fields.pop("logprobs", None), fields.pop("top_logprobs", 0)
+    if logprobs:
+        fields["logprobs"] = top
+    fields.pop("reasoning_effort", None)
+    if suffix:
+        fields["suffix"] = suffix
+    return msgspec.json.encode({"prompt": message["content"], **fields})
 
 
 def _fields(chat: ChatCompletionRequest, model: str) -> dict[str, Any]:
     given = {
-        name: value
+        name: _said(value)
         for name in chat.__struct_fields__
         if (value := getattr(chat, name)) is not None and value != _DEFAULTS[name]
     }
-    fields: dict[str, Any] = msgspec.to_builtins(given) | {"model": model}
-    fields["messages"] = [_without_nulls(message) for message in fields["messages"]]
-    for tool in fields.get("tools", []):
-        tool["function"] = _without_nulls(tool["function"])
-    if "response_format" in fields:
-        form = fields["response_format"]
-        if "json_schema" in form:
-            form["json_schema"] = _without_nulls(form["json_schema"])
-    return fields
+    if "stream_options" in given:
+        given["stream_options"] = {name: value for name, value in given["stream_options"].items() if value}
+    return given | {"model": model}
 
 
-def _without_nulls(fields: dict[str, Any]) -> dict[str, Any]:
-    """Without fields of our types that say nothing. What is inside a schema stays as it is."""
-    return {name: value for name, value in fields.items() if value is not None}
+def _said(value: Any) -> Any:
+    """A value without fields of our types that say nothing. What is inside a schema stays as it is."""
+    if isinstance(value, list):
+        return [_said(each) for each in value]
+    if not isinstance(value, msgspec.Struct):
+        return value
+    config = value.__struct_config__
+    fields = {name: getattr(value, name) for name in value.__struct_fields__}
+    said = {name: _said(each) for name, each in fields.items() if each is not None and each is not msgspec.UNSET}
+    return said if config.tag_field is None else {config.tag_field: config.tag, **said}

@@ -26,7 +26,7 @@ from tessera.web.sse import PING, framed
 from tessera.wire.chat import ChatCompletionChunk, ChatCompletionRequest
 from tessera.wire.models import Task
 from tessera_gateway.exchange import SentHeaders, UpstreamResponse
-from tessera_gateway.limits import Body
+from tessera_gateway.limits import Body, JsonBody
 from tessera_gateway.proxy import Proxy, Relay, unless_gone
 from tessera_gateway.translated.chat_body import chat_body
 from tessera_gateway.translated.event_data import EventData
@@ -65,7 +65,7 @@ class Translator:
         task: Task = "chat",
         path: str = "/v1/chat/completions",
         encode: Callable[[ChatCompletionRequest, str], bytes] = chat_body,
-        stream_type: str = EVENTS,
+        stream_type: str | None = EVENTS,
     ) -> ASGIApp:
         """Answer one request.
 
@@ -77,7 +77,8 @@ class Translator:
             task: what the model must be able to do.
             path: the route that is asked with the translated request.
             encode: writes the translated request, for the model of this name.
-            stream_type: content type of the protocol's streams.
+            stream_type: content type of the protocol's streams; None: an upstream's stream becomes one answer, which
+                is sent when it is whole.
 
         Raises:
             TesseraError: for the reasons of `Proxy.first_answer`; or the upstream refused the translated request.
@@ -105,7 +106,7 @@ class Translator:
         answer, gone = await self._proxy.first_answer(request, body.model, task, ask, body.cache_key)
         if not used:
             return Relay(answer, gone, self._proxy)
-        exchange = _Exchange(answer, used[0], body.model, self._proxy)
+        exchange = TranslatedExchange(answer, used[0], body.model, self._proxy)
         try:
             return await unless_gone(gone, exchange.begin(gone, stream_type))
         except BaseException:
@@ -113,8 +114,34 @@ class Translator:
             self._proxy.finish(answer)
             raise
 
+    async def whole(self, request: HTTPRequest, body: JsonBody, task: Task, path: str) -> tuple[str, bytes]:
+        """The name of an upstream and its whole answer to a body that it can read as it is.
 
-class _Exchange:
+        Raises:
+            TesseraError: for the reasons of `Proxy.first_answer`; or the upstream refused or failed.
+        """
+        headers = SentHeaders.of(request, body.content_type)
+
+        async def ask(upstream: Upstream) -> UpstreamResponse:
+            return await self._proxy.ask(upstream, path, body.data, headers)
+
+        answer, gone = await self._proxy.first_answer(request, body.model, task, ask)
+        try:
+            return answer.upstream.name, await unless_gone(gone, self._read(answer))
+        finally:
+            gone.cancel()
+            self._proxy.finish(answer)
+
+    async def _read(self, answer: UpstreamResponse) -> bytes:
+        try:
+            if answer.response.status != 200:
+                raise await refusal(answer)
+            return await read_answer(answer)
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            raise cut_short(self._proxy, answer, error) from error
+
+
+class TranslatedExchange:
     """A translated request whose upstream has begun to answer."""
 
     def __init__(self, answer: UpstreamResponse, translation: Translation[Any], model: str, proxy: Proxy) -> None:
@@ -123,22 +150,24 @@ class _Exchange:
         self.proxy = proxy
         self._reader = ForeignReader(answer.upstream.name, model)
 
-    async def begin(self, gone: asyncio.Task[None], stream_type: str) -> ASGIApp:
+    async def begin(self, gone: asyncio.Task[None], stream_type: str | None) -> ASGIApp:
         """The response, as soon as its status is certain.
 
         Raises:
             TesseraError: the upstream refused or failed.
         """
-        response, upstream = self.answer.response, self.answer.upstream
+        response = self.answer.response
         try:
             if response.status != 200:
-                error = await self._read(MAX_ERROR_BYTES, cut=True)
-                raise failure_of(upstream.name, response.status, error, response.headers.get("retry-after"))
+                raise await refusal(self.answer)
             if self.translation.chat.stream:
-                pieces = translated(self.translation, self._chunks())
-                return TranslatedStream(self, await anext(pieces, b""), pieces, gone, stream_type)
-            completion = self._reader.completion(await self._read(MAX_ANSWER_BYTES, cut=False))
-            whole = msgspec.json.encode(self.translation.answer(completion))
+                pieces = translated(self.translation, self._chunks(bounded=stream_type is None))
+                if stream_type is not None:
+                    return TranslatedStream(self, await anext(pieces, b""), pieces, gone, stream_type)
+                whole = b"".join([piece async for piece in pieces])
+            else:
+                completion = self._reader.completion(await read_answer(self.answer))
+                whole = msgspec.json.encode(self.translation.answer(completion))
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise self.failure(error) from error
         gone.cancel()
@@ -147,30 +176,20 @@ class _Exchange:
 
     def failure(self, error: Exception) -> TesseraError:
         """The error for an upstream that fell silent or cut the connection within its answer."""
-        upstream = self.answer.upstream
-        kind = "timeout" if isinstance(error, TimeoutError) else "cut"
-        self.proxy.metrics.errors.labels(upstream.name, kind).inc()
-        logger.warning("upstream %s failed within an answer: %s", upstream.name, error)
-        if isinstance(error, TimeoutError):
-            return self.proxy.silent(upstream)
-        return BadGatewayError(f"the upstream {upstream.name} cut the connection within its answer")
+        return cut_short(self.proxy, self.answer, error)
 
-    async def _read(self, most: int, *, cut: bool) -> bytes:
-        found = bytearray(self.answer.first)
-        while len(found) <= most and (piece := await self.answer.response.content.readany()):
-            found += piece
-        if len(found) > most and not cut:
-            raise BadGatewayError(f"the upstream {self.answer.upstream.name} answered more than {most} bytes")
-        return bytes(found[:most])
-
-    async def _chunks(self) -> AsyncGenerator[ChatCompletionChunk]:
+    async def _chunks(self, *, bounded: bool) -> AsyncGenerator[ChatCompletionChunk]:
+        """The upstream's chunks; `bounded` if they are collected and so may not be more than a whole answer."""
         response = self.answer.response
         if response.content_type != "text/event-stream":
-            yield as_chunk(self._reader.completion(await self._read(MAX_ANSWER_BYTES, cut=False)))
+            yield as_chunk(self._reader.completion(await read_answer(self.answer)))
             return
         events = EventData()
-        piece = self.answer.first
+        piece, size = self.answer.first, 0
         while piece:
+            size += len(piece)
+            if bounded and size > MAX_ANSWER_BYTES:
+                raise _too_large(self.answer)
             for data in events.feed(piece):
                 if (chunk := self._reader.chunk(data)) is not None:
                     yield chunk
@@ -199,7 +218,7 @@ class TranslatedStream:
 
     def __init__(
         self,
-        exchange: _Exchange,
+        exchange: TranslatedExchange,
         first: bytes,
         pieces: AsyncGenerator[bytes],
         gone: asyncio.Task[None],
@@ -245,3 +264,46 @@ class TranslatedStream:
                 exchange.proxy.metrics.cancelled.labels(exchange.answer.upstream.name).inc()
                 return
             raise exchange.failure(error) from error
+
+
+async def read_answer(answer: UpstreamResponse) -> bytes:
+    """A whole answer.
+
+    Raises:
+        BadGatewayError: it has more than `MAX_ANSWER_BYTES`.
+    """
+    found = await _read_up_to(answer, MAX_ANSWER_BYTES)
+    if len(found) > MAX_ANSWER_BYTES:
+        raise _too_large(answer)
+    return found
+
+
+async def refusal(answer: UpstreamResponse) -> TesseraError:
+    """The error that an upstream answered."""
+    response = answer.response
+    body = await _read_up_to(answer, MAX_ERROR_BYTES)
+    return failure_of(
+        answer.upstream.name, response.status, body[:MAX_ERROR_BYTES], response.headers.get("retry-after")
+    )
+
+
+def cut_short(proxy: Proxy, answer: UpstreamResponse, error: Exception) -> TesseraError:
+    """The error for an upstream that fell silent or cut the connection within its answer; counts it."""
+    upstream = answer.upstream
+    proxy.metrics.errors.labels(upstream.name, "timeout" if isinstance(error, TimeoutError) else "cut").inc()
+    logger.warning("upstream %s failed within an answer: %s", upstream.name, error)
+    if isinstance(error, TimeoutError):
+        return proxy.silent(upstream)
+    return BadGatewayError(f"the upstream {upstream.name} cut the connection within its answer")
+
+
+async def _read_up_to(answer: UpstreamResponse, most: int) -> bytes:
+    """The body, or a little more than `most` bytes of it."""
+    found = bytearray(answer.first)
+    while len(found) <= most and (piece := await answer.response.content.readany()):
+        found += piece
+    return bytes(found)
+
+
+def _too_large(answer: UpstreamResponse) -> BadGatewayError:
+    return BadGatewayError(f"the upstream {answer.upstream.name} answered more than {MAX_ANSWER_BYTES} bytes")

@@ -56,6 +56,14 @@ class Tokenization:
         strings = [self._tokenizer.token_text(token) for token in ids] if request.return_token_strs else None
         return Tokenized(count=len(ids), max_model_len=self._limits.context_length, tokens=ids, token_strs=strings)
 
+    async def count(self, request: ChatCompletionRequest) -> int:
+        """Number of tokens of a chat request's prompt.
+
+        Raises:
+            InvalidRequestError: the conversation cannot be rendered.
+        """
+        return len((await self._prompter(request)).token_ids)
+
     async def detokenize(self, request: DetokenizeRequest) -> Detokenized:
         """The text of token ids, control tokens included.
 

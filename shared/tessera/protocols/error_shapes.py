@@ -5,6 +5,7 @@ from __future__ import annotations
 from litestar.types import Scope
 
 from tessera.protocols.messages.errors import messages_shape
+from tessera.protocols.ollama.errors import ollama_shape
 from tessera.web.errors import ErrorShape, openai_shape
 
 VERSION_HEADER = b"anthropic-version"
@@ -18,4 +19,6 @@ def shape_of(scope: Scope) -> ErrorShape:
         return messages_shape
     if path.startswith("/v1/models") and any(name == VERSION_HEADER for name, _ in scope["headers"]):
         return messages_shape
+    if path.startswith("/api/"):
+        return ollama_shape
     return openai_shape

@@ -3,27 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
-from litestar import get
+from litestar import Response, get
 
 from tessera.errors import ModelNotFoundError
-from tessera.web.dependencies import Injected
+from tessera.web.anthropic_models import is_anthropic, model_info, model_page
+from tessera.web.dependencies import HTTPRequest, Injected
+from tessera.web.docs import documented
 from tessera.wire.models import Card, Model, ModelList
 
 Models = Callable[[], ModelList]
 """Lists the models that a service has now."""
 
 
-@get("/v1/models", summary="Models that are served here.", tags=["models"])
-async def list_models(models: Injected[Models]) -> ModelList:
-    """Empty until a model has loaded."""
-    return models()
+@get(
+    "/v1/models",
+    summary="Models that are served here.",
+    tags=["models"],
+    operation_class=documented(returns=ModelList),
+)
+async def list_models(request: HTTPRequest, models: Injected[Models]) -> Response[Any]:
+    """Empty until a model has loaded. Clients that send `anthropic-version` get Anthropic's shape."""
+    found = models()
+    return Response(model_page(request, found.data) if is_anthropic(request) else found)
 
 
-@get("/v1/models/{model_id:path}", summary="One model.", tags=["models"])
-async def get_model(models: Injected[Models], model_id: str) -> Model:
-    """Its card says what is known about it."""
-    return find_model(models(), model_id.lstrip("/"))
+@get(
+    "/v1/models/{model_id:path}",
+    summary="One model.",
+    tags=["models"],
+    operation_class=documented(returns=Model),
+)
+async def get_model(request: HTTPRequest, models: Injected[Models], model_id: str) -> Response[Any]:
+    """Its card says what is known about it. Clients that send `anthropic-version` get Anthropic's shape."""
+    found = find_model(models(), model_id.lstrip("/"))
+    return Response(model_info(found) if is_anthropic(request) else found)
 
 
 MODEL_ROUTES = [list_models, get_model]

@@ -307,3 +307,18 @@ def test_the_first_upstream_that_can_be_reached_answers(gateway, foreign):
     finally:
         away.__init__("m", name="away")  # type: ignore[misc]
         away.start()
+
+
+def test_clients_see_that_a_server_is_there_by_head_without_a_key(gateway, foreign):
+    running = gateway(foreign(), api_keys=["k"])
+    assert httpx.head(running.url + "/").status_code == 200
+
+
+def test_models_are_listed_in_anthropics_shape_to_its_clients(gateway, foreign):
+    running = gateway(foreign("a", "b"), api_keys=["k"], aliases={})
+    headers = {"anthropic-version": "2023-06-01", "x-api-key": "k"}
+    page = httpx.get(running.url + "/v1/models?limit=1", headers=headers).json()
+    assert (page["data"][0]["id"], page["has_more"], page["last_id"]) == ("a", True, "a")
+    assert httpx.get(running.url + "/v1/models/b", headers=headers).json()["id"] == "b"
+    refused = httpx.get(running.url + "/v1/models", headers={"anthropic-version": "2023-06-01"})
+    assert (refused.status_code, refused.json()["error"]["type"]) == (401, "authentication_error")

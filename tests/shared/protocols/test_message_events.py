@@ -232,11 +232,14 @@ def test_a_call_that_was_cut_is_left_out_and_a_broken_one_is_shown_as_it_is() ->
     assert answer("tool_calls").content[0].input == {"invalid_arguments": '{"a": '}
 
 
-def test_a_stream_without_an_end_ends_with_an_error_event() -> None:
-    stream = streamed(translation(stream=True), [chunk(Delta(content="a"))])
-    last = stream.decode().split("\n\n")[-2]
-    assert last.startswith("event: error\n")
-    assert json.loads(last.split("data: ")[1])["error"]["type"] == "api_error"
+def test_a_stream_without_an_end_is_the_upstreams_fault() -> None:
+    translator = translation(stream=True)
+    translator.chunk(chunk(Delta(content="a")))
+    with pytest.raises(BadGatewayError, match="before it was complete"):
+        translator.end()
+    (last,) = translator.failed(BadGatewayError("x"))
+    assert last.startswith(b"event: error\n")
+    assert json.loads(last.split(b"data: ")[1])["error"] == {"type": "api_error", "message": "x"}
 
 
 def test_a_call_that_goes_on_after_its_end_is_the_upstreams_fault() -> None:

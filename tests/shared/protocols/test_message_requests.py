@@ -120,6 +120,13 @@ def test_documents_and_search_results_are_read_as_text() -> None:
     assert said(messages=user(*blocks)) == [("user", text)]
 
 
+def test_a_document_of_bytes_is_a_file_of_chats() -> None:
+    source = {"type": "base64", "media_type": "application/pdf", "data": "JVBERi0="}
+    (_, parts), *_ = said(messages=user({"type": "document", "title": "a.pdf", "source": source}))
+    assert parts[1].file.file_data == "data:application/pdf;base64,JVBERi0="
+    assert parts[1].file.filename == "a.pdf"
+
+
 def test_thoughts_stay_in_the_history_unless_it_says_how_many() -> None:
     turns: list[Any] = []
     for n in range(3):
@@ -222,7 +229,6 @@ def test_a_prompt_whose_tokens_are_counted_needs_no_limit() -> None:
 
 IMAGE_URL = {"type": "image", "source": {"type": "url", "url": "https://x/y.png"}}
 CITED = {"type": "document", "source": {"type": "text", "data": "x"}, "citations": {"enabled": True}}
-PDF = {"type": "document", "source": {"type": "base64", "media_type": "application/x-tar", "data": "AA=="}}
 
 
 @pytest.mark.parametrize(

@@ -144,9 +144,13 @@ class MessageTranslation:
         return events
 
     def end(self) -> list[bytes]:
-        """The end of the message; an error event if the answer has no end."""
+        """The end of the message.
+
+        Raises:
+            BadGatewayError: the answer has no end.
+        """
         if self._reason is None:
-            return self.failed(BadGatewayError("the answer ended before it was complete; try again"))
+            raise BadGatewayError("the answer ended before it was complete; try again")
         ending = MessageDelta(
             delta=MessageEnding(
                 stop_reason=_stop_reason(self._reason, self._stopped_by), stop_sequence=self._stopped_by

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import msgspec
 
 from tessera.errors import InvalidRequestError
-from tessera.wire.conversation import ImagePart, ImageURL, Message, Part, TextPart
+from tessera.wire.conversation import FileContent, FilePart, ImagePart, ImageURL, Message, Part, TextPart
 from tessera.wire.messages import (
     Base64Source,
     ContentSource,
@@ -131,7 +131,7 @@ class _Conversation:
             self._messages.append(message)
 
     def _result(self, block: ToolResultBlock, at: str) -> list[Part]:
-        """Add the result of a call as a message; returns its images, which come behind all results."""
+        """Add the result of a call as a message; returns its images and files, which come behind all results."""
         parts: list[Part] = []
         if isinstance(block.content, str):
             parts.append(TextPart(block.content))
@@ -142,8 +142,8 @@ class _Conversation:
         if block.is_error:
             text = f"Error: {text}"
         self._messages.append(Message(role="tool", content=text, tool_call_id=block.tool_use_id))
-        images: list[Part] = [part for part in parts if isinstance(part, ImagePart)]
-        return [TextPart(f"Images of the result of {block.tool_use_id}:"), *images] if images else []
+        files = [part for part in parts if not isinstance(part, TextPart)]
+        return [TextPart(f"Files of the result of {block.tool_use_id}:"), *files] if files else []
 
     def _close(self) -> None:
         if not self._parts:
@@ -211,11 +211,8 @@ def _document(block: DocumentBlock, at: str) -> list[Part]:
             *(part for place, each in enumerate(inner) for part in _parts_of(each, f"{at}.source.content[{place}]")),
         ]
     if isinstance(source, Base64Source):
-        raise InvalidRequestError(
-            f"`{at}.source`: documents of type {source.media_type} are not read here; send their text as a source of "
-            f"type text",
-            param=f"{at}.source",
-        )
+        data = f"data:{source.media_type};base64,{source.data}"
+        return [*head, FilePart(FileContent(file_data=data, filename=block.title))]
     raise _remote(source, f"{at}.source", "document")
 
 
