@@ -39,6 +39,8 @@ REFRESH_S = 0.5
 REFRESH_WAIT_S = 1.0
 """Most seconds that a request for an unknown model waits for such a poll, so that one silent upstream delays no
 others."""
+MOST_AWAY_S = 120.0
+"""Longest wait that a client is told for an upstream that is away, in seconds."""
 MAX_ANSWER_BYTES = 8 * 1024 * 1024
 """Most bytes of an upstream's answer to a poll."""
 
@@ -57,11 +59,24 @@ class Upstream:
         self.reason = "it has not answered yet"
         self.in_flight = 0
         self.sent = 0
+        self._away_since: float | None = time.monotonic()
+        self._away_s: float | None = None
+        """Seconds for which the server was away the last time."""
+
+    def back_in_s(self) -> float:
+        """Seconds until a server that is away is expected back: what is left of its last absence. Before a first one
+        has ended, the time that it has taken."""
+        if self._away_since is None:
+            return POLL_S
+        away_s = time.monotonic() - self._away_since
+        left = away_s if self._away_s is None else self._away_s - away_s
+        return max(POLL_S, min(left, MOST_AWAY_S))
 
     def lost(self, reason: str) -> None:
         """Record that a poll or a request could not reach the server. It gets no requests until a poll succeeds."""
         if self.reachable:
             logger.warning("upstream %s is down: %s", self.name, reason)
+            self._away_since = time.monotonic()
         self.reachable = False
         self.reason = reason
         # Seen from outside, a server that has never named a model is starting.
@@ -72,6 +87,8 @@ class Upstream:
         if not self.reachable or self.state != state or models.keys() != self.models.keys():
             logger.info("upstream %s is %s with models: %s", self.name, state, ", ".join(models) or "none")
         self.models = models
+        if self._away_since is not None:
+            self._away_s, self._away_since = time.monotonic() - self._away_since, None
         self.reachable = True
         self.state = state
         self.reason = reason
@@ -224,7 +241,8 @@ class Upstreams:
             logger.warning("no upstream for model %s: %s", model, away)
             names = ", ".join(upstream.name for upstream in able)
             raise UnavailableError(
-                f"the model {model!r} is served by {names}, which cannot be reached now; try again", retry_after=POLL_S
+                f"the model {model!r} is served by {names}, which cannot be reached now; try again",
+                retry_after=min(upstream.back_in_s() for upstream in able),
             )
         best = sorted(reachable, key=lambda upstream: (upstream.state != "ok", upstream.in_flight, upstream.sent))
         if not cache_key:

@@ -58,7 +58,7 @@ def create_app(settings: Settings) -> Litestar:
         models = host.models()
         able = [model for model in models.data if model.card is not None and "transcription" in model.card.tasks]
         if not able:
-            raise UnavailableError("the speech engine is still loading its model", retry_after=2)
+            raise UnavailableError("the speech engine is still loading its model", retry_after=host.engine.ready_in_s())
         found = find_model(ModelList(data=able), name or able[0].id)
         assert found.card is not None
         return found.card

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Protocol
 
 from tessera.engine.client import EngineClient
+from tessera.engine.waits import WaitMeter
 from tessera.errors import InvalidRequestError, ModelNotFoundError, OverloadedError, PayloadTooLargeError
 from tessera.settings.speech import SpeechSettings
 from tessera.wire.audio import Segment, TranscriptionRequest, TranscriptTextSegment, Word
@@ -63,6 +64,7 @@ class TranscriptionPipeline:
         self._planner = WindowPlanner(card, self._tokenizer, settings)
         # Weak: a recording counts for as long as it is in memory, however its request ends.
         self._held: weakref.WeakSet[RunningTranscription] = weakref.WeakSet()
+        self._meter = WaitMeter()
 
     async def transcribe(
         self, body: TranscriptionRequest, data: bytes, *, timestamps: bool, translate: bool = False
@@ -105,7 +107,11 @@ class TranscriptionPipeline:
             plan = await asyncio.to_thread(self._planner.plan, samples, options, known)
         held_s = sum(running.seconds for running in self._held)
         if held_s + samples.size / self.rate > MAX_HELD_RECORDINGS * self._settings.max_audio_seconds:
-            raise OverloadedError(f"{held_s:.0f} s of recordings are already waiting; try again later", retry_after=10)
+            wait_s = self._meter.wait(held_s)
+            raise OverloadedError(
+                f"{held_s:.0f} s of recordings are already waiting; try again in about {wait_s:.0f} s",
+                retry_after=wait_s,
+            )
         message = Transcribe(
             request_id=f"transcript-{uuid.uuid4().hex}",
             audio=Array(dtype="float32", shape=[samples.size], data=samples.tobytes()),
@@ -120,6 +126,7 @@ class TranscriptionPipeline:
         )
         running = RunningTranscription(message, self._engine, self._tokenizer, samples.size / self.rate, plan.turns)
         self._held.add(running)
+        self._meter.came(running.seconds, held_s + running.seconds)
         return running
 
     def detector(self) -> SpeechDetector:

@@ -50,6 +50,8 @@ MAX_BACKOFF_S = 10.0
 """Most seconds before a restart."""
 STABLE_S = 30.0
 """Seconds that a process must have run for the next restart to wait `FIRST_BACKOFF_S` again."""
+LEAST_WAIT_S, MOST_WAIT_S = 1.0, 600.0
+"""Bounds of the wait that clients are told while the engine is away."""
 END_S = 5.0
 """Seconds that a process may take to end after its connection is closed."""
 
@@ -103,6 +105,9 @@ class EngineClient:
         self.ready: Ready | None = None
         self.problem: TesseraError | None = None
         self.restarts = 0
+        self._began_at = time.monotonic()
+        self._load_s: float | None = None
+        """Seconds from the beginning to the end of the last start that was measured."""
         self._was_ready = False
         self._changed = asyncio.Event()
         self._pending: dict[str, _Pending] = {}
@@ -121,6 +126,21 @@ class EngineClient:
         if self.ready is not None:
             return "ok"
         return "failed" if self.problem is not None else "starting"
+
+    def ready_in_s(self) -> float:
+        """Seconds until requests are expected to be answered again.
+
+        The last start tells how long one takes. Before the first has ended, the time that it has taken is the best
+        guess at what is left of it.
+        """
+        if self.ready is not None:
+            return LEAST_WAIT_S
+        now = time.monotonic()
+        left = self._load_s - (now - self._began_at) if self._load_s is not None else now - self._began_at
+        return max(LEAST_WAIT_S, min(left, MOST_WAIT_S))
+
+    def _down(self, problem: TesseraError) -> UnavailableError:
+        return UnavailableError(f"the {self.name} is down: {problem.message}", retry_after=self.ready_in_s())
 
     async def start(self) -> None:
         """Start the process and keep it running. Returns at once; `wait_ready` waits."""
@@ -141,7 +161,7 @@ class EngineClient:
                     self._changed.clear()
                     await self._changed.wait()
         except TimeoutError as error:
-            raise UnavailableError(f"the {self.name} is still loading", retry_after=2) from error
+            raise UnavailableError(f"the {self.name} is still loading", retry_after=self.ready_in_s()) from error
         return self.ready
 
     async def request(self, message: EngineRequest) -> AsyncGenerator[FromEngine]:
@@ -153,11 +173,11 @@ class EngineClient:
             TesseraError: the engine's own error, `EngineDiedError`, or `UnavailableError` while the engine starts.
         """
         if self.problem is not None:
-            raise UnavailableError(f"the {self.name} is down: {self.problem.message}")
+            raise self._down(self.problem)
         if self._closing.is_set():
-            raise UnavailableError(f"the {self.name} is shutting down")
+            raise UnavailableError(f"the {self.name} is shutting down", retry_after=LEAST_WAIT_S)
         if not self._was_ready:
-            raise UnavailableError(f"the {self.name} is still loading its model", retry_after=2)
+            raise UnavailableError(f"the {self.name} is still loading its model", retry_after=self.ready_in_s())
         pending = _Pending(message)
         self._pending[message.request_id] = pending
         finished = False
@@ -208,16 +228,17 @@ class EngineClient:
     async def _keep(self) -> None:
         backoff = FIRST_BACKOFF_S
         while not self._closing.is_set():
-            started = time.monotonic()
+            started = self._began_at = time.monotonic()
             try:
                 await self._run_once()
             except Exception:
                 logger.exception("the %s could not be run", self.name)
             if self._closing.is_set():
                 return
+            backoff = FIRST_BACKOFF_S if time.monotonic() - started > STABLE_S else min(backoff * 2, MAX_BACKOFF_S)
+            self._began_at = time.monotonic() + backoff
             self._resend_or_fail()
             self.restarts += 1
-            backoff = FIRST_BACKOFF_S if time.monotonic() - started > STABLE_S else min(backoff * 2, MAX_BACKOFF_S)
             await asyncio.sleep(backoff)
 
     async def _run_once(self) -> None:
@@ -250,6 +271,7 @@ class EngineClient:
     def _handle(self, message: FromEngine) -> None:
         if isinstance(message, Ready):
             self.ready, self.problem = message, None
+            self._load_s = time.monotonic() - self._began_at
             parts = ", ".join(f"{part} {seconds:.1f} s" for part, seconds in message.report.items())
             logger.info("the %s is ready on %s (%s)", self.name, message.device, parts)
             self.on_metrics({f"start_{part}_seconds": seconds for part, seconds in message.report.items()})
@@ -259,7 +281,7 @@ class EngineClient:
             self._changed.set()
         elif isinstance(message, Stopped):
             self.problem = from_body(message.error)
-            self._fail_all(UnavailableError(f"the {self.name} is down: {self.problem.message}"))
+            self._fail_all(self._down(self.problem))
             self._changed.set()
         elif isinstance(message, Metrics):
             self.on_metrics(message.values)
@@ -276,7 +298,10 @@ class EngineClient:
                 continue
             if pending.answered or pending.resends >= MAX_RESENDS:
                 pending.answers.put_nowait(
-                    EngineDiedError(f"the {self.name} died while it worked on this request; please send it again")
+                    EngineDiedError(
+                        f"the {self.name} died while it worked on this request; please send it again",
+                        retry_after=self.ready_in_s(),
+                    )
                 )
             else:
                 pending.resends += 1

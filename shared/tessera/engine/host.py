@@ -88,7 +88,7 @@ class EngineHost(Generic[Tools]):
         if tools is None:
             problem = self.engine.problem
             state = f"is down: {problem.message}" if problem else "is still loading its model"
-            raise UnavailableError(f"the {self.engine.name} {state}", retry_after=2)
+            raise UnavailableError(f"the {self.engine.name} {state}", retry_after=self.engine.ready_in_s())
         find_model(self.models(), model)
         return tools
 
@@ -105,7 +105,10 @@ class EngineHost(Generic[Tools]):
                     try:
                         await self._prepare(self._tools)
                     except TesseraError as error:  # the operator's fault, not the present request's
-                        raise UnavailableError(f"the {self.engine.name} is not ready: {error.message}") from error
+                        wait_s = self.engine.ready_in_s()
+                        raise UnavailableError(
+                            f"the {self.engine.name} is not ready: {error.message}", retry_after=wait_s
+                        ) from error
                 self._prepared_for = ready
             return self._tools
 

@@ -6,6 +6,7 @@ Every change is one script of `tessera.jobs.scripts`. Does not know what a job d
 from __future__ import annotations
 
 import hashlib
+import time
 from collections.abc import AsyncGenerator, Sequence
 from typing import Any, Literal
 
@@ -25,6 +26,8 @@ from tessera.jobs.records import Created, JobEvent, Page, WorkerInfo
 from tessera.settings.jobs import JobSettings
 from tessera.wire.jobs import Job, JobKind
 
+UNKNOWN_WAIT_S = 5.0
+"""Seconds that a refused client is told to wait while no job of the queue has ended yet."""
 IDEMPOTENCY_S = 24 * 3600
 """Seconds for which an idempotency key stands for its job."""
 EVENTS_AT_ONCE = 100
@@ -112,7 +115,7 @@ class AsyncJobStore:
             raise OverloadedError(
                 f"this key has {self.settings.max_queued_per_key} unfinished jobs, which is the most it may have "
                 f"(jobs.max_queued_per_key); wait for one to end, or delete one",
-                retry_after=5,
+                retry_after=_seconds_to_an_end([records.job_from(each) for each in reply[1:]]),
             )
         if outcome == b"conflict":
             raise UnprocessableError(
@@ -233,3 +236,9 @@ class AsyncJobStore:
 
 def _not_found(kind: JobKind, job_id: str) -> NotFoundError:
     return NotFoundError(f"there is no {kind} {job_id!r}", code=f"{kind}_not_found")
+
+
+def _seconds_to_an_end(jobs: Sequence[Job]) -> float:
+    """Seconds until the first of some unfinished jobs is expected to end; `UNKNOWN_WAIT_S` if nothing is known."""
+    ends = [job.estimated_end_at for job in jobs if job.estimated_end_at is not None]
+    return max(1.0, min(ends) - time.time()) if ends else UNKNOWN_WAIT_S

@@ -9,7 +9,9 @@ from __future__ import annotations
 import hashlib
 import math
 import time
+from collections.abc import Sequence
 
+from tessera.engine.waits import WaitMeter
 from tessera.errors import InvalidRequestError, OverloadedError
 from tessera.sequence.fair_queue import FairQueue
 from tessera.sequence.request import RequestState, SequenceRequest
@@ -24,10 +26,12 @@ class Intake:
 
     Args:
         max_waiting: Requests that may wait before new ones are refused.
+        running: The requests that run. Its owner changes it; only the wait of refused requests is estimated from it.
     """
 
-    def __init__(self, max_waiting: int) -> None:
+    def __init__(self, max_waiting: int, running: Sequence[SequenceRequest] = ()) -> None:
         self.max_waiting = max_waiting
+        self._running = running
         self.queue = FairQueue()
         """Requests in state WAITING, in order of admission."""
         self._preparing: dict[RequestState, dict[str, _Held]] = {
@@ -35,6 +39,7 @@ class Intake:
             RequestState.AWAITING_ENCODER: {},
         }
         """Requests in the states before that, by id, in the order in which they came to the state."""
+        self._meter = WaitMeter()
 
     def __len__(self) -> int:
         return len(self.queue) + sum(map(len, self._preparing.values()))
@@ -54,7 +59,11 @@ class Intake:
         """
         ahead = len(self.queue) + sum(len(some) for other, some in self._preparing.items() if other >= state)
         if ahead >= self.max_waiting and not self._is_below_its_share(tenant, ahead):
-            raise OverloadedError(f"{ahead} requests are waiting, which is the limit; try again later", retry_after=1.0)
+            wait_s = self._meter.wait(self._work_left())
+            raise OverloadedError(
+                f"{ahead} requests are waiting, which is the limit, for about {wait_s:.0f} s; try again then",
+                retry_after=wait_s,
+            )
 
     def _is_below_its_share(self, tenant: str, ahead: int) -> bool:
         counts = self.queue.waiting()
@@ -73,10 +82,13 @@ class Intake:
         """
         request.state = state
         self._preparing[state][request.request_id] = request, media
+        self._meter.came(_work_of(request), self._work_left())
 
     def take(self, state: RequestState, request_id: str) -> _Held:
         """Take a request out of AWAITING_GRAMMAR or AWAITING_ENCODER, with its images."""
-        return self._preparing[state].pop(request_id)
+        held = self._preparing[state].pop(request_id)
+        self._meter.came(-_work_of(held[0]), self._work_left())  # it comes again at once, to a later state
+        return held
 
     def take_first(self, state: RequestState) -> _Held:
         """Take the next request out of AWAITING_GRAMMAR or AWAITING_ENCODER. Ask `count` first.
@@ -105,6 +117,18 @@ class Intake:
         """Let a request wait to be admitted; one that was preempted gets its old place."""
         request.state = RequestState.WAITING
         self.queue.add(request)
+        if not request.preemptions:
+            self._meter.came(_work_of(request), self._work_left())
+
+    def _work_left(self) -> float:
+        """Tokens that all requests may still make, those included that run."""
+        held = [request for some in self._preparing.values() for request, _ in some.values()]
+        return sum(map(_work_of, (*held, *self.queue, *self._running)))
+
+
+def _work_of(request: SequenceRequest) -> float:
+    """Tokens that a request may still make; 1 for one that makes none."""
+    return 1.0 if request.sampling is None else max(1.0, request.sampling.max_tokens - request.output_length)
 
 
 def check_tokens(message: Generate | Embed, vocabulary: int) -> None:

@@ -56,8 +56,8 @@ class Scheduler:
         self.speculation = speculation
         self.max_batch_tokens = max_batch_tokens
         self.max_running = max_running
-        self.intake = Intake(max_waiting)
         self.running: list[SequenceRequest] = []
+        self.intake = Intake(max_waiting, self.running)
         self.preemptions = 0
         """Number of preemptions since the start."""
         self.fair_preemptions = 0

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Iterable
 
 from tessera.engine.process import failed
+from tessera.engine.waits import WaitMeter
 from tessera.errors import InvalidRequestError, OverloadedError
 from tessera.speech.codec.queue import CodecSpeechQueue
 from tessera.speech.synthesis.request import SynthesisRequest, advance_together
@@ -25,9 +26,6 @@ from tessera.wire.engine import (
     ToEngine,
     Transcribe,
 )
-
-RETRY_AFTER_S = 2.0
-"""Seconds of the Retry-After header when the queue is full."""
 
 
 class SpeechEngine:
@@ -58,6 +56,7 @@ class SpeechEngine:
         self._syntheses: deque[SynthesisRequest] = deque()
         self._transcriptions = TranscriptionQueue(transcriber, max_windows=max_windows)
         self._synthesized_s = 0.0
+        self._meter = WaitMeter()
 
     def ready(self) -> Ready:
         """The models that the engine has loaded."""
@@ -71,9 +70,10 @@ class SpeechEngine:
             InvalidRequestError: the message is not a speech request, or is empty.
         """
         if self._queued >= self.max_waiting:
+            wait_s = self._meter.wait(self._queued)
             raise OverloadedError(
-                f"{self.max_waiting} speech requests are already waiting; try again in a moment",
-                retry_after=RETRY_AFTER_S,
+                f"{self.max_waiting} speech requests are already waiting, for about {wait_s:.0f} s; try again then",
+                retry_after=wait_s,
             )
         if isinstance(message, Synthesize):
             if isinstance(self.synthesizer, CodecSpeechQueue):
@@ -84,6 +84,7 @@ class SpeechEngine:
             self._transcriptions.submit(message)
         else:
             raise InvalidRequestError(f"the speech engine does not know {type(message).__name__}")
+        self._meter.came(1, self._queued)
 
     def cancel(self, request_id: str) -> None:
         """Forget a request; an unknown one is no error."""

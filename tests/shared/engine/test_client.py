@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -127,11 +128,30 @@ def test_a_request_that_had_begun_ends_with_a_clear_error_and_the_next_one_works
             async with contextlib.aclosing(client.request(message)) as answers:
                 assert (await anext(answers)).token_ids == [1]
                 os.kill(client.pid, signal.SIGKILL)
-                with pytest.raises(EngineDiedError, match="died while it worked on this request"):
+                with pytest.raises(EngineDiedError, match="died while it worked on this request") as died:
                     await anext(answers)
+                assert died.value.retry_after
             (tmp_path / "go").touch()
             await client.wait_ready(20)
             assert await say(client, "s", [4]) == [4]
+
+    asyncio.run(main())
+
+
+def test_an_engine_that_is_away_is_expected_back_after_its_last_start_took(tmp_path):
+    async def main() -> None:
+        async with echo(tmp_path) as (client, _):
+            await client.wait_ready(20)
+            client._load_s = 42.0  # as a large model takes
+            client.ready = None
+            client._began_at = time.monotonic() - 12
+            assert client.ready_in_s() == pytest.approx(30, abs=1)
+            client._was_ready = False
+            with pytest.raises(UnavailableError) as starting:
+                await say(client, "early", [1])
+            assert starting.value.retry_after == pytest.approx(30, abs=1)
+            client._load_s = None
+            assert client.ready_in_s() == pytest.approx(12, abs=1), "as long again as it has taken"
 
     asyncio.run(main())
 

@@ -292,6 +292,16 @@ def test_an_owner_may_have_so_many_unfinished_jobs_and_others_are_not_touched(st
     stores.create("more")
 
 
+def test_an_owner_with_too_many_jobs_is_told_when_the_first_of_them_may_end(stores: Stores) -> None:
+    for number in range(SETTINGS.max_queued_per_key):
+        stores.create(f"job{number}")
+    stores.claim("job0")
+    stores.redis.hset("tessera:jobs:flow:video.m", "seconds", "90")  # a unit of cost of this queue has taken so long
+    with pytest.raises(OverloadedError) as refused:
+        stores.create("more")
+    assert refused.value.retry_after == pytest.approx(90, abs=5)
+
+
 def test_lists_page_in_both_orders_without_gaps_or_doubles(stores: Stores) -> None:
     made = [stores.create(name).id for name in ("c", "a", "e", "b", "d")]
     for order, expected in (("asc", made), ("desc", made[::-1])):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tessera.engine.waits import WaitMeter
 from tessera.errors import OverloadedError
 from tessera.sequence.intake import Intake
 from tessera.sequence.request import RequestState, SequenceRequest
@@ -60,3 +61,21 @@ def test_a_cancelled_request_is_forgotten_and_its_state_is_told():
     assert [intake.cancel(name) for name in ("one", "other", "one", "never seen")] == [GRAMMAR, ENCODER, None, None]
     assert one.state is other.state is RequestState.ENDED
     assert len(intake) == 0
+
+
+def test_a_refused_request_is_told_how_long_those_before_it_take_by_the_tokens_that_are_left():
+    """Two run and four wait, each of up to 1,000 tokens, and 20 tokens a second are made: it takes 300 seconds."""
+    seconds = [0.0]
+    running = [SequenceRequest(f"runs {number}", [1, 2], Sampling(max_tokens=1000)) for number in range(2)]
+    intake = Intake(4, running)
+    intake._meter = WaitMeter(lambda: seconds[0])
+    for number in range(4):
+        intake.enqueue(SequenceRequest(f"waits {number}", [1, 2], Sampling(max_tokens=1000)))
+    for _ in range(10):
+        seconds[0] += 1
+        for one in running:
+            one.token_ids += [7] * 10
+        with pytest.raises(OverloadedError) as caught:
+            intake.check_room()
+    assert caught.value.retry_after == pytest.approx((6 * 1000 - 200) / 20, rel=0.05)
+    assert "290 s" in caught.value.message

@@ -152,6 +152,21 @@ PRELUDE = _BASICS + FAIR + _STATES
 # cost, priority, microseconds until its deadline or '', microseconds that a short job takes at most, webhook or '',
 # microseconds that it is kept when it has ended or '' for as long as others
 CREATE = """
+-- The owner has too many: his jobs that may end first, from which the wait can be estimated.
+local function full(owner)
+  local found, first, place = {'full'}, nil, nil
+  for _, other in ipairs(redis.call('SMEMBERS', unfinished(owner))) do
+    local known = redis.call('HMGET', job(other), 'status', 'place')
+    if known[1] == 'in_progress' and #found < 9 then
+      found[#found + 1] = shown(other)
+    elseif known[1] == 'queued' and known[2] and (not place or tonumber(known[2]) < place) then
+      first, place = other, tonumber(known[2])
+    end
+  end
+  if #found == 1 and first then found[2] = shown(first) end
+  return found
+end
+
 local id, kind, owner, queue, input = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 local most, ring_after, key, hash, keep_s = tonumber(ARGV[6]), tonumber(ARGV[7]), ARGV[8], ARGV[9], ARGV[10]
 if redis.call('EXISTS', job(id)) == 1 then return {'created', shown(id)} end
@@ -163,7 +178,7 @@ if key ~= '' then
     if redis.call('EXISTS', job(known[1])) == 1 then return {'replayed', shown(known[1])} end
   end
 end
-if redis.call('SCARD', unfinished(owner)) >= most then return {'full'} end
+if redis.call('SCARD', unfinished(owner)) >= most then return full(owner) end
 local at = now()
 redis.call('HSET', job(id), 'id', id, 'kind', kind, 'owner', owner, 'queue', queue, 'status', 'queued',
   'input', input, 'progress', '0', 'attempts', '0', 'token', '0', 'rings', '0', 'created_at', text(at),

@@ -18,6 +18,7 @@ from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from typing import Protocol
 
+from tessera.engine.waits import WaitMeter
 from tessera.errors import InvalidRequestError, OverloadedError
 from tessera.sequence.grammar.matcher import Matcher, ThinkingMatcher
 from tessera.wire.engine import Grammar
@@ -78,6 +79,7 @@ class GrammarQueue:
         self._now_at = 0.0
         """Turn of the grammar that was begun last."""
         self._order = itertools.count()
+        self._meter = WaitMeter()
         self._threads: list[threading.Thread] = []
         self._cached: OrderedDict[bytes, Future[MatcherFactory]] = OrderedDict()
         self._waiting: dict[str, _WaitingRequest] = {}
@@ -107,6 +109,7 @@ class GrammarQueue:
             self._turns = {name: turn for name, turn in self._turns.items() if turn > self._now_at}
             turn = self._turns[tenant] = max(self._now_at, self._turns.get(tenant, 0.0)) + 1
             self._tasks.put((turn, next(self._order), (future, grammar)))
+            self._meter.came(1, self._tasks.qsize())
             if len(self._threads) < THREADS:
                 # Daemons, because one that never ends must not keep the process.
                 thread = threading.Thread(target=self._work, name="grammar", daemon=True)
@@ -143,7 +146,10 @@ class GrammarQueue:
         grammar, future = waiting.grammar, waiting.future
         if not future.done():
             if not future.running():
-                return OverloadedError("too many grammars are being compiled; try again later", retry_after=5.0)
+                wait_s = self._meter.wait(self._tasks.qsize())
+                return OverloadedError(
+                    f"too many grammars are being compiled; try again in about {wait_s:.0f} s", retry_after=wait_s
+                )
             return InvalidRequestError(
                 f"`{grammar.param}` takes longer than {self._timeout_s:g} s to compile; make it simpler",
                 param=grammar.param,
