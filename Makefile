@@ -1,6 +1,7 @@
 # Thin: each target is a line that you could type. ARGS are passed on: make up ARGS="--only text,gateway"
 VENV := .venv
 BIN := $(VENV)/bin
+CLIENTS := .venv-clients
 PYTHON ?= $(firstword $(foreach name,python3 python3.14 python3.13 python3.12 python3.11,$(if $(shell $(name) -c "import sys; print(sys.version_info >= (3, 11) or '')" 2>/dev/null),$(name))))
 # Not compiled: that would take longer than all the rest, and most files are never imported. Those that are, are
 # compiled at their first import, also where the environment says otherwise: the virtual environment is ours.
@@ -9,7 +10,7 @@ INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --no-compile
 INPUTS := pyproject.toml .ci/constraints.txt
 ARGS ?=
 
-.PHONY: up test quick lint bench format
+.PHONY: up test quick lint bench format clients
 
 up: $(VENV)/all.stamp
 	@$(RUN) $(BIN)/tessera up $(ARGS)
@@ -20,6 +21,10 @@ test: $(VENV)/dev.stamp
 # What runs while you work, in under two minutes on two cores. `make test` runs everything.
 quick: $(VENV)/dev.stamp
 	@$(RUN) $(BIN)/pytest -n 2 --dist loadgroup -m "not slow and not e2e" tests/structure tests/kernels tests/shared $(ARGS)
+
+# The real packages that people use with the suite, in an environment of their own, against a running gateway.
+clients: $(CLIENTS)/clients.stamp
+	@$(RUN) $(CLIENTS)/bin/pytest --confcutdir tests/clients tests/clients $(ARGS)
 
 lint: $(VENV)/dev.stamp
 	@$(BIN)/ruff check .
@@ -42,6 +47,14 @@ $(VENV)/dev.stamp: $(BIN)/python $(INPUTS)
 	@echo "installing the suite and its development tools into $(VENV), once: about 3.4 GB"
 	@started=$$(date +%s); $(INSTALL) '.[dev]' && echo "installed in $$(($$(date +%s) - started)) s"
 	@touch $(VENV)/all.stamp $@
+
+$(CLIENTS)/clients.stamp: tests/clients/requirements.txt tests/clients/node/package-lock.json $(VENV)/all.stamp
+	@echo "installing the clients into $(CLIENTS), once: about 1.9 GB"
+	@$(BIN)/python -m venv $(CLIENTS) && $(CLIENTS)/bin/python -m pip install --disable-pip-version-check -qq uv
+	@$(CLIENTS)/bin/uv pip install -q --no-deps --python $(CLIENTS)/bin/python -r $<
+	@$(CLIENTS)/bin/python tests/clients/borrow_torch.py $(VENV)
+	@if command -v npm >/dev/null; then mkdir -p $(CLIENTS)/node && cp tests/clients/node/*.json $(CLIENTS)/node/ && npm ci --prefix $(CLIENTS)/node --no-audit --no-fund --loglevel error; fi
+	@touch $@
 
 $(BIN)/python:
 	@if [ -z "$(PYTHON)" ]; then echo "Tessera needs Python 3.11 or newer, and there is none here. Debian and Ubuntu: sudo apt install python3 python3-venv"; exit 1; fi
