@@ -13,7 +13,7 @@ from pathlib import Path
 
 import uvloop
 
-from tessera_bench import codec_synthesis, quality, speech_synthesis, start, text, transcription, video
+from tessera_bench import codec_synthesis, encoders, quality, speech_synthesis, start, text, transcription, video
 from tessera_bench.peers import PEERS
 from tessera_bench.suite import Suite
 
@@ -66,6 +66,10 @@ def main() -> int:
     judged.add_argument("--tokens", type=int, default=20_000, help="of the text (%(default)s)")
     judged.add_argument("--model", default="smollm2-135m-instruct", help="starter to measure (%(default)s)")
     judged.add_argument("--way", action="append", default=[], choices=list(quality.WAYS), help="only this; again: more")
+    vectors = commands.add_parser("encoders", help="embeddings packed in one row, against Transformers' one by one")
+    vectors.add_argument("--texts", type=int, default=256, help="to embed (%(default)s)")
+    vectors.add_argument("--batch-tokens", type=int, default=2048, help="of one step (%(default)s)")
+    vectors.add_argument("--rounds", type=int, default=3, help="of everything, the fastest counts (%(default)s)")
     given = parser.parse_args()
     if wrong := [entry for entry in given.set if "=" not in entry]:
         parser.error(f"--set {wrong[0]}: write KEY=VALUE")
@@ -142,6 +146,8 @@ def main() -> int:
                     },
                 ) as suite:
                     asyncio.run(codec_synthesis.run(suite, model=codec, streams=count))
+        if command == "encoders":
+            encoders.run(Path(folder), texts=given.texts, batch_tokens=given.batch_tokens, rounds=given.rounds)
         if command == "quality":
             quality.run(Path(folder), models=given.models, model=given.model, tokens=given.tokens, ways=given.way)
     return 0
