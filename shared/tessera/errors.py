@@ -220,6 +220,13 @@ class UnavailableError(TesseraError):
     retryable = True
 
 
+class JobStoreFullError(UnavailableError):
+    """The disk of the job store is full: jobs can be read, and no change can be recorded."""
+
+    status = 507
+    code = "job_store_full"
+
+
 class EngineDiedError(UnavailableError):
     """The engine process ended while it computed this request."""
 

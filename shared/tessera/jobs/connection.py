@@ -15,7 +15,7 @@ from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from tessera.errors import UnavailableError
+from tessera.errors import JobStoreFullError, UnavailableError
 from tessera.jobs.scripts import (
     admin as admin_scripts,
 )
@@ -65,6 +65,10 @@ REFUSAL_PREFIXES = (
 """Beginnings of the errors with which a running Redis refuses to serve; work goes on when an operator has mended it."""
 
 
+DISK_RETRY_S = 30.0
+"""Seconds after which a client may try again when the disk was full: somebody has to free some space."""
+
+
 def connect(url: str, timeout_s: float) -> redis.Redis:
     """A client for threads. A pooled connection that a restarted server has closed is opened again once."""
     retry = Retry(NoBackoff(), 1, supported_errors=(redis.exceptions.ConnectionError,))
@@ -104,5 +108,13 @@ def redis_errors_translated() -> Iterator[None]:
 
 
 def _down(error: Exception) -> UnavailableError:
+    if str(error).startswith("MISCONF"):
+        # Redis says so for its append-only file and for its snapshots; both are on its disk.
+        logger.error("the job store cannot write: %s", error)
+        return JobStoreFullError(
+            "the disk of the job store (Redis) is full, so nothing can be recorded; jobs can still be read. The "
+            "operator frees some space in suite.data",
+            retry_after=DISK_RETRY_S,
+        )
     logger.warning("the job store does not answer: %s", error)
     return UnavailableError("the job store (Redis) does not answer; try again in a moment", retry_after=2)

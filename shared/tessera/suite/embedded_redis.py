@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import platform
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 
 from tessera.errors import StartError
 
+LEAST_FREE_BYTES = 32 * 1024 * 1024
+"""Free bytes of the disk below which the server must not end itself when it cannot write."""
 SOCKET_PATH_LIMIT = 107
 """Longest path of a Unix socket, in bytes: `sun_path` has 108, of which the last is NUL."""
 
@@ -55,20 +58,32 @@ def command(data_dir: Path) -> list[str]:
         "daemonize": "no",
     }
     arguments = [word for key, value in options.items() for word in (f"--{key}", value)]
-    return [str(binary()), *arguments]
+    # Isolated and without site packages: it starts in milliseconds, and becomes the server.
+    starter = [sys.executable, "-I", "-S", str(Path(__file__).with_name("redis_start.py"))]
+    return [*starter, str(LEAST_FREE_BYTES), str(binary()), str(data_dir / "redis"), *arguments]
 
 
 async def answers(path: Path) -> bool:
     """Whether a server on the socket `path` answers, which it does after it has loaded its file."""
+    return await _said(path, "PING") == b"+PONG\r\n"
+
+
+async def configure(path: Path, key: str, value: str) -> bool:
+    """Change an option of the server on the socket `path` while it runs. Returns whether the server has done so."""
+    return await _said(path, f"CONFIG SET {key} {value}") == b"+OK\r\n"
+
+
+async def _said(path: Path, command: str) -> bytes:
+    """The first line of the answer to a command; empty without an answer."""
     try:
         reader, writer = await asyncio.open_unix_connection(str(path))
     except OSError:
-        return False
+        return b""
     try:
-        writer.write(b"PING\r\n")
-        return await asyncio.wait_for(reader.readline(), timeout=1.0) == b"+PONG\r\n"
+        writer.write(f"{command}\r\n".encode())
+        return await asyncio.wait_for(reader.readline(), timeout=1.0)
     except (OSError, TimeoutError):
-        return False
+        return b""
     finally:
         writer.close()
 

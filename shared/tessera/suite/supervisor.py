@@ -21,6 +21,7 @@ from tessera.settings.load import environment as settings_environment
 from tessera.settings.tree import Settings
 from tessera.suite import doctor, embedded_redis, lock, summary
 from tessera.suite.child import Child
+from tessera.suite.disk_watch import watch_disk
 from tessera.suite.fetch import fetch_missing
 from tessera.suite.parts import STOP_ORDER, Selection, SuitePart, environment, parts
 from tessera.suite.report import Terminal
@@ -137,11 +138,14 @@ class Supervisor:
                 if name != "redis":
                     child.start()
             watching = tasks.create_task(watch.run())
+            tending = [watching]
+            if "redis" in self.children:
+                tending.append(tasks.create_task(watch_disk(self.settings.data_dir, self.terminal.progress)))
             await watch.settled(stalled_s=STALLED_S, gateway_s=GATEWAY_AGREES_S)
             await self._show(session, watch)
             await watch.nothing_can_serve.wait()
-            fetching.cancel()
-            watching.cancel()
+            for task in (fetching, *tending):
+                task.cancel()
 
     async def _start_redis(self) -> None:
         child = self.children["redis"]
