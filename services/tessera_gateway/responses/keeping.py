@@ -71,7 +71,7 @@ class Responses:
             return await self._in_background(request, asked, body, owner)
         if not refers and (asked.store is False or not await self._keeps(asked)):
             return ResponseRelay(await self._forward(request, body), None, None)
-        given = msgspec.json.decode(body.data)
+        given = decode_json(body.data, dict[str, Any])
         before, own = await self._conversation(asked, given, owner)
         whole = whole_body(given, [*before, *own], self._most_bytes)
         keeps = asked.store is not False and await self._keeps(asked)
@@ -84,7 +84,7 @@ class Responses:
             shown = changed(response)
             return await self._keep(owner, shown, own, previous) if keeps else shown
 
-        inner = await self._forward(request, JsonBody(body.model, whole, body.content_type))
+        inner = await self._forward(request, msgspec.structs.replace(body, data=whole))
         return ResponseRelay(inner, changed, finish)
 
     async def retrieve(self, owner: str, identity: str) -> dict[str, Any]:
@@ -153,7 +153,7 @@ class Responses:
             raise InvalidRequestError(
                 "`background` needs `store`: the response is looked at under its id", param="background"
             )
-        given = msgspec.json.decode(body.data)
+        given = decode_json(body.data, dict[str, Any])
         before, own = await self._conversation(asked, given, owner)
         whole = whole_body(given, [*before, *own], self._most_bytes)
         return await self.background.accept(request, owner, given, whole, own, asked.previous_response_id)

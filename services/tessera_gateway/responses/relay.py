@@ -23,6 +23,8 @@ ENDS = frozenset({"response.completed", "response.incomplete", "response.failed"
 MAX_EVENT_BYTES = 64 * 1024 * 1024
 """Most bytes of an event that is held to be changed; a longer one is passed on as it is."""
 _WHOLE = re.compile(rb'"type": ?"response\.(?:created|queued|in_progress|completed|incomplete|failed)"')
+_OBJECT = b'"response":'
+"""What every event with a response object has, and no other; looked for first, because it is looked for in each."""
 _NUMBER = re.compile(rb'"sequence_number": ?(\d+)')
 _FAILURE = b'data: {"error"'
 _END = b"\n\n"
@@ -100,7 +102,7 @@ class ResponseRelay:
 
     async def _events(self, piece: bytes) -> bytes:
         """The bytes to pass on for a piece of a stream."""
-        if not self._held and not _WHOLE.search(piece) and not piece.startswith(_FAILURE):
+        if not self._held and _OBJECT not in piece and not piece.startswith(_FAILURE):
             self._remember(piece)
             return piece
         self._held += piece

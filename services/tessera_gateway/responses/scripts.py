@@ -1,8 +1,8 @@
 """Every change of kept responses as one Lua script, so that it happens whole or not at all.
 
 Keys, all under `tessera:responses:<owner>`, so that an owner sees his own alone:
-    …:<id>          hash: `response` and `input` (JSON), `previous` (an id or ''), `items` (ids of its items), `ended`
-    …:<id>:events   list: the events of a response that is made by a job, each at the place of its number
+    …:response:<id> hash: `response` and `input` (JSON), `previous` (an id or ''), `items` (ids of its items), `ended`
+    …:response:<id>:events  list: the events of a response that is made by a job, each at the place of its number
     …               sorted set of ids by the time when they were kept
     …:sizes         hash: the bytes of each, and of all under `*`
     …:items         hash: the id of the response that has an item, by the item's id
@@ -16,7 +16,7 @@ from __future__ import annotations
 
 PRELUDE = """
 local P = 'tessera:responses:' .. ARGV[1]
-local function record(id) return P .. ':' .. id end
+local function record(id) return P .. ':response:' .. id end
 local function text(number) return string.format('%.0f', number) end
 local function now() local time = redis.call('TIME'); return time[1] * 1000 + math.floor(time[2] / 1000) end
 

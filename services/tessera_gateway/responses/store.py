@@ -6,6 +6,7 @@ down. Knows no HTTP and no upstream.
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Sequence
 from typing import Any, Literal, cast
@@ -21,9 +22,11 @@ MOST_RESPONSES = 1024
 DOWN_S = 1.0
 """Seconds for which a Redis that was down is not asked again whether it is up, so that a Redis that does not answer
 delays one request and not all."""
-Kept = Literal["kept", "large", "gone", "ended"]
+Kept = Literal["kept", "large", "gone", "ended", "unnamed"]
 """What became of a response: `large` if it is over the owner's bytes, `gone` if it was deleted before, `ended` if it
-was kept with its end before."""
+was kept with its end before, `unnamed` if its upstream gave it an id that is none."""
+_ID = re.compile(r"^[A-Za-z0-9_.-]{1,128}$")
+"""Ids of responses. Others could be taken for another key of Redis."""
 
 
 class KeptResponse(msgspec.Struct, frozen=True):
@@ -108,6 +111,8 @@ class ResponseStore:
             ended: whether it has its last status. Nothing changes it afterwards.
             known: whether it must be kept already.
         """
+        if not _ID.match(str(response.get("id"))):
+            return "unnamed"
         named = [*(items or []), *response["output"]]
         ids = [item["id"] for item in named if isinstance(item.get("id"), str)]
         reply = await self._run(
@@ -127,6 +132,8 @@ class ResponseStore:
 
     async def get(self, owner: str, identity: str) -> KeptResponse | None:
         """A response; None if there is none of this owner."""
+        if not _ID.match(identity):
+            return None
         response, items, previous, ended = await self._run("GET", owner, identity)
         if response is None:
             return None
@@ -135,6 +142,8 @@ class ResponseStore:
 
     async def chain(self, owner: str, identity: str, most_bytes: int) -> Chain:
         """The conversation that ends with a response."""
+        if not _ID.match(identity):
+            return Chain([], "gone", identity)
         reply = await self._run("CHAIN", owner, identity, MOST_RESPONSES, most_bytes)
         outcome, last = (bytes(value).decode() for value in reply[-2:])
         turns = []

@@ -24,7 +24,7 @@ from tessera.suite.parts import GATEWAY, Selection
 
 MIN_PYTHON = (3, 11)
 MIB = 1024 * 1024
-MEMORY = {"gateway": 100 * MIB, "text": 1700 * MIB, "vision": 850 * MIB, "video": 750 * MIB, "speech": 800 * MIB}
+MEMORY = {"gateway": 170 * MIB, "text": 1700 * MIB, "vision": 850 * MIB, "video": 750 * MIB, "speech": 800 * MIB}
 """Bytes that the processes of each part take with the part's starter on a CPU, measured after a request."""
 DISK_STATE = 256 * MIB
 """Bytes of disk that state needs."""

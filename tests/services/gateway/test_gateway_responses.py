@@ -304,6 +304,32 @@ def test_a_response_that_failed_is_not_gone_on_with(gateway, client) -> None:
         client.responses.create(model=MODEL, input="x", previous_response_id=identity)
 
 
+@pytest.mark.parametrize("identity", ["sizes", "items", "%s:events", "x" * 200, "resp_\u00e9", " "])
+def test_an_id_that_is_none_is_not_found(client, identity: str) -> None:
+    made = client.responses.create(model=MODEL, input=[{"role": "user", "content": "hi", "id": "response"}])
+    identity = identity.replace("%s", made.id)
+    for call in (
+        lambda: client.responses.retrieve(identity),
+        lambda: client.responses.delete(identity),
+        lambda: client.responses.cancel(identity),
+        lambda: client.responses.input_items.list(identity),
+        lambda: client.responses.create(model=MODEL, input="x", previous_response_id=identity),
+    ):
+        with pytest.raises(openai.NotFoundError):
+            call()
+    assert client.responses.retrieve(made.id).id == made.id
+
+
+@pytest.mark.parametrize(
+    "value", [b"[" * 100_000, b'"\xff"', b"[1]", b"{}", b"7"], ids=["deep", "bytes", "list", "object", "number"]
+)
+def test_an_input_that_is_none_is_refused(gateway, value: bytes) -> None:
+    headers = {"authorization": "Bearer one", "content-type": "application/json"}
+    body = b'{"model": "%s", "input": %s}' % (MODEL.encode(), value)
+    answer = httpx.post(f"{gateway.url}/v1/responses", content=body, headers=headers)
+    assert answer.status_code == 400, answer.text
+
+
 def test_wrong_requests_name_what_is_wrong(client) -> None:
     with pytest.raises(openai.BadRequestError, match="input"):
         client.responses.create(model=MODEL, input=[3])

@@ -147,7 +147,7 @@ def test_an_item_that_comes_back_from_an_answer_is_read_whatever_else_it_has() -
     assert found[1]["tool_calls"][0]["function"]["name"] == "f"
 
 
-def test_pictures_and_files_of_text_are_read() -> None:
+def test_pictures_files_and_recordings_become_parts_of_a_message() -> None:
     data = "data:text/plain;base64," + base64.b64encode("grüße".encode()).decode()
     parts = [
         {"type": "input_text", "text": "what?"},
@@ -157,7 +157,10 @@ def test_pictures_and_files_of_text_are_read() -> None:
     content = translation(input=[{"role": "user", "content": parts}]).chat.messages[0].content
     assert isinstance(content[1], ImagePart)
     assert (content[1].image_url.url, content[1].image_url.detail) == (PICTURE, "high")
-    assert content[2].text == "a.txt:\ngrüße"
+    assert (content[2].file.file_data, content[2].file.filename) == (data, "a.txt")
+    sound = {"type": "input_audio", "input_audio": {"data": "UklGRg==", "format": "wav"}}
+    heard = translation(input=[{"role": "user", "content": [sound]}]).chat.messages[0].content
+    assert (heard[0].input_audio.data, heard[0].input_audio.format) == ("UklGRg==", "wav")
 
 
 @pytest.mark.parametrize(

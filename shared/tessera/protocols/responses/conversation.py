@@ -6,8 +6,6 @@ System texts at the beginning become one message, because many templates allow o
 
 from __future__ import annotations
 
-import base64
-import binascii
 import json
 from dataclasses import dataclass, field
 
@@ -15,11 +13,19 @@ from tessera.errors import InvalidRequestError
 from tessera.protocols.responses.client_tools import CLIENT_TOOLS
 from tessera.protocols.responses.thoughts import opened
 from tessera.protocols.responses.tools import custom_arguments
-from tessera.wire.conversation import ImagePart, ImageURL, Message, Part, TextPart
+from tessera.wire.conversation import (
+    AudioPart,
+    FileContent,
+    FilePart,
+    ImagePart,
+    ImageURL,
+    InputAudio,
+    Message,
+    Part,
+    TextPart,
+)
 from tessera.wire.responses import items as wire
 from tessera.wire.tools import CalledFunction, ToolCall
-
-IMAGE_URL = "data:image/"
 
 
 @dataclass
@@ -205,21 +211,10 @@ def _part(part: wire.ContentPart, at: str) -> Part:
             raise _unreadable(at, "`file_id` names no file here; send `image_url` with a data URL")
         return ImagePart(ImageURL(part.image_url, "high" if part.detail == "original" else part.detail or "auto"))
     if isinstance(part, wire.InputFilePart):
-        return TextPart(_file_text(part, at))
-    raise _unreadable(at, "recordings are not read here; transcribe them with /v1/audio/transcriptions")
-
-
-def _file_text(part: wire.InputFilePart, at: str) -> str:
-    """The text of a file in UTF-8, behind its name."""
-    if part.file_data is None:
-        raise _unreadable(at, "send the file's bytes as `file_data`; files are not kept here and none are fetched")
-    head, comma, body = part.file_data.partition(",")
-    encoded = body if comma and head.startswith("data:") else part.file_data
-    try:
-        text = base64.b64decode(encoded, validate=True).decode("utf-8")
-    except (binascii.Error, ValueError) as error:
-        raise _unreadable(at, "only files of text (UTF-8, in base64) are read") from error
-    return f"{part.filename}:\n{text}" if part.filename else text
+        if part.file_data is None:
+            raise _unreadable(at, "send the file's bytes as `file_data`; files are not kept here and none are fetched")
+        return FilePart(FileContent(file_data=part.file_data, filename=part.filename))
+    return AudioPart(InputAudio(data=part.input_audio.data, format=part.input_audio.format))
 
 
 def _unreadable(at: str, reason: str) -> InvalidRequestError:
