@@ -26,15 +26,29 @@ from litestar import Response, get
 from litestar.openapi.plugins import SwaggerRenderPlugin
 from litestar.openapi.spec import (
     OpenAPI,
+    OpenAPIHeader,
     OpenAPIMediaType,
     OpenAPIResponse,
     Operation,
     RequestBody,
     Schema,
 )
+from litestar.openapi.spec.enums import OpenAPIType
 from litestar.params import Parameter
 
-from tessera.errors import NotFoundError
+from tessera.errors import (
+    AuthenticationError,
+    InvalidRequestError,
+    MisdirectedError,
+    NotFoundError,
+    OverloadedError,
+    PayloadTooLargeError,
+    PermissionDeniedError,
+    RequestTimeoutError,
+    TesseraError,
+    UnavailableError,
+    UnsupportedMediaError,
+)
 from tessera.web.errors import ErrorEnvelope
 
 _ASSETS = {
@@ -108,16 +122,45 @@ class RawSchema(Schema):
 
 
 def describe_errors(document: OpenAPI) -> None:
-    """Say that every `/v1` route answers errors in the envelope. Litestar describes its own shape, which is never sent.
+    """Say which errors every route answers, and that they come in the envelope. Litestar describes its own shape, which
+    is never sent.
 
     Args:
         document: is changed.
     """
-    content = {"application/json": OpenAPIMediaType(schema=_schema_of(ErrorEnvelope))}
-    for operation in operations(document, "/v1/"):
-        successes = {key: value for key, value in (operation.responses or {}).items() if key < "400"}
-        error = OpenAPIResponse(description="What is wrong, and what to do.", content=content)
-        operation.responses = {**successes, "4XX": error, "5XX": error}
+    for path, item in (document.paths or {}).items():
+        if path in OPERATIONS_PATHS:
+            continue
+        for method in METHODS:
+            operation: Operation | None = getattr(item, method)
+            if operation is not None:
+                successes = {key: value for key, value in (operation.responses or {}).items() if key < "400"}
+                errors = _errors_of(method, operation, has_parameter="{" in path)
+                operation.responses = {**successes, **{str(each.status): _answer(each) for each in errors}, **_OTHERS}
+
+
+def _errors_of(method: str, operation: Operation, *, has_parameter: bool) -> list[type[TesseraError]]:
+    """The errors that a route of this kind can answer, whatever it does."""
+    found: list[type[TesseraError]] = [InvalidRequestError, MisdirectedError]
+    if operation.security:
+        found.append(AuthenticationError)
+    if has_parameter:
+        found.append(NotFoundError)
+    if method not in {"get", "head"}:
+        found += [PermissionDeniedError, OverloadedError]
+    if operation.request_body is not None:
+        found += [RequestTimeoutError, PayloadTooLargeError, UnsupportedMediaError]
+    return [*sorted(found, key=lambda error: error.status), UnavailableError]
+
+
+def _answer(error: type[TesseraError]) -> OpenAPIResponse:
+    retry = {"retry-after": OpenAPIHeader(description="Seconds to wait.", schema=Schema(type=OpenAPIType.INTEGER))}
+    text = (error.__doc__ or "").strip().splitlines()[0]
+    return OpenAPIResponse(description=text, headers=retry if error.retryable else None, content=_envelope())  # type: ignore[arg-type]
+
+
+def _envelope() -> dict[str, OpenAPIMediaType]:
+    return {"application/json": OpenAPIMediaType(schema=_schema_of(ErrorEnvelope))}
 
 
 def documented(
@@ -176,6 +219,9 @@ def documented(
     return DeclaredOperation
 
 
+OPERATIONS_PATHS = frozenset({"/health", "/ready", "/metrics"})
+"""Paths whose answers are no envelopes, whatever their status is."""
+METHODS = ("get", "put", "post", "patch", "delete", "head")
 _REFERENCE = "#/components/schemas/{name}"
 
 
@@ -188,3 +234,9 @@ def _schema_of(wire_type: Any) -> RawSchema:
 def _members(wire_type: Any) -> tuple[Any, ...]:
     """The types of a union, of which msgspec describes only tagged ones as a whole; or the one type."""
     return get_args(wire_type) if isinstance(wire_type, UnionType) else (wire_type,)
+
+
+_OTHERS = {
+    "4XX": OpenAPIResponse(description="What is wrong, and what to do.", content=_envelope()),
+    "5XX": OpenAPIResponse(description="What is wrong, and what to do.", content=_envelope()),
+}

@@ -121,6 +121,9 @@ def handle(error: Exception, shape: ErrorShape) -> Response[bytes]:
         headers["retry-after-ms"] = str(math.ceil(known.retry_after * 1000))
     if known.status == 401:
         headers["www-authenticate"] = "Bearer"
+    if isinstance(error, MethodNotAllowedException):
+        allowed = {name.lower(): value for name, value in (error.headers or {}).items()}.get("allow", "")
+        headers["allow"] = ", ".join(sorted(filter(None, (word.strip() for word in allowed.split(",")))))
     reply = shape(known)
     headers |= reply.headers
     return Response(reply.body, status_code=reply.status, headers=headers, media_type="application/json")

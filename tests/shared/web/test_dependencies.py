@@ -126,4 +126,4 @@ def test_the_document_shows_a_success_of_every_form() -> None:
     }
     assert {"Greeting", "Letter", "Wish", "ErrorEnvelope"} <= document["components"]["schemas"].keys()
     assert [each["name"] for each in document["paths"]["/v1/greeting"]["get"]["parameters"]] == ["name"]
-    assert set(document["paths"]["/v1/greeting"]["get"]["responses"]) == {"200", "4XX", "5XX"}
+    assert {"200", "4XX", "5XX"} <= set(document["paths"]["/v1/greeting"]["get"]["responses"])
