@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,7 +10,7 @@ from typing import Any
 
 from tessera.engine.client import EngineClient
 from tessera.engine.host import context_of, directory_of
-from tessera.errors import InvalidRequestError, ModelLoadError
+from tessera.errors import ModelLoadError
 from tessera.language.attachments.reading import AttachmentReader
 from tessera.language.chat import ChatCompletions
 from tessera.language.completions import Completions
@@ -18,6 +19,7 @@ from tessera.language.embeddings import Embeddings
 from tessera.language.generation import GenerationLimits, Generator, Prompt
 from tessera.language.metrics import GenerationMetrics
 from tessera.language.parsers.dialects import Dialect
+from tessera.language.templates import Templates
 from tessera.language.tokens import Tokenization
 from tessera.settings.text import TextSettings
 from tessera.tokenizer.chat_template import ChatTemplate
@@ -57,7 +59,10 @@ def build_tools(
     """Make the tools of the model that the engine has loaded."""
     card, directory = ready.cards[0], directory_of(ready)
     tokenizer = Tokenizer(directory)
-    template = ChatTemplate.of(directory)
+    templates = Templates(
+        directory, card.id, allowed=settings.request_chat_templates, setting="text.request_chat_templates"
+    )
+    template = templates.own
     limits = GenerationLimits(
         context_length=context_of(card),
         max_output_tokens=settings.max_output_tokens,
@@ -72,17 +77,19 @@ def build_tools(
     ).overridden(settings.tool_parser, settings.reasoning_parser)
 
     async def prompter(request: ChatCompletionRequest) -> Prompt:
-        if template is None:
-            raise InvalidRequestError(
-                f"the model {card.id!r} has no chat template; use /v1/completions", param="messages"
-            )
+        templates.check(request)
         request = await attachments.read(request)
         tokenizer.check_length(request.characters, limits.context_length, param="messages")
         literals = Literals(tokenizer)
-        messages = [
-            as_template_message(message, index, literals, template) for index, message in enumerate(request.messages)
-        ]
-        text = render_prompt(template, dialect, request, messages, lambda text, _: literals.hide(text), as_content=str)
+
+        def rendered() -> str:
+            own = templates.of(request)
+            messages = [
+                as_template_message(message, index, literals, own) for index, message in enumerate(request.messages)
+            ]
+            return render_prompt(own, dialect, request, messages, lambda text, _: literals.hide(text), as_content=str)
+
+        text = rendered() if request.chat_template is None else await asyncio.to_thread(rendered)
         pieces = literals.pieces(text)
         ids = await tokenizer.encode_pieces(pieces, limits.context_length, param="messages")
         return Prompt(ids, {}, text)

@@ -25,6 +25,7 @@ from tessera.language.conversation import render_prompt, spoken, template_messag
 from tessera.language.generation import GenerationLimits, Generator, Prompt
 from tessera.language.metrics import GenerationMetrics
 from tessera.language.parsers.dialects import Dialect
+from tessera.language.templates import Templates
 from tessera.language.tokens import Tokenization
 from tessera.settings.vision import VisionSettings
 from tessera.tokenizer.chat_template import ChatTemplate
@@ -102,10 +103,15 @@ class Preprocessor:
 
     def __init__(self, directory: Path, settings: VisionSettings, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
-        template = ChatTemplate.of(directory)
+        self._templates = Templates(
+            directory,
+            directory.name,
+            allowed=settings.request_chat_templates,
+            setting="vision.request_chat_templates",
+        )
+        template = self._templates.own
         if template is None:
             raise ModelLoadError(f"{directory} has no chat template")
-        self._template = template
         dialect = Dialect.of(template.source, tokenizer.control, takes_tools="tools" in template.variables)
         self.dialect = dialect.overridden(settings.tool_parser, settings.reasoning_parser)
         self._limits = ImageLimits(settings.max_images, settings.max_image_bytes, settings.max_image_pixels)
@@ -133,8 +139,9 @@ class Preprocessor:
             raise InvalidRequestError(
                 f"`messages` have {count} images; at most {self._limits.count} are allowed", param="messages"
             )
-        messages = [self._message(message, index, images) for index, message in enumerate(request.messages)]
-        text = render_prompt(self._template, self.dialect, request, messages, self._plain, as_content=_text_parts)
+        template = self._templates.of(request)
+        messages = [self._message(message, index, images, template) for index, message in enumerate(request.messages)]
+        text = render_prompt(template, self.dialect, request, messages, self._plain, as_content=_text_parts)
         try:
             output = self._processor(text=text, images=images or None, add_special_tokens=False)
         except (ValueError, IndexError) as error:
@@ -144,11 +151,13 @@ class Preprocessor:
         media = {name: _array(value) for name, value in output.items() if name not in _TOKENS}
         return Prompt([int(token) for token in token_ids], media, text)
 
-    def _message(self, message: Message, index: int, images: list[Image.Image]) -> dict[str, Any]:
+    def _message(
+        self, message: Message, index: int, images: list[Image.Image], template: ChatTemplate
+    ) -> dict[str, Any]:
         param = f"messages[{index}].content"
         said = spoken(message, f"messages[{index}]")
         if isinstance(said, str):
-            return self._written(message, index, _text_parts(self._plain(said, param)))
+            return self._written(message, index, template, _text_parts(self._plain(said, param)))
         parts: list[dict[str, Any]] = []
         for place, part in enumerate(said):
             if isinstance(part, ImagePart):
@@ -160,10 +169,12 @@ class Preprocessor:
             else:
                 at = f"{param}[{place}].text"
                 parts.extend(_text_parts(self._plain(text_of(part, at), at)))
-        return self._written(message, index, parts)
+        return self._written(message, index, template, parts)
 
-    def _written(self, message: Message, index: int, parts: list[dict[str, Any]]) -> dict[str, Any]:
-        return template_message(message, index, parts, self._plain, text_arguments=self._template.text_arguments)
+    def _written(
+        self, message: Message, index: int, template: ChatTemplate, parts: list[dict[str, Any]]
+    ) -> dict[str, Any]:
+        return template_message(message, index, parts, self._plain, text_arguments=template.text_arguments)
 
     def _plain(self, text: str, param: str) -> str:
         """A user's text, which may not spell a control token: the processor would take it for a real one."""

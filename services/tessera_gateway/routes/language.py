@@ -15,8 +15,8 @@ from tessera.wire.chat import (
     CompletionRequest,
     EmbeddingList,
     EmbeddingRequest,
-    TokenizeRequest,
 )
+from tessera.wire.tokens import TokenizeRequest
 from tessera.wire.tools import Detokenized, DetokenizeRequest, Tokenized
 from tessera_gateway.limits import read_json
 from tessera_gateway.proxy import Proxy

@@ -27,6 +27,7 @@ class ChatAnswer:
     Attributes:
         scores: log-probabilities of the tokens so far; filled by the caller.
         finish: why the choice ended; None while it has not.
+        token_ids: all tokens so far, with the one that ended the choice.
         stop_reason: the stop string that ended it, as vLLM shows it; UNSET if something else did.
     """
 
@@ -38,10 +39,12 @@ class ChatAnswer:
         self._calls: list[tuple[str, str, list[str]]] = []
         self.scores: list[TokenLogprob] = []
         self.finish: Finish | None = None
+        self.token_ids: list[int] = []
         self.stop_reason: str | int | UnsetType = UNSET
 
     def take(self, piece: TextDelta) -> list[Delta]:
         """Add a piece of text; returns the deltas that are certain after it."""
+        self.token_ids += piece.generated_ids
         events = self._parser.push(piece.text)
         if piece.finish_reason is not None:
             self.finish = piece.finish_reason

@@ -9,8 +9,9 @@ import contextlib
 import time
 import uuid
 from collections.abc import AsyncGenerator, Awaitable, Callable
+from dataclasses import replace
 
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
 from tessera.errors import InvalidRequestError
 from tessera.language.answers import ChatAnswer
@@ -22,13 +23,13 @@ from tessera.language.generation import (
     RequestTerms,
     TextDelta,
     output_limit,
-    sampling_of,
-    stops_of,
 )
 from tessera.language.parsers.dialects import Dialect
+from tessera.language.sampling_parameters import sampling_of, truncated
+from tessera.language.scores import TokenNames, prompt_logprobs, token_logprobs
+from tessera.language.stops import TextTerms
 from tessera.language.stream_extras import StreamExtras, text_of_delta
 from tessera.language.usage import TokenCount, usage
-from tessera.tokenizer.tokenizer import Tokenizer
 from tessera.web.sse import event
 from tessera.wire.chat import (
     ChatChoice,
@@ -38,11 +39,7 @@ from tessera.wire.chat import (
     ChatCompletionRequest,
     ChoiceLogprobs,
     Delta,
-    PromptLogprob,
-    PromptLogprobs,
     SamplingRequest,
-    TokenLogprob,
-    TopLogprob,
 )
 from tessera.wire.engine import Sampling, TokenScore
 
@@ -78,6 +75,14 @@ def check_chat(request: ChatCompletionRequest) -> None:
     for old, new in (("functions", "tools"), ("function_call", "tool_choice")):
         if getattr(request, old) is not None:
             raise InvalidRequestError(f"`{old}` is the form before 2023: send `{new}` instead", param=old)
+    if request.add_special_tokens:
+        raise InvalidRequestError(
+            "`add_special_tokens`: the chat template writes the special tokens; leave it out",
+            param="add_special_tokens",
+        )
+    for name in ("separate_reasoning", "stream_reasoning"):
+        if getattr(request, name) is False:
+            raise InvalidRequestError(f"`{name}` is always true here; leave it out", param=name)
     if request.top_logprobs and not request.logprobs:
         raise InvalidRequestError("`top_logprobs` needs `logprobs: true`", param="top_logprobs")
     if request.max_completion_tokens is not None and request.max_tokens not in (None, request.max_completion_tokens):
@@ -113,12 +118,13 @@ class ChatCompletions:
         answers = self._answers(request, prompt, sampling)
         spent = TokenCount(prompt)
         prompt_scores: list[TokenScore] = []
+        names = TokenNames(self.generator.tokenizer, by_id=bool(request.return_tokens_as_token_ids))
         async with contextlib.aclosing(self._run(request, prompt, sampling)) as pieces:
             async for piece in pieces:
                 spent.take(piece)
                 prompt_scores = piece.prompt_scores or prompt_scores
                 answers[piece.choice].take(piece)
-                answers[piece.choice].scores += token_logprobs(piece, self.generator.tokenizer)
+                answers[piece.choice].scores += token_logprobs(piece, names)
         choices = [
             ChatChoice(
                 index=index,
@@ -126,11 +132,12 @@ class ChatCompletions:
                 logprobs=ChoiceLogprobs(answer.scores) if request.logprobs else None,
                 finish_reason=answer.reason(),
                 stop_reason=answer.stop_reason,
+                token_ids=answer.token_ids if request.return_token_ids else UNSET,
             )
             for index, answer in enumerate(answers)
         ]
         return ChatCompletion(
-            id=f"chatcmpl-{uuid.uuid4().hex}",
+            id=f"chatcmpl-{request.request_id or uuid.uuid4().hex}",
             created=int(time.time()),
             model=self.model,
             choices=choices,
@@ -138,6 +145,7 @@ class ChatCompletions:
             prompt_logprobs=prompt_logprobs(prompt, prompt_scores, self.generator.tokenizer)
             if request.prompt_logprobs is not None
             else UNSET,
+            prompt_token_ids=prompt.token_ids if request.return_token_ids else UNSET,
         )
 
     async def stream(self, request: ChatCompletionRequest) -> AsyncGenerator[bytes]:
@@ -149,7 +157,8 @@ class ChatCompletions:
     async def chunks(self, request: ChatCompletionRequest) -> AsyncGenerator[ChatCompletionChunk]:
         """Answer a request as chunks, in order."""
         prompt, sampling = await self._prepare(request)
-        identity = f"chatcmpl-{uuid.uuid4().hex}"
+        identity = f"chatcmpl-{request.request_id or uuid.uuid4().hex}"
+        names = TokenNames(self.generator.tokenizer, by_id=bool(request.return_tokens_as_token_ids))
         created = int(time.time())
         extras = StreamExtras(request.stream_options, spent := TokenCount(prompt))
         answers = self._answers(request, prompt, sampling)
@@ -162,6 +171,7 @@ class ChatCompletions:
                 choices=choices,
                 usage=extras.usage(last=not choices),
                 obfuscation=extras.padding(text_of_delta(choices[0].delta)) if choices else UNSET,
+                prompt_token_ids=prompt.token_ids if request.return_token_ids and not begun else UNSET,
             )
 
         begun: set[int] = set()
@@ -169,16 +179,18 @@ class ChatCompletions:
             async for piece in pieces:
                 spent.take(piece)
                 if piece.choice not in begun:
-                    begun.add(piece.choice)
                     first = Delta(role="assistant", content=UNSET if request.offered else "")
-                    yield chunk([ChatChunkChoice(index=piece.choice, delta=first)])
-                scores = token_logprobs(piece, self.generator.tokenizer) if request.logprobs else []
+                    opening = chunk([ChatChunkChoice(index=piece.choice, delta=first)])
+                    begun.add(piece.choice)
+                    yield opening
+                scores = token_logprobs(piece, names) if request.logprobs else []
+                ids: list[int] | UnsetType = list(piece.generated_ids) if request.return_token_ids else UNSET
                 answer = answers[piece.choice]
                 logprobs = ChoiceLogprobs(scores) if scores else None
-                # Scores of tokens whose text is still held back are sent with an empty delta.
-                for delta in answer.take(piece) or ([Delta(content="")] if scores else []):
-                    yield chunk([ChatChunkChoice(index=piece.choice, delta=delta, logprobs=logprobs)])
-                    logprobs = None
+                # Scores and ids of tokens whose text is still held back are sent with an empty delta.
+                for delta in answer.take(piece) or ([Delta(content="")] if scores or ids else []):
+                    yield chunk([ChatChunkChoice(index=piece.choice, delta=delta, logprobs=logprobs, token_ids=ids)])
+                    logprobs, ids = None, UNSET
                 if piece.finish_reason is not None:
                     last = ChatChunkChoice(
                         index=piece.choice,
@@ -196,6 +208,7 @@ class ChatCompletions:
         prompt = await self.prompter(request)
         param = "max_completion_tokens" if request.max_completion_tokens is not None else "max_tokens"
         max_tokens = request.max_completion_tokens if request.max_completion_tokens is not None else request.max_tokens
+        prompt = self._truncated(request, prompt, max_tokens)
         length = len(prompt.token_ids)
         limit = output_limit(max_tokens, length, self.limits, param=param, prompt_param="messages")
         logprobs = (request.top_logprobs or 0) if request.logprobs else None
@@ -205,15 +218,31 @@ class ChatCompletions:
             request,
             tokenizer,
             max_tokens=limit,
+            requested=max_tokens,
             logprobs=logprobs,
             grammar=grammar,
             prompt_logprobs=request.prompt_logprobs,
         )
 
+    def _truncated(self, request: ChatCompletionRequest, prompt: Prompt, max_tokens: int | None) -> Prompt:
+        if request.truncate_prompt_tokens is None:
+            return prompt
+        if prompt.media:
+            raise InvalidRequestError(
+                "`truncate_prompt_tokens` would cut images in two; send fewer messages", param="truncate_prompt_tokens"
+            )
+        ids = truncated(prompt.token_ids, request, self.limits, requested=max_tokens)
+        return replace(prompt, token_ids=ids)
+
     def _run(self, request: ChatCompletionRequest, prompt: Prompt, sampling: Sampling) -> AsyncGenerator[TextDelta]:
         shown = self.dialect.markers(tools=bool(request.offered))
         return self.generator.run(
-            prompt, sampling, choices=request.n, stops=stops_of(request), shown=shown, terms=RequestTerms.of(request)
+            prompt,
+            sampling,
+            choices=request.n,
+            text=TextTerms.of(request),
+            shown=shown,
+            terms=RequestTerms.of(request),
         )
 
     def _answers(self, request: ChatCompletionRequest, prompt: Prompt, sampling: Sampling) -> list[ChatAnswer]:
@@ -222,29 +251,3 @@ class ChatCompletions:
         return [
             ChatAnswer(self.dialect.parser(request.offered, opened=opened), only_calls=forced) for _ in range(request.n)
         ]
-
-
-def prompt_logprobs(prompt: Prompt, scores: list[TokenScore], tokenizer: Tokenizer) -> PromptLogprobs:
-    """Log-probabilities of a prompt's tokens in vLLM's shape; the first token has none."""
-    shown: PromptLogprobs = [None]
-    for token, score in zip(prompt.token_ids[1:], scores, strict=True):
-        likeliest = {
-            str(other): PromptLogprob(value, rank, tokenizer.token_text(other))
-            for rank, (other, value) in enumerate(score.top, start=1)
-        }
-        own = PromptLogprob(score.logprob, score.rank, tokenizer.token_text(token))
-        shown.append(likeliest | {str(token): own})
-    return shown
-
-
-def token_logprobs(piece: TextDelta, tokenizer: Tokenizer) -> list[TokenLogprob]:
-    """The tokens of a delta with their log-probabilities in OpenAI's shape; empty when none were requested."""
-    shown = []
-    for token, score in zip(piece.token_ids, piece.scores, strict=False):
-        top = [
-            TopLogprob(tokenizer.token_text(other), value, list(tokenizer.token_bytes(other)))
-            for other, value in score.top
-        ]
-        text, own = tokenizer.token_text(token), list(tokenizer.token_bytes(token))
-        shown.append(TokenLogprob(text, score.logprob, own, top))
-    return shown

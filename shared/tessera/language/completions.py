@@ -6,39 +6,46 @@ import contextlib
 import time
 import uuid
 from collections.abc import AsyncGenerator
+from dataclasses import replace
 from functools import partial
 
 from msgspec import UNSET, UnsetType
 
 from tessera.errors import InvalidRequestError
-from tessera.language.chat import check_choices, prompt_logprobs
+from tessera.language.chat import check_choices
+from tessera.language.fill_in import fill_in_format
 from tessera.language.generation import (
-    Finish,
     GenerationLimits,
     Generator,
     Prompt,
     RequestTerms,
     TextDelta,
     output_limit,
-    sampling_of,
-    stops_of,
 )
+from tessera.language.sampling_parameters import sampling_of, truncated
+from tessera.language.scores import TokenNames, completion_logprobs, prompt_logprobs
+from tessera.language.stops import TextTerms
 from tessera.language.stream_extras import StreamExtras
 from tessera.language.structured import grammar_of
-from tessera.language.together import MAX_CONCURRENT, run_bounded
+from tessera.language.together import MAX_CONCURRENT, merged, run_bounded
 from tessera.language.usage import TokenCount, usage
-from tessera.tokenizer.detokenizer import Detokenizer
 from tessera.tokenizer.tokenizer import Tokenizer
 from tessera.web.sse import event
-from tessera.wire.chat import Completion, CompletionChoice, CompletionLogprobs, CompletionRequest, PromptLogprobs, Usage
-from tessera.wire.engine import Sampling, TokenScore
+from tessera.wire.chat import Completion, CompletionChoice, CompletionRequest
+from tessera.wire.engine import Sampling
+from tessera.wire.logprobs import PromptLogprobs
 
 MAX_PROMPTS = 256
 """Most prompts or inputs of one request."""
 
 
 async def token_lists(
-    value: str | list[str | int | list[int]], tokenizer: Tokenizer, limits: GenerationLimits, *, param: str
+    value: str | list[str | int | list[int]],
+    tokenizer: Tokenizer,
+    limits: GenerationLimits,
+    *,
+    param: str,
+    add_special_tokens: bool = True,
 ) -> list[list[int]]:
     """Convert a request's inputs to lists of token ids.
 
@@ -47,6 +54,7 @@ async def token_lists(
         tokenizer: of the model.
         limits: of the service.
         param: name of the field in errors.
+        add_special_tokens: whether texts get the tokenizer's special tokens.
 
     Raises:
         InvalidRequestError: the list is empty or mixed, or has more than `MAX_PROMPTS` inputs.
@@ -66,7 +74,9 @@ async def token_lists(
         raise InvalidRequestError(f"`{param}` has {len(value)} inputs; at most {MAX_PROMPTS} are allowed", param=param)
     if kinds == {str}:
         texts = [item for item in value if isinstance(item, str)]
-        return await tokenizer.encode_within(texts, limits.context_length, add_special_tokens=True, param=param)
+        return await tokenizer.encode_within(
+            texts, limits.context_length, add_special_tokens=add_special_tokens, param=param
+        )
     return [item for item in value if isinstance(item, list)]
 
 
@@ -88,7 +98,7 @@ class Completions:
         """Answer a request as a whole: `n` choices for each prompt, in the order of the prompts."""
         prompts = await self._prompts(request)
         calls = [partial(self._collect, request, prompt, sampling) for prompt, sampling in prompts]
-        results = await run_bounded(calls, at_once=max(1, MAX_CONCURRENT // request.n))
+        results = await run_bounded(calls, at_once=_at_once(request))
         choices = []
         spent = [TokenCount(prompt) for prompt, _ in prompts]
         for row, pieces_by_choice in enumerate(results):
@@ -97,16 +107,20 @@ class Completions:
                 choices.append(self._choice(request, row * request.n + choice, pieces, prompt))
                 for piece in pieces:
                     spent[row].take(piece)
-        return self._completion(choices, usage(spent))
+        return Completion(
+            id=self._identity(request),
+            created=int(time.time()),
+            model=self.model,
+            choices=choices,
+            usage=usage(spent),
+        )
 
     async def stream(self, request: CompletionRequest) -> AsyncGenerator[bytes]:
         """Answer a request as server-sent events; the caller appends `[DONE]`."""
         prompts = await self._prompts(request)
-        if len(prompts) > 1:
-            raise InvalidRequestError("a streamed completion takes one `prompt`", param="prompt")
-        prompt, sampling = prompts[0]
-        extras = StreamExtras(request.stream_options, spent := TokenCount(prompt))
-        identity, created = f"cmpl-{uuid.uuid4().hex}", int(time.time())
+        spent = [TokenCount(prompt) for prompt, _ in prompts]
+        extras = StreamExtras(request.stream_options, *spent)
+        identity, created = self._identity(request), int(time.time())
 
         def chunk(choices: list[CompletionChoice]) -> bytes:
             made = Completion(
@@ -119,44 +133,71 @@ class Completions:
             )
             return event(made)
 
-        offsets = [0] * request.n
+        offsets = [0] * request.n * len(prompts)
         begun: set[int] = set()
-        async with contextlib.aclosing(self._run(request, prompt, sampling)) as pieces:
-            async for piece in pieces:
-                spent.take(piece)
-                echoed = request.echo and piece.choice not in begun
-                begun.add(piece.choice)
-                # A token whose text is held back still has a score to send.
-                if piece.text or piece.scores or echoed or piece.finish_reason is not None:
-                    next_choice = self._choice(
-                        request, piece.choice, [piece], prompt if echoed else None, offsets[piece.choice]
-                    )
-                    offsets[piece.choice] += len(next_choice.text)
+        runs = [partial(self._run, request, prompt, sampling) for prompt, sampling in prompts]
+        async with contextlib.aclosing(merged(runs, at_once=_at_once(request))) as pieces:
+            async for row, piece in pieces:
+                spent[row].take(piece)
+                index = row * request.n + piece.choice
+                first = index not in begun
+                begun.add(index)
+                # A token whose text is held back still has a score, or an id, to send.
+                held = piece.scores or (request.return_token_ids and piece.generated_ids)
+                if piece.text or held or (first and request.echo) or piece.finish_reason is not None:
+                    prompt = prompts[row][0] if first else None
+                    next_choice = self._choice(request, index, [piece], prompt, offsets[index])
+                    offsets[index] += len(next_choice.text)
                     yield chunk([next_choice])
         if extras.counted_at_the_end:
             yield chunk([])
 
     async def _prompts(self, request: CompletionRequest) -> list[tuple[Prompt, Sampling]]:
         check_choices(request, self.limits)
-        if request.logprobs is True:
-            raise InvalidRequestError(
-                "`logprobs` is a number here: how many likeliest tokens to report beside each token", param="logprobs"
-            )
+        if request.max_tokens == 0 and not request.echo:
+            raise InvalidRequestError("`max_tokens` is 0, which is only of use with `echo`", param="max_tokens")
         tokenizer = self.generator.tokenizer
         grammar = grammar_of(request)
         prompts = []
-        for ids in await token_lists(request.prompt, tokenizer, self.limits, param="prompt"):
-            limit = output_limit(request.max_tokens, len(ids), self.limits, param="max_tokens", prompt_param="prompt")
+        lists, ends = await self._token_lists(request)
+        for ids in lists:
+            # The prompt's scores come with the first token, also where the answer has none.
+            limit = output_limit(
+                request.max_tokens or 1, len(ids), self.limits, param="max_tokens", prompt_param="prompt"
+            )
             sampling = sampling_of(
                 request,
                 tokenizer,
                 max_tokens=limit,
+                requested=request.max_tokens or 1,
                 logprobs=request.scores,
                 grammar=grammar,
                 prompt_logprobs=_prompt_logprobs(request),
+                ends=ends,
             )
             prompts.append((Prompt(ids, {}), sampling))
         return prompts
+
+    async def _token_lists(self, request: CompletionRequest) -> tuple[list[list[int]], list[int]]:
+        """The prompts of a request, and further tokens that end their answers."""
+        tokenizer, limits = self.generator.tokenizer, self.limits
+        suffix = request.suffix or ""
+        lists = await token_lists(
+            request.prompt,
+            tokenizer,
+            limits,
+            param="prompt",
+            add_special_tokens=request.add_special_tokens and not suffix,
+        )
+        if not suffix:
+            return [truncated(ids, request, limits, requested=request.max_tokens) for ids in lists], []
+        if request.echo:
+            raise InvalidRequestError("`echo` shows a prompt, which `suffix` splits: leave one out", param="echo")
+        form = fill_in_format(tokenizer, self.model)
+        behind = await tokenizer.encode_pieces([(suffix, True)], limits.context_length, param="suffix")
+        room = request.max_tokens + len(form.prompt([], behind))
+        before = [truncated(ids, request, limits, requested=room) for ids in lists]
+        return [form.prompt(ids, behind) for ids in before], form.ends
 
     async def _collect(self, request: CompletionRequest, prompt: Prompt, sampling: Sampling) -> list[list[TextDelta]]:
         deltas: list[list[TextDelta]] = [[] for _ in range(request.n)]
@@ -165,56 +206,48 @@ class Completions:
                 deltas[piece.choice].append(piece)
         return deltas
 
-    def _run(self, request: CompletionRequest, prompt: Prompt, sampling: Sampling) -> AsyncGenerator[TextDelta]:
-        return self.generator.run(
-            prompt, sampling, choices=request.n, stops=stops_of(request), terms=RequestTerms.of(request)
+    async def _run(self, request: CompletionRequest, prompt: Prompt, sampling: Sampling) -> AsyncGenerator[TextDelta]:
+        pieces = self.generator.run(
+            prompt, sampling, choices=request.n, text=TextTerms.of(request), terms=RequestTerms.of(request)
         )
+        async with contextlib.aclosing(pieces):
+            async for piece in pieces:
+                yield piece if request.max_tokens else without_answer(piece)
 
     def _choice(
         self, request: CompletionRequest, index: int, pieces: list[TextDelta], prompt: Prompt | None, offset: int = 0
     ) -> CompletionChoice:
         """A whole choice, or its next deltas. `prompt` is given when they begin the choice."""
-        finish: Finish | None = pieces[-1].finish_reason
-        tokenizer = self.generator.tokenizer
-        echo = tokenizer.decode(prompt.token_ids) if request.echo and prompt is not None else ""
-        scores = pieces[0].prompt_scores
-        logprobs = None
-        if request.scores is not None:
-            logprobs = CompletionLogprobs(tokens=[], token_logprobs=[], top_logprobs=[], text_offset=[])
-            if echo and prompt is not None:
-                self._score_prompt(logprobs, prompt, scores)
-            self._score(logprobs, pieces, offset + len(echo))
+        names = TokenNames(self.generator.tokenizer, by_id=bool(request.return_tokens_as_token_ids))
+        echoed = prompt if request.echo else None
+        echo = names.tokenizer.decode(echoed.token_ids) if echoed is not None else ""
+        stopped = pieces[-1].stop_reason
+        ids = [token for piece in pieces for token in piece.generated_ids]
         shown: PromptLogprobs | UnsetType = UNSET
         if request.prompt_logprobs is not None and prompt is not None:
-            shown = prompt_logprobs(prompt, scores, tokenizer)
-        text = echo + "".join(piece.text for piece in pieces)
-        return CompletionChoice(index=index, text=text, logprobs=logprobs, finish_reason=finish, prompt_logprobs=shown)
-
-    def _score_prompt(self, logprobs: CompletionLogprobs, prompt: Prompt, scores: list[TokenScore]) -> None:
-        detokenizer, offset = Detokenizer(self.generator.tokenizer, []), 0
-        for token, score in zip(prompt.token_ids, [None, *scores], strict=True):
-            self._add(logprobs, token, score, offset)
-            offset += len(detokenizer.push(token))
-
-    def _score(self, logprobs: CompletionLogprobs, pieces: list[TextDelta], offset: int) -> None:
-        for piece in pieces:
-            for token, score in zip(piece.token_ids, piece.scores, strict=False):
-                self._add(logprobs, token, score, offset)
-            offset += len(piece.text)
-
-    def _add(self, logprobs: CompletionLogprobs, token: int, score: TokenScore | None, offset: int) -> None:
-        tokenizer = self.generator.tokenizer
-        logprobs.tokens.append(tokenizer.token_text(token))
-        logprobs.token_logprobs.append(None if score is None else score.logprob)
-        assert logprobs.top_logprobs is not None
-        top = None if score is None else {tokenizer.token_text(other): value for other, value in score.top}
-        logprobs.top_logprobs.append(top)
-        logprobs.text_offset.append(offset)
-
-    def _completion(self, choices: list[CompletionChoice], used: Usage) -> Completion:
-        return Completion(
-            id=f"cmpl-{uuid.uuid4().hex}", created=int(time.time()), model=self.model, choices=choices, usage=used
+            shown = prompt_logprobs(prompt, pieces[0].prompt_scores, names.tokenizer)
+        return CompletionChoice(
+            index=index,
+            text=echo + "".join(piece.text for piece in pieces),
+            logprobs=completion_logprobs(names, echoed, pieces, offset) if request.scores is not None else None,
+            finish_reason=pieces[-1].finish_reason,
+            prompt_logprobs=shown,
+            stop_reason=UNSET if stopped is None else stopped,
+            token_ids=ids if request.return_token_ids else UNSET,
+            prompt_token_ids=prompt.token_ids if request.return_token_ids and prompt is not None else UNSET,
         )
+
+    def _identity(self, request: CompletionRequest) -> str:
+        return f"cmpl-{request.request_id or uuid.uuid4().hex}"
+
+
+def without_answer(piece: TextDelta) -> TextDelta:
+    """The delta of an answer of no token: what it says of the prompt."""
+    return replace(piece, text="", token_ids=[], scores=[], generated_ids=[], finish_reason="length", stop_reason=None)
+
+
+def _at_once(request: CompletionRequest) -> int:
+    return max(1, MAX_CONCURRENT // request.n)
 
 
 def _prompt_logprobs(request: CompletionRequest) -> int | None:

@@ -146,10 +146,19 @@ def render_prompt(
     tools = [hide_control_tokens(msgspec.to_builtins(_plain(tool)), hide, "tools") for tool in request.offered]
     if "tool_calls" not in template.source:
         messages = calls_as_text(messages, as_content)
-    if dialect.described and tools:
+    described = dialect.described if request.chat_template is None else "tools" not in template.variables
+    if described and tools:
         messages = describe_tools(messages, tools, dialect, as_content)
         tools = []
-    return template.render(messages, tools=tools or None, variables=_variables(template, request, hide))
+    continues = request.continue_final_message
+    if continues and request.add_generation_prompt:
+        raise InvalidRequestError(
+            "`add_generation_prompt` opens a new turn, where `continue_final_message` goes on with the last: give one",
+            param="add_generation_prompt",
+        )
+    opens = not continues if request.add_generation_prompt is None else request.add_generation_prompt
+    variables = _variables(template, request, hide)
+    return template.render(messages, tools=tools or None, variables=variables, opens_turn=opens, continues=continues)
 
 
 def hide_control_tokens(value: Any, hide: Hide, param: str, depth: int = 0) -> Any:

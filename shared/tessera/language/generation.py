@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-import re
 import uuid
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
@@ -19,15 +18,14 @@ import msgspec
 from tessera.engine.client import EngineClient
 from tessera.errors import ContextLengthError, InvalidRequestError
 from tessera.language.metrics import GenerationMetrics, GenerationTimer
-from tessera.language.stops import StopFinder
+from tessera.language.stops import StopFinder, TextTerms
 from tessera.tokenizer.detokenizer import Detokenizer
 from tessera.tokenizer.tokenizer import Tokenizer
 from tessera.web.tenant import tenant_var
 from tessera.wire.chat import SamplingRequest
-from tessera.wire.engine import Array, Generate, GeneratedTokens, Grammar, Sampling, TokenScore
+from tessera.wire.engine import Array, Generate, GeneratedTokens, Sampling, TokenScore
 
 Finish = Literal["stop", "length"]
-_TOKEN_ID = re.compile(r"[0-9]{1,9}")
 
 
 @dataclass(frozen=True)
@@ -80,7 +78,9 @@ class TextDelta:
         cached_tokens: tokens of the prompt that were not computed. Set in a choice's first delta, else None.
         prompt_scores: log-probabilities of the prompt's tokens behind the first, if they were requested. Set in a
             choice's first delta, else empty.
-        stop_reason: the stop string that ended the choice; None if something else ended it, or while it goes on.
+        stop_reason: the stop string, or the token of the request's own, that ended the choice; None if something else
+            ended it, or while it goes on.
+        generated_ids: new tokens, with the one that ends an answer.
     """
 
     choice: int
@@ -91,6 +91,7 @@ class TextDelta:
     cached_tokens: int | None = None
     prompt_scores: list[TokenScore] = field(default_factory=list)
     stop_reason: str | int | None = None
+    generated_ids: list[int] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -106,60 +107,6 @@ class Prompt:
     token_ids: list[int]
     media: dict[str, Array]
     text: str = ""
-
-
-def sampling_of(
-    request: SamplingRequest,
-    tokenizer: Tokenizer,
-    *,
-    max_tokens: int,
-    logprobs: int | None,
-    grammar: Grammar | None = None,
-    prompt_logprobs: int | None = None,
-) -> Sampling:
-    """The engine's sampling parameters for a request, without `n` and stop strings.
-
-    What the request leaves open is taken from the model's own `generation_config.json`, as vLLM does.
-
-    Args:
-        request: any request that samples.
-        tokenizer: has the model's recommended parameters and stop tokens.
-        max_tokens: most tokens of the answer.
-        logprobs: how many likeliest tokens to report for each token; None for no scores.
-        grammar: what the answer must follow; None for free text.
-        prompt_logprobs: how many likeliest tokens to report for each token of the prompt; None for no scores.
-
-    Raises:
-        InvalidRequestError: a key of `logit_bias` is no token id.
-    """
-    bias: dict[int, float] = {}
-    for key, value in (request.logit_bias or {}).items():
-        if not _TOKEN_ID.fullmatch(key):
-            raise InvalidRequestError(f"`logit_bias`: {key[:32]!r} is not a token id", param="logit_bias")
-        bias[int(key)] = value
-    return Sampling(
-        max_tokens=max_tokens,
-        temperature=_temperature(request, tokenizer),
-        top_k=tokenizer.defaults.top_k if request.top_k is None else max(0, request.top_k),
-        top_p=request.top_p or (tokenizer.defaults.top_p if request.top_p is None else 1.0),
-        min_p=request.min_p,
-        typical_p=request.typical_p,
-        presence_penalty=request.presence_penalty,
-        frequency_penalty=request.frequency_penalty,
-        repetition_penalty=request.repetition_penalty,
-        logit_bias=bias,
-        seed=request.seed,
-        stop_ids=[] if request.ignore_eos else tokenizer.stop_ids,
-        logprobs=logprobs,
-        prompt_logprobs=prompt_logprobs,
-        grammar=grammar,
-    )
-
-
-def _temperature(request: SamplingRequest, tokenizer: Tokenizer) -> float:
-    if request.top_p == 0:  # the smallest set of likely tokens is the likeliest one
-        return 0.0
-    return tokenizer.defaults.temperature if request.temperature is None else request.temperature
 
 
 def output_limit(
@@ -201,12 +148,6 @@ def output_limit(
     return requested
 
 
-def stops_of(request: SamplingRequest) -> list[str]:
-    """The request's stop strings as a list."""
-    given = [request.stop] if isinstance(request.stop, str) else request.stop or []
-    return [stop for stop in given if stop]
-
-
 class Generator:
     """Runs prompts on an engine and converts its tokens to text.
 
@@ -229,7 +170,7 @@ class Generator:
         sampling: Sampling,
         *,
         choices: int,
-        stops: list[str],
+        text: TextTerms,
         shown: tuple[str, ...] = (),
         terms: RequestTerms | None = None,
     ) -> AsyncGenerator[TextDelta]:
@@ -239,13 +180,13 @@ class Generator:
             prompt: of all choices.
             sampling: of all choices. With a seed, choice i uses seed + i, so that choices differ and can be repeated.
             choices: number of choices.
-            stops: stop strings.
+            text: what ends the text, and what of it is shown.
             shown: control tokens that are part of the text.
             terms: how the choices are scheduled.
         """
         terms = terms or RequestTerms()
         if choices == 1:
-            async with contextlib.aclosing(self._choice(0, prompt, sampling, stops, shown, terms)) as pieces:
+            async with contextlib.aclosing(self._choice(0, prompt, sampling, text, shown, terms)) as pieces:
                 async for piece in pieces:
                     yield piece
             return
@@ -255,7 +196,7 @@ class Generator:
         async def feed(choice: int) -> None:
             own = msgspec.structs.replace(sampling, seed=base + choice)
             try:
-                async with contextlib.aclosing(self._choice(choice, prompt, own, stops, shown, terms)) as pieces:
+                async with contextlib.aclosing(self._choice(choice, prompt, own, text, shown, terms)) as pieces:
                     async for piece in pieces:
                         merged.put_nowait(piece)
                 merged.put_nowait(None)
@@ -283,7 +224,7 @@ class Generator:
         choice: int,
         prompt: Prompt,
         sampling: Sampling,
-        stops: list[str],
+        shows: TextTerms,
         shown_tokens: tuple[str, ...],
         terms: RequestTerms,
     ) -> AsyncGenerator[TextDelta]:
@@ -297,8 +238,9 @@ class Generator:
             cache_salt=terms.cache_salt,
             deadline_s=terms.deadline_s,
         )
-        detokenizer = Detokenizer(self.tokenizer, prompt.token_ids, shown_tokens)
-        finder = StopFinder(stops)
+        detokenizer = Detokenizer(self.tokenizer, prompt.token_ids, shown_tokens, shows_control=shows.control)
+        finder = StopFinder(shows.stops, included=shows.includes_stop)
+        count = 0
         async with contextlib.aclosing(self.engine.request(message)) as answers:
             with GenerationTimer(self.metrics, self.model, len(prompt.token_ids)) as timer:
                 async for answer in answers:
@@ -307,11 +249,20 @@ class Generator:
                     ended = answer.finish_reason
                     # The token that ends an answer is not part of its text.
                     shown = answer.token_ids[:-1] if ended == "stop" else answer.token_ids
-                    text = "".join(finder.push(detokenizer.push(token)) for token in shown if not finder.found)
+                    text = ""
+                    for token in shown:
+                        count += 1
+                        if not finder.found:
+                            text += finder.push(detokenizer.push(token), may_end=count > shows.least)
+                    reason: str | int | None = None
                     if finder.found:
                         ended = "stop"
                     elif ended is not None:
-                        text += finder.push(detokenizer.flush())
+                        if ended == "stop":
+                            last = answer.token_ids[-1]
+                            reason = last if last in shows.stop_ids else None
+                            text += finder.push(detokenizer.push(last), may_end=False) if shows.includes_stop else ""
+                        text += finder.push(detokenizer.flush(), may_end=count > shows.least)
                         ended = "stop" if finder.found else ended
                         text += finder.flush()
                     timer.reason = ended
@@ -323,7 +274,8 @@ class Generator:
                         ended,
                         answer.cached_tokens,
                         answer.prompt_scores,
-                        finder.matched if ended is not None else None,
+                        finder.matched or reason,
+                        answer.token_ids,
                     )
                     if ended is not None:
                         return

@@ -18,8 +18,9 @@ from tessera.web.dependencies import HTTPRequest, Injected
 from tessera.web.disconnect import unless_client_leaves
 from tessera.web.docs import documented
 from tessera.web.sse import stream_response
-from tessera.wire.chat import ChatCompletion, ChatCompletionChunk, ChatCompletionRequest, TokenizeRequest
+from tessera.wire.chat import ChatCompletion, ChatCompletionChunk, ChatCompletionRequest
 from tessera.wire.decoding import decode_json
+from tessera.wire.tokens import TokenizeRequest
 from tessera.wire.tools import Detokenized, DetokenizeRequest, Tokenized
 
 

@@ -22,10 +22,10 @@ class StreamExtras:
 
     Args:
         options: of the request; None for a plain stream.
-        spent: counts the stream's tokens, kept up to date by the caller.
+        spent: count the stream's tokens, one for each prompt, kept up to date by the caller.
     """
 
-    def __init__(self, options: StreamOptions | None, spent: TokenCount) -> None:
+    def __init__(self, options: StreamOptions | None, *spent: TokenCount) -> None:
         self._options = options or StreamOptions()
         self._spent = spent
 
@@ -38,7 +38,7 @@ class StreamExtras:
         """The `usage` of a chunk: unset without `include_usage`, and null in chunks before the last, as OpenAI has it;
         with `continuous_usage_stats` the tokens so far."""
         if last or self._options.continuous_usage_stats:
-            return usage([self._spent])
+            return usage(self._spent)
         return None if self._options.include_usage else UNSET
 
     def padding(self, text: str) -> str | UnsetType:

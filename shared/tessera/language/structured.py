@@ -20,18 +20,31 @@ MOST_COUNT = 100_000
 """Largest `maxLength`, `minItems` and the like in a schema. Grammar compilers need memory in proportion."""
 
 
+_ALIASES = {
+    "regex": "regex",
+    "ebnf": "grammar",
+    "json_schema": "json",
+    "guided_json": "json",
+    "guided_regex": "regex",
+    "guided_choice": "choice",
+    "guided_grammar": "grammar",
+}
+"""Names that SGLang and older versions of vLLM have for the fields of `structured_outputs`."""
+
+
 def grammar_of(request: SamplingRequest) -> Grammar | None:
-    """The grammar that a request asks for in `response_format` or `structured_outputs`.
+    """The grammar that a request asks for in `response_format`, in `structured_outputs`, or by another name of these.
 
     Raises:
-        InvalidRequestError: there are both, or several kinds, or one is over a limit; names the field.
+        InvalidRequestError: there are several, or one is over a limit; names the field.
     """
-    form, structured = request.response_format, request.structured_outputs
-    if form is not None and not isinstance(form, TextFormat):
-        if structured is not None:
-            raise InvalidRequestError(
-                "give `response_format` or `structured_outputs`, not both", param="structured_outputs"
-            )
+    form = request.response_format if not isinstance(request.response_format, TextFormat) else None
+    given = [name for name in ("structured_outputs", *_ALIASES) if getattr(request, name) is not None]
+    if len(given) > 1 or (form is not None and given):
+        names = ["response_format", *given] if form is not None else given
+        named = " or ".join(f"`{name}`" for name in names)
+        raise InvalidRequestError(f"give {named}, not both", param=given[-1])
+    if form is not None:
         schema = {"type": "object"}
         if isinstance(form, JsonSchemaFormat):
             if form.json_schema.schema is None:
@@ -39,7 +52,13 @@ def grammar_of(request: SamplingRequest) -> Grammar | None:
                 raise InvalidRequestError(f"`{param}` is required", param=param, code="missing_required_parameter")
             schema = form.json_schema.schema
         return json_grammar(schema, "response_format")
-    return _structured(structured) if structured is not None else None
+    if not given:
+        return None
+    (name,) = given
+    if name != "structured_outputs":
+        return _structured(StructuredOutputs(**{_ALIASES[name]: getattr(request, name)}), name)
+    assert request.structured_outputs is not None
+    return _structured(request.structured_outputs)
 
 
 def json_grammar(schema: Any, param: str) -> Grammar:
@@ -95,7 +114,7 @@ def _check_counts(value: Any, param: str) -> None:
                 raise InvalidRequestError(f"`{param}`: `{key}` is {count}; at most {MOST_COUNT}", param=param)
 
 
-def _structured(outputs: StructuredOutputs) -> Grammar:
+def _structured(outputs: StructuredOutputs, alias: str | None = None) -> Grammar:
     values = {name: getattr(outputs, name) for name in outputs.__struct_fields__}
     given = [name for name, value in values.items() if value is not None and value is not False]
     if len(given) != 1:
@@ -104,7 +123,7 @@ def _structured(outputs: StructuredOutputs) -> Grammar:
             f"`structured_outputs` takes one of {', '.join(outputs.__struct_fields__)}; given: {named}",
             param="structured_outputs",
         )
-    param = f"structured_outputs.{given[0]}"
+    param = alias or f"structured_outputs.{given[0]}"
     if outputs.regex is not None:
         return Grammar(kind="regex", source=outputs.regex, param=param)
     if outputs.choice is not None:

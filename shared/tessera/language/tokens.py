@@ -8,7 +8,8 @@ from tessera.errors import InvalidRequestError
 from tessera.language.chat import Prompter
 from tessera.language.generation import GenerationLimits
 from tessera.tokenizer.tokenizer import Tokenizer
-from tessera.wire.chat import ChatCompletionRequest, TokenizeRequest
+from tessera.wire.chat import ChatCompletionRequest
+from tessera.wire.tokens import TokenizeRequest
 from tessera.wire.tools import Detokenized, DetokenizeRequest, Tokenized
 
 
@@ -39,12 +40,21 @@ class Tokenization:
                 model=request.model,
                 messages=request.messages,
                 tools=request.tools,
+                chat_template=request.chat_template,
                 chat_template_kwargs=request.chat_template_kwargs,
+                add_generation_prompt=request.add_generation_prompt,
+                continue_final_message=request.continue_final_message,
             )
             ids = (await self._prompter(chat)).token_ids
         else:
-            if request.tools is not None or request.chat_template_kwargs is not None:
-                name = "tools" if request.tools is not None else "chat_template_kwargs"
+            of_messages = (
+                "tools",
+                "chat_template",
+                "chat_template_kwargs",
+                "add_generation_prompt",
+                "continue_final_message",
+            )
+            if name := next((name for name in of_messages if getattr(request, name)), None):
                 raise InvalidRequestError(f"`{name}` is only allowed with `messages`", param=name)
             assert request.prompt is not None
             (ids,) = await self._tokenizer.encode_within(

@@ -15,6 +15,10 @@ MAX_TOKENS_POLICY = described(
     "What becomes of a request whose `max_tokens` is above `max_output_tokens`, or above what its prompt leaves of the "
     "context. `clamp`: it gets as many as there can be, and an answer that is cut says `length`. `refuse`: status 400."
 )
+REQUEST_CHAT_TEMPLATES = described(
+    "Whether requests may bring a Jinja template in `chat_template`. Each is compiled and rendered in a process of its "
+    "own with bounds of time and memory, which costs the machine a fraction of a second."
+)
 
 
 class SequenceEngineSettings(Section, frozen=True, kw_only=True):

@@ -11,6 +11,7 @@ from tessera.settings.section import HOST, MODEL, PORT, URL, Port, Positive, Sec
 from tessera.settings.sequence import (
     MAX_TOKENS_POLICY,
     REASONING_PARSER,
+    REQUEST_CHAT_TEMPLATES,
     TOOL_PARSER,
     MaxTokensPolicy,
     ReasoningParser,
@@ -34,6 +35,7 @@ class TextSettings(Section, frozen=True, kw_only=True):
     ] = msgspec.field(default_factory=list)
     tool_parser: Annotated[ToolParser, TOOL_PARSER] = "auto"
     reasoning_parser: Annotated[ReasoningParser, REASONING_PARSER] = "auto"
+    request_chat_templates: Annotated[bool, REQUEST_CHAT_TEMPLATES] = False
     encoders: Annotated[
         list[EncoderSettings],
         described(

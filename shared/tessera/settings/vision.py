@@ -8,6 +8,7 @@ from tessera.settings.section import HOST, MODEL, PORT, URL, Port, Positive, Sec
 from tessera.settings.sequence import (
     MAX_TOKENS_POLICY,
     REASONING_PARSER,
+    REQUEST_CHAT_TEMPLATES,
     TOOL_PARSER,
     MaxTokensPolicy,
     ReasoningParser,
@@ -33,6 +34,7 @@ class VisionSettings(Section, frozen=True, kw_only=True):
     ] = 33_554_432
     tool_parser: Annotated[ToolParser, TOOL_PARSER] = "auto"
     reasoning_parser: Annotated[ReasoningParser, REASONING_PARSER] = "auto"
+    request_chat_templates: Annotated[bool, REQUEST_CHAT_TEMPLATES] = False
     engine: SequenceEngineSettings = SequenceEngineSettings(
         kv_cache_bytes=64 * 1024 * 1024, max_batch_tokens=1024, max_running=8, max_waiting=64
     )

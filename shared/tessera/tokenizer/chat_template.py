@@ -6,6 +6,7 @@ Does not know tokens. Templates come from strangers: the sandbox forbids attribu
 from __future__ import annotations
 
 import json
+import secrets
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
@@ -18,6 +19,11 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from tessera.errors import InvalidRequestError, ModelLoadError
+
+_REFUSALS = (
+    *(jinja2.TemplateError, TypeError, ValueError, LookupError, ArithmeticError, AttributeError, RecursionError),
+)
+"""What templates raise for conversations that they do not take."""
 
 
 class ChatTemplate:
@@ -68,8 +74,7 @@ class ChatTemplate:
             source = next((entry["template"] for entry in source if entry.get("name") == "default"), None)
         if source is None:
             return None
-        tokens = {name: _token(config[name]) for name in config if name.endswith("_token") and config[name]}
-        return cls(source, tokens, with_tools)
+        return cls(source, special_tokens_of(directory), with_tools)
 
     def render(
         self,
@@ -77,6 +82,8 @@ class ChatTemplate:
         *,
         tools: list[dict[str, Any]] | None = None,
         variables: dict[str, Any] | None = None,
+        opens_turn: bool = True,
+        continues: bool = False,
     ) -> str:
         """Write a conversation and the beginning of the assistant's turn.
 
@@ -84,15 +91,22 @@ class ChatTemplate:
             messages: dictionaries with `role`, `content` and whatever else the template reads.
             tools: JSON descriptions of the tools that the model may call.
             variables: values of the template's own variables.
+            opens_turn: whether the text ends with the beginning of the assistant's turn.
+            continues: whether the text ends within the last message, so that the assistant goes on with it. Needs
+                `opens_turn` to be false.
 
         Raises:
             InvalidRequestError: the template refuses the conversation, for example because roles do not alternate.
         """
+        if continues:
+            mark = f"[{secrets.token_hex(8)}] "
+            text = self.render(marked(messages, mark), tools=tools, variables=variables, opens_turn=False)
+            return up_to_mark(text, mark)
         try:
             template = self._with_tools if tools else self._template
             given = {**self._special_tokens, **(variables or {}), "messages": messages, "tools": tools}
-            return template.render(given, add_generation_prompt=True)
-        except (jinja2.TemplateError, TypeError, ValueError, LookupError, ArithmeticError, AttributeError) as error:
+            return template.render(given, add_generation_prompt=opens_turn)
+        except _REFUSALS as error:
             raise InvalidRequestError(
                 f"the model's chat template does not take this conversation: {error}", param="messages"
             ) from error
@@ -124,6 +138,49 @@ class ChatTemplate:
             return self.render(messages)
         except InvalidRequestError:
             return None
+
+
+def special_tokens_of(directory: Path) -> dict[str, str]:
+    """Spellings of a model's special tokens, by their names in templates, such as `bos_token`."""
+    path = directory / "tokenizer_config.json"
+    config = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    return {name: _token(config[name]) for name in config if name.endswith("_token") and config[name]}
+
+
+def marked(messages: list[dict[str, Any]], mark: str) -> list[dict[str, Any]]:
+    """Messages whose last one has a mark behind its text.
+
+    Raises:
+        InvalidRequestError: the last message has no text that an answer could go on with.
+    """
+    last = dict(messages[-1])
+    content = last.get("content")
+    if isinstance(content, str):
+        last["content"] = content + mark
+        return [*messages[:-1], last]
+    parts = [dict(part) for part in content or []]
+    for part in reversed(parts):
+        if "text" in part:
+            part["text"] += mark
+            return [*messages[:-1], last | {"content": parts}]
+    raise InvalidRequestError(
+        "`continue_final_message`: the last message has no text to go on with", param="continue_final_message"
+    )
+
+
+def up_to_mark(text: str, mark: str) -> str:
+    """A rendered text up to the mark. Where the template has trimmed the message, what is before the mark is, too.
+
+    Raises:
+        InvalidRequestError: the template does not write the end of the message.
+    """
+    place = text.rfind(mark.strip())
+    if place < 0:
+        raise InvalidRequestError(
+            "`continue_final_message`: the model's chat template does not write the end of the last message",
+            param="continue_final_message",
+        )
+    return text[:place] if text[place:].startswith(mark) else text[:place].rstrip()
 
 
 class _GenerationTag(Extension):

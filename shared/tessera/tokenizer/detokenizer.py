@@ -14,10 +14,20 @@ class Detokenizer:
         tokenizer: of the model.
         prompt_ids: tokens of the prompt; the last of them are the context of the first token.
         shown: control tokens that are part of the text, because a parser reads them. Others are left out.
+        shows_control: whether all control tokens are part of the text.
     """
 
-    def __init__(self, tokenizer: Tokenizer, prompt_ids: list[int], shown: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        prompt_ids: list[int],
+        shown: tuple[str, ...] = (),
+        *,
+        shows_control: bool = False,
+    ) -> None:
         self._tokenizer = tokenizer
+        if shows_control:
+            shown = tokenizer.control
         ids = ((tokenizer.fast.token_to_id(spelling), spelling) for spelling in shown if spelling in tokenizer.control)
         self._control = {token: spelling for token, spelling in ids if token is not None}
         # The last prompt tokens are the left context that decoders need to join words.

@@ -12,7 +12,9 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from tessera.wire.conversation import Message, RefusalText, TextPart
-from tessera.wire.hints import Hints, StreamOptions
+from tessera.wire.hints import StreamOptions
+from tessera.wire.logprobs import CompletionLogprobs, PromptLogprobs
+from tessera.wire.sampling import SamplingOptions, Source
 from tessera.wire.tools import ResponseFormat, StructuredOutputs, Tool, ToolCall, ToolCallDelta, ToolChoice
 from tessera.wire.truncation import Truncate, TruncateTokens
 
@@ -34,7 +36,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """Base of request bodies, which refuse unknown fields."""
 
 
-class SamplingRequest(Hints, frozen=True, kw_only=True):
+class SamplingRequest(SamplingOptions, frozen=True, kw_only=True):
     """Fields that chat completions and completions share."""
 
     model: str
@@ -96,8 +98,20 @@ class ChatCompletionRequest(SamplingRequest, frozen=True, kw_only=True):
     function_call: Any = None
     """The form of `tool_choice` before 2023; refused unless it is null."""
     # beyond OpenAI
+    chat_template: Source | None = None
+    """A Jinja template in place of the model's own, where the setting `request_chat_templates` allows it."""
     chat_template_kwargs: dict[str, Any] | None = None
     """Variables of the model's chat template, such as `enable_thinking` of Qwen3."""
+    add_generation_prompt: bool | None = None
+    """Whether the prompt opens the assistant's turn: true unless `continue_final_message` is."""
+    continue_final_message: bool = False
+    """Whether the answer goes on with the last message, which the prompt leaves open."""
+    add_special_tokens: bool | None = None
+    """Only false: the chat template writes the special tokens."""
+    separate_reasoning: bool | None = None
+    """Only true: thoughts stand in `reasoning_content`. The name is SGLang's."""
+    stream_reasoning: bool | None = None
+    """Only true: thoughts are streamed as they come."""
 
     @property
     def offered(self) -> list[Tool]:
@@ -128,15 +142,22 @@ class CompletionRequest(SamplingRequest, frozen=True, kw_only=True):
     """Body of `POST /v1/completions`. A prompt is text or token ids; a list of them is a batch."""
 
     prompt: str | list[str | TokenId | list[TokenId]]
-    max_tokens: Count = 16
+    max_tokens: Annotated[int, Meta(ge=0)] = 16
+    """0, with `echo`: only the prompt, and its scores."""
     echo: bool = False
+    suffix: Annotated[str, Meta(max_length=1_048_576)] | None = None
+    """What stands behind the answer, for models with fill-in-the-middle tokens."""
+    add_special_tokens: bool = True
+    """Whether a prompt of text gets the tokenizer's special tokens."""
     logprobs: Annotated[int, Meta(ge=0, le=20)] | bool | None = None
-    """How many likeliest tokens to report beside each token; false: no scores."""
+    """How many likeliest tokens to report beside each token; true is 1, false: no scores."""
 
     @property
     def scores(self) -> int | None:
         """How many likeliest tokens to report beside each token; None: no scores."""
-        return None if self.logprobs is None or isinstance(self.logprobs, bool) else self.logprobs
+        if isinstance(self.logprobs, bool):
+            return 1 if self.logprobs else None
+        return self.logprobs
 
 
 class EmbeddingRequest(Request, frozen=True, kw_only=True):
@@ -158,19 +179,6 @@ class EmbeddingRequest(Request, frozen=True, kw_only=True):
     """Name of one of the model's prompts."""
     truncate: Truncate | None = None
     truncate_prompt_tokens: TruncateTokens | None = None
-
-
-class TokenizeRequest(Request, frozen=True, kw_only=True):
-    """Body of `POST /tokenize`: a `prompt`, or `messages` as the model's template writes them."""
-
-    model: str
-    prompt: str | None = None
-    messages: Annotated[list[Message], Meta(min_length=1, max_length=2048)] | None = None
-    tools: Annotated[list[Tool], Meta(max_length=128)] | None = None
-    chat_template_kwargs: dict[str, Any] | None = None
-    add_special_tokens: bool = True
-    """Whether a `prompt` gets special tokens; a chat template writes its own."""
-    return_token_strs: bool = False
 
 
 class PromptTokensDetails(msgspec.Struct, frozen=True, kw_only=True):
@@ -206,20 +214,6 @@ class TokenLogprob(msgspec.Struct, frozen=True):
     top_logprobs: list[TopLogprob]
 
 
-class PromptLogprob(msgspec.Struct, frozen=True):
-    """A token at a position of the prompt, as vLLM shows it."""
-
-    logprob: float
-    rank: int
-    """Rank among all tokens; 1 is the likeliest."""
-    decoded_token: str
-
-
-PromptLogprobs = list[dict[str, PromptLogprob] | None]
-"""Log-probabilities of each position: the token of the prompt and the likeliest tokens, by token id; None for the first
-position."""
-
-
 class ChoiceLogprobs(msgspec.Struct, frozen=True):
     """Log-probabilities of a choice's tokens."""
 
@@ -249,7 +243,9 @@ class ChatChoice(msgspec.Struct, frozen=True, kw_only=True):
     logprobs: ChoiceLogprobs | None = None
     finish_reason: FinishReason
     stop_reason: str | int | UnsetType = UNSET
-    """The stop string that ended the answer; left out when something else did. The field is vLLM's."""
+    """The stop string, or the id of the `stop_token_ids`, that ended the answer; left out when something else did. The
+    field is vLLM's, as is the next one."""
+    token_ids: list[int] | UnsetType = UNSET
 
 
 class ChatCompletion(msgspec.Struct, frozen=True, kw_only=True):
@@ -262,6 +258,7 @@ class ChatCompletion(msgspec.Struct, frozen=True, kw_only=True):
     choices: list[ChatChoice]
     usage: Usage
     prompt_logprobs: PromptLogprobs | UnsetType = UNSET
+    prompt_token_ids: list[int] | UnsetType = UNSET
     system_fingerprint: str | None = None
 
 
@@ -282,6 +279,7 @@ class ChatChunkChoice(msgspec.Struct, frozen=True, kw_only=True):
     logprobs: ChoiceLogprobs | None = None
     finish_reason: FinishReason | None = None
     stop_reason: str | int | UnsetType = UNSET
+    token_ids: list[int] | UnsetType = UNSET
 
 
 class ChatCompletionChunk(msgspec.Struct, frozen=True, kw_only=True):
@@ -295,17 +293,9 @@ class ChatCompletionChunk(msgspec.Struct, frozen=True, kw_only=True):
     usage: Usage | UnsetType | None = UNSET
     obfuscation: str | UnsetType = UNSET
     """Padding of a chunk whose stream was asked for with `include_obfuscation`."""
+    prompt_token_ids: list[int] | UnsetType = UNSET
+    """In the first chunk, if the stream was asked for with `return_token_ids`."""
     system_fingerprint: str | None = None
-
-
-class CompletionLogprobs(msgspec.Struct, frozen=True, kw_only=True):
-    """Log-probabilities in the older shape: four parallel lists."""
-
-    tokens: list[str]
-    token_logprobs: list[float | None]
-    """None for the first token of an echoed prompt: nothing is before it."""
-    top_logprobs: list[dict[str, float] | None] | None
-    text_offset: list[int]
 
 
 class CompletionChoice(msgspec.Struct, frozen=True, kw_only=True):
@@ -316,6 +306,9 @@ class CompletionChoice(msgspec.Struct, frozen=True, kw_only=True):
     logprobs: CompletionLogprobs | None = None
     finish_reason: FinishReason | None = None
     prompt_logprobs: PromptLogprobs | UnsetType = UNSET
+    stop_reason: str | int | UnsetType = UNSET
+    token_ids: list[int] | UnsetType = UNSET
+    prompt_token_ids: list[int] | UnsetType = UNSET
 
 
 class Completion(msgspec.Struct, frozen=True, kw_only=True):

@@ -158,3 +158,14 @@ def test_the_place_in_a_text_does_not_depend_on_how_it_was_cut(value, ascii_only
         place = place.behind(bytes([byte]))
     assert place == JsonPlace().behind(text)
     assert not place.in_string
+
+
+@pytest.mark.parametrize("kind", ["json_schema", "calls"])
+def test_a_model_that_loves_whitespace_ends_too(compiler, kind):
+    schema = {"type": "object", "properties": {"n": {"type": "integer"}, "t": {"type": "array", "items": {}}}}
+    schema |= {"required": ["n", "t"], "additionalProperties": False}
+    call = {"begin": '{"name": "f", "arguments": ', "schema": schema, "end": "}"}
+    calls = {"begin": "", "calls": [call], "separator": "\n", "end": "", "most": 1}
+    text = loving(compiler, schema if kind == "json_schema" else calls, " \n\t]9", kind=kind, most=1200)
+    json.loads(text)
+    assert max(len(run) for run in re.findall(r"\s*", text)) <= 20
