@@ -19,7 +19,7 @@ from tessera.language.embeddings import Embeddings
 from tessera.language.generation import GenerationLimits, Generator, Prompt
 from tessera.language.metrics import GenerationMetrics
 from tessera.language.parsers.dialects import Dialect
-from tessera.language.templates import Templates
+from tessera.language.prompts.templates import Templates
 from tessera.language.tokens import Tokenization
 from tessera.settings.text import TextSettings
 from tessera.tokenizer.chat_template import ChatTemplate

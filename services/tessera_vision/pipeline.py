@@ -25,7 +25,7 @@ from tessera.language.conversation import render_prompt, spoken, template_messag
 from tessera.language.generation import GenerationLimits, Generator, Prompt
 from tessera.language.metrics import GenerationMetrics
 from tessera.language.parsers.dialects import Dialect
-from tessera.language.templates import Templates
+from tessera.language.prompts.templates import Templates
 from tessera.language.tokens import Tokenization
 from tessera.settings.vision import VisionSettings
 from tessera.tokenizer.chat_template import ChatTemplate

@@ -16,8 +16,8 @@ from tessera.wire.chat import (
     EmbeddingList,
     EmbeddingRequest,
 )
-from tessera.wire.tokens import TokenizeRequest
 from tessera.wire.tools import Detokenized, DetokenizeRequest, Tokenized
+from tessera.wire.vllm.tokens import TokenizeRequest
 from tessera_gateway.limits import read_json
 from tessera_gateway.proxy import Proxy
 

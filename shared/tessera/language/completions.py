@@ -13,7 +13,6 @@ from msgspec import UNSET, UnsetType
 
 from tessera.errors import InvalidRequestError
 from tessera.language.chat import check_choices
-from tessera.language.fill_in import fill_in_format
 from tessera.language.generation import (
     GenerationLimits,
     Generator,
@@ -22,6 +21,7 @@ from tessera.language.generation import (
     TextDelta,
     output_limit,
 )
+from tessera.language.prompts.fill_in import fill_in_format
 from tessera.language.sampling_parameters import sampling_of, truncated
 from tessera.language.scores import TokenNames, completion_logprobs, prompt_logprobs
 from tessera.language.stops import TextTerms
@@ -33,7 +33,7 @@ from tessera.tokenizer.tokenizer import Tokenizer
 from tessera.web.sse import event
 from tessera.wire.chat import Completion, CompletionChoice, CompletionRequest
 from tessera.wire.engine import Sampling
-from tessera.wire.logprobs import PromptLogprobs
+from tessera.wire.vllm.logprobs import PromptLogprobs
 
 MAX_PROMPTS = 256
 """Most prompts or inputs of one request."""

@@ -20,8 +20,8 @@ from tessera.web.docs import documented
 from tessera.web.sse import stream_response
 from tessera.wire.chat import ChatCompletion, ChatCompletionChunk, ChatCompletionRequest
 from tessera.wire.decoding import decode_json
-from tessera.wire.tokens import TokenizeRequest
 from tessera.wire.tools import Detokenized, DetokenizeRequest, Tokenized
+from tessera.wire.vllm.tokens import TokenizeRequest
 
 
 class ChatTools(Protocol):

@@ -13,7 +13,7 @@ from tessera.language.generation import GenerationLimits
 from tessera.tokenizer.tokenizer import Tokenizer
 from tessera.wire.chat import SamplingRequest
 from tessera.wire.engine import Grammar, Sampling
-from tessera.wire.sampling import SamplingOptions
+from tessera.wire.vllm.sampling import SamplingOptions
 
 _TOKEN_ID = re.compile(r"[0-9]{1,9}")
 

@@ -13,7 +13,7 @@ from tessera.tokenizer.detokenizer import Detokenizer
 from tessera.tokenizer.tokenizer import Tokenizer
 from tessera.wire.chat import TokenLogprob, TopLogprob
 from tessera.wire.engine import TokenScore
-from tessera.wire.logprobs import CompletionLogprobs, PromptLogprob, PromptLogprobs
+from tessera.wire.vllm.logprobs import CompletionLogprobs, PromptLogprob, PromptLogprobs
 
 
 @dataclass(frozen=True)

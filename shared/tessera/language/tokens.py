@@ -9,8 +9,8 @@ from tessera.language.chat import Prompter
 from tessera.language.generation import GenerationLimits
 from tessera.tokenizer.tokenizer import Tokenizer
 from tessera.wire.chat import ChatCompletionRequest
-from tessera.wire.tokens import TokenizeRequest
 from tessera.wire.tools import Detokenized, DetokenizeRequest, Tokenized
+from tessera.wire.vllm.tokens import TokenizeRequest
 
 
 class Tokenization:

@@ -13,10 +13,10 @@ from msgspec import UNSET, Meta, UnsetType
 
 from tessera.wire.conversation import Message, RefusalText, TextPart
 from tessera.wire.hints import StreamOptions
-from tessera.wire.logprobs import CompletionLogprobs, PromptLogprobs
-from tessera.wire.sampling import SamplingOptions, Source
 from tessera.wire.tools import ResponseFormat, StructuredOutputs, Tool, ToolCall, ToolCallDelta, ToolChoice
 from tessera.wire.truncation import Truncate, TruncateTokens
+from tessera.wire.vllm.logprobs import CompletionLogprobs, PromptLogprobs
+from tessera.wire.vllm.sampling import SamplingOptions, Source
 
 Temperature = Annotated[float, Meta(ge=0, le=2)]
 Probability = Annotated[float, Meta(gt=0, le=1)]

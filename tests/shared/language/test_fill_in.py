@@ -8,7 +8,7 @@ import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
 
 from tessera.errors import InvalidRequestError
-from tessera.language.fill_in import FillInFormat, fill_in_format
+from tessera.language.prompts.fill_in import FillInFormat, fill_in_format
 from tessera.language.sampling_parameters import bad_words, sampling_of
 from tessera.tokenizer.tokenizer import Tokenizer as OwnTokenizer
 from tessera.wire.chat import CompletionRequest

@@ -8,8 +8,8 @@ from msgspec import Meta
 
 from tessera.wire.chat import Request
 from tessera.wire.conversation import Message
-from tessera.wire.sampling import Source
 from tessera.wire.tools import Tool
+from tessera.wire.vllm.sampling import Source
 
 
 class TokenizeRequest(Request, frozen=True, kw_only=True):
