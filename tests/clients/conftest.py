@@ -30,6 +30,13 @@ ROOT = HERE.parents[1]
 OURS = ROOT / ".venv" / "bin" / "python"
 NODE = Path(sys.prefix) / "node"
 """Where `make clients` installs the clients that come from npm."""
+MAKE_ENCODERS = """
+import sys
+from pathlib import Path
+from tests.services.text.encoder_directories import make_all, settings_of
+print(settings_of(make_all(Path(sys.argv[1]))))
+"""
+"""Run in the project's environment: random encoders of every role, and the setting that names them."""
 START_S = 240.0
 KEY = "a-key-of-the-clients"
 collect_ignore_glob = (
@@ -50,6 +57,8 @@ class Gateway:
     key: str
     text: str = "smollm2-135m-instruct"
     scripted: str = "scripted"
+    embedder: str = "bi"
+    reranker: str = "cross"
 
     @property
     def v1(self) -> str:
@@ -84,6 +93,15 @@ def wait_for(url: str, key: str, names: set[str], process: subprocess.Popen[byte
         time.sleep(0.1)
 
 
+def encoders(directory: Path) -> str:
+    """The setting `text.encoders` with tiny encoders of random weights."""
+    command = [str(OURS), "-c", MAKE_ENCODERS, str(directory)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    made = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert made.returncode == 0, made.stderr[-4000:]
+    return made.stdout.splitlines()[-1]
+
+
 @pytest.fixture(scope="session")
 def gateway(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
     """A gateway with one key in front of text, speech and the scripted upstream."""
@@ -102,6 +120,7 @@ def gateway(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         "TESSERA_SUITE__MODELS": str(ROOT / ".tessera" / "models"),
         "TESSERA_GATEWAY__API_KEYS": KEY,
         "TESSERA_GATEWAY__UPSTREAMS": json.dumps([upstream]),
+        "TESSERA_TEXT__ENCODERS": encoders(directory / "encoders"),
     }
     upstream_log, log = directory / "scripted.log", directory / "suite.log"
     with upstream_log.open("wb") as stream:
@@ -120,7 +139,7 @@ def gateway(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         )
     url = f"http://127.0.0.1:{ports['gateway']}"
     try:
-        wait_for(url, KEY, {"smollm2-135m-instruct", "scripted", "english-voices"}, suite, log)
+        wait_for(url, KEY, {"smollm2-135m-instruct", "scripted", "english-voices", "bi", "cross"}, suite, log)
         yield Gateway(url, KEY)
     finally:
         for process in (suite, scripted):
