@@ -14,6 +14,7 @@ from pathlib import Path
 import uvloop
 
 from tessera_bench import codec_synthesis, encoders, quality, speech_synthesis, start, text, transcription, video
+from tessera_bench.front_door import measure
 from tessera_bench.peers import PEERS
 from tessera_bench.suite import Suite
 
@@ -62,6 +63,11 @@ def main() -> int:
     spoken.add_argument("--model", default=SPEECH_MODEL, help="starter to measure, or none (%(default)s)")
     spoken.add_argument("--codec-model", default=CODEC_MODEL, help="of CSM's class, or none (%(default)s)")
     spoken.add_argument("--streams", type=int, default=8, help="texts at once of the codec model (%(default)s)")
+    door = commands.add_parser("gateway", help="processor time of a request and of a chunk, beside a relay and LiteLLM")
+    door.add_argument("--peers", default="relay,litellm", help="beside it: relay,litellm (%(default)s), or none")
+    door.add_argument("--before", type=Path, help="another checkout whose gateway is measured too")
+    door.add_argument("--rounds", type=int, default=3, help="of everything, the median counts (%(default)s)")
+    door.add_argument("--no-suite", action="store_true", help="leave out the share of a suite with real streams")
     judged = commands.add_parser("quality", help="perplexity of one text, each fast way of computing against none")
     judged.add_argument("--tokens", type=int, default=20_000, help="of the text (%(default)s)")
     judged.add_argument("--model", default="smollm2-135m-instruct", help="starter to measure (%(default)s)")
@@ -148,6 +154,14 @@ def main() -> int:
                     asyncio.run(codec_synthesis.run(suite, model=codec, streams=count))
         if command == "encoders":
             encoders.run(Path(folder), texts=given.texts, batch_tokens=given.batch_tokens, rounds=given.rounds)
+        if command == "gateway":
+            measure.run(
+                before=given.before,
+                peers=[name for name in given.peers.split(",") if name != "none"],
+                rounds=given.rounds,
+                real=not given.no_suite,
+                models=given.models,
+            )
         if command == "quality":
             quality.run(Path(folder), models=given.models, model=given.model, tokens=given.tokens, ways=given.way)
     return 0

@@ -51,6 +51,12 @@ class Suite:
         """Address of the gateway or of a service."""
         return f"http://127.0.0.1:{self.ports[part]}"
 
+    @property
+    def pid(self) -> int:
+        """Id of the process that started the others."""
+        assert self._process is not None
+        return self._process.pid
+
     def said(self) -> str:
         """Everything that the suite has printed."""
         return (self.data / "terminal.txt").read_text(encoding="utf-8")

@@ -25,6 +25,8 @@ from tessera.web.dependencies import Opened, provide
 from tessera.web.sites import sites_of
 from tessera.wire.models import Card
 from tessera_gateway.aliases import Aliases
+from tessera_gateway.configured import configured
+from tessera_gateway.hot.path import HotPath, HotRoute
 from tessera_gateway.keys import Keys
 from tessera_gateway.live import LiveProxy, realtime
 from tessera_gateway.metrics import GatewayMetrics
@@ -41,7 +43,7 @@ from tessera_gateway.routes.ranking import RANKING_ROUTES
 from tessera_gateway.routes.responses import RESPONSE_ROUTES
 from tessera_gateway.sessions import upstream_session
 from tessera_gateway.translated.translator import Translator
-from tessera_gateway.upstreams import Upstreams, configured
+from tessera_gateway.upstreams import Upstreams
 
 DESCRIPTION = """One address for text, vision, video and speech, in OpenAI's API.
 
@@ -104,6 +106,13 @@ def create_app(settings: Settings) -> Litestar:
             yield opened
 
     responses = Opened(open_responses)
+    hot_path = HotPath(
+        HOT_ROUTES,
+        keys,
+        lambda: proxy.value,
+        most_bytes=settings.gateway.max_json_bytes,
+        connect_timeout_s=settings.gateway.connect_timeout_s,
+    )
 
     async def video_card(name: str | None) -> Card:
         return await upstreams.card(name, "video")
@@ -158,6 +167,7 @@ def create_app(settings: Settings) -> Litestar:
             live.lifespan,
             translator.lifespan,
             responses.lifespan,
+            hot_path.lifespan,
             *(each for one in mounted for each in one.lifespan),
         ],
         dependencies={
@@ -175,7 +185,17 @@ def create_app(settings: Settings) -> Litestar:
         sites=sites_of(settings, checked=not keys.required),
         shape_of=shape_of,
         http=settings.http,
+        before_router=hot_path.before,
     )
+
+
+HOT_ROUTES: Mapping[str, HotRoute] = {
+    "/v1/chat/completions": HotRoute("chat"),
+    "/v1/completions": HotRoute("completions"),
+    "/v1/embeddings": HotRoute("embeddings"),
+    "/v1/audio/speech": HotRoute("speech"),
+}
+"""Routes that pass a body through unchanged and are asked for often."""
 
 
 _SCHEMES: Mapping[str, SecurityScheme] = {

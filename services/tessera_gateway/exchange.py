@@ -11,12 +11,27 @@ import aiohttp
 import msgspec
 from litestar import Request
 
+from tessera.errors import BadGatewayError
 from tessera.telemetry import request_id_var
 from tessera.web.tenant import TENANT_HEADER
 from tessera_gateway.upstreams import Upstream
 
 SENT_HEADERS = ("accept", "traceparent", "tracestate")
 """Headers of the client that are passed on to the upstream."""
+
+RETURNED_HEADERS = (
+    "content-type",
+    "content-length",
+    "content-encoding",
+    "content-disposition",
+    "cache-control",
+    "retry-after",
+    "retry-after-ms",
+    "x-should-retry",
+    "x-accel-buffering",
+    "openai-processing-ms",
+)
+"""Headers of the upstream that are passed back to the client."""
 
 
 class SentHeaders(msgspec.Struct, frozen=True):
@@ -55,3 +70,17 @@ class UpstreamResponse(msgspec.Struct, frozen=True):
     response: aiohttp.ClientResponse
     first: bytes
     """The first piece of the body; empty if the body is empty."""
+
+
+def refuse_unusable(upstream: Upstream, status: int) -> None:
+    """Refuse a response that concerns the gateway and not the client's request.
+
+    Raises:
+        BadGatewayError: the upstream refuses the gateway's own key, or redirects.
+    """
+    if status in {401, 407}:
+        raise BadGatewayError(
+            f"the upstream {upstream.name} refuses the gateway's key; the operator sets it in gateway.upstreams"
+        )
+    if 300 <= status < 400:
+        raise BadGatewayError(f"the upstream {upstream.name} redirects; the operator sets its final address")

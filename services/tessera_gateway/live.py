@@ -91,12 +91,12 @@ class LiveProxy:
             except TesseraError as error:
                 await _deny(socket, error)
                 return
-            self._count_in_flight(upstream, 1)
+            upstream.in_flight += 1
             try:
                 await socket.accept(subprotocols="realtime" if "realtime" in _protocols(socket) else None)
                 await self._relay(socket, upstream_socket, upstream)
             finally:
-                self._count_in_flight(upstream, -1)
+                upstream.in_flight -= 1
                 await upstream_socket.close()
 
     def _admitted(self, socket: WebSocket[Any, Any, State]) -> str:
@@ -197,10 +197,6 @@ class LiveProxy:
                 await socket.send_data(_event(cut).decode())
                 code = UPSTREAM_CUT
             await socket.close(code)
-
-    def _count_in_flight(self, upstream: Upstream, change: int) -> None:
-        upstream.in_flight += change
-        self._metrics.in_flight.labels(upstream.name).set(upstream.in_flight)
 
 
 async def _to_upstream(

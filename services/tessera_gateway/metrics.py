@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from collections.abc import Callable
 
-from tessera.web.metrics import SECONDS
+from prometheus_client import CollectorRegistry, Counter, Gauge
+
+from tessera.web.metrics import TimedRequests
 
 
 class GatewayMetrics:
     """The metrics of all upstreams, in the app's registry."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self.requests = Counter(
-            "tessera_gateway_upstream_requests",
-            "Requests sent to an upstream, by the status it answered.",
-            ["upstream", "status"],
-            registry=registry,
+        self._answers = TimedRequests(
+            registry,
+            count=(
+                "tessera_gateway_upstream_requests",
+                "Requests sent to an upstream, by the status it answered.",
+            ),
+            seconds=(
+                "tessera_gateway_upstream_first_byte_seconds",
+                "Time from sending a request to the first byte of the answer's body.",
+            ),
+            labels=["upstream"],
         )
         self.errors = Counter(
             "tessera_gateway_upstream_errors",
@@ -29,14 +37,7 @@ class GatewayMetrics:
             ["upstream"],
             registry=registry,
         )
-        self.first_byte = Histogram(
-            "tessera_gateway_upstream_first_byte_seconds",
-            "Time from sending a request to the first byte of the answer's body.",
-            ["upstream"],
-            buckets=SECONDS,
-            registry=registry,
-        )
-        self.in_flight = Gauge(
+        self._in_flight = Gauge(
             "tessera_gateway_upstream_in_flight",
             "Requests that an upstream is answering.",
             ["upstream"],
@@ -48,3 +49,11 @@ class GatewayMetrics:
             ["upstream"],
             registry=registry,
         )
+
+    def answered(self, upstream: str, status: int, seconds: float) -> None:
+        """Count an answer whose first byte has arrived after `seconds`."""
+        self._answers.add((upstream,), status, seconds)
+
+    def show_in_flight(self, upstream: str, count: Callable[[], int]) -> None:
+        """Show from now on how many requests an upstream is answering, as `count` says when it is asked."""
+        self._in_flight.labels(upstream).set_function(count)

@@ -34,7 +34,7 @@ from tessera.web.draining import draining, stopping_error
 from tessera.web.errors import envelope
 from tessera.wire.models import Task
 from tessera_gateway.events import WholeEvents
-from tessera_gateway.exchange import SentHeaders, UpstreamResponse
+from tessera_gateway.exchange import RETURNED_HEADERS, SentHeaders, UpstreamResponse, refuse_unusable
 from tessera_gateway.limits import Body, renamed
 from tessera_gateway.metrics import GatewayMetrics
 from tessera_gateway.upstreams import Upstream, Upstreams
@@ -46,19 +46,6 @@ T = TypeVar("T")
 MAX_RESENDS = 1
 """Most times that a request that was sent is sent again. A request that ends the process of its upstream must not reach
 all replicas."""
-RETURNED_HEADERS = (
-    "content-type",
-    "content-length",
-    "content-encoding",
-    "content-disposition",
-    "cache-control",
-    "retry-after",
-    "retry-after-ms",
-    "x-should-retry",
-    "x-accel-buffering",
-    "openai-processing-ms",
-)
-"""Headers of the upstream that are passed back to the client."""
 
 
 class _UpstreamUnreachableError(Exception):
@@ -160,7 +147,7 @@ class Proxy:
     def finish(self, answer: UpstreamResponse) -> None:
         """Give the connection back to the pool, or close it if the response has not ended."""
         answer.response.close()
-        self._count_in_flight(answer.upstream, -1)
+        answer.upstream.in_flight -= 1
 
     async def _first_of(
         self, model: str, task: Task, ask: Callable[[Upstream], Awaitable[UpstreamResponse]], cache_key: str
@@ -196,7 +183,7 @@ class Proxy:
         Only within the `ask` of `first_answer`, which turns an unreachable upstream and a cut connection into a second
         attempt.
         """
-        self._count_in_flight(upstream, 1)
+        upstream.in_flight += 1
         upstream.sent += 1
         response: aiohttp.ClientResponse | None = None
         started = time.perf_counter()
@@ -209,17 +196,16 @@ class Proxy:
                 allow_redirects=False,
             )
             first = await response.content.readany()
-            _refuse_unusable(upstream, response)
+            refuse_unusable(upstream, response.status)
         except BaseException as error:
             if response is not None:
                 response.close()
-            self._count_in_flight(upstream, -1)
+            upstream.in_flight -= 1
             explained = self._explain(error, upstream)
             if explained is error:
                 raise
             raise explained from error
-        self.metrics.first_byte.labels(upstream.name).observe(time.perf_counter() - started)
-        self.metrics.requests.labels(upstream.name, str(response.status)).inc()
+        self.metrics.answered(upstream.name, response.status, time.perf_counter() - started)
         return UpstreamResponse(upstream, response, first)
 
     def _explain(self, error: BaseException, upstream: Upstream) -> BaseException:
@@ -243,10 +229,6 @@ class Proxy:
     def silent(self, upstream: Upstream) -> GatewayTimeoutError:
         """The error for an upstream that sent nothing for too long."""
         return GatewayTimeoutError(f"the upstream {upstream.name} was silent for {self.idle_timeout_s:g} seconds")
-
-    def _count_in_flight(self, upstream: Upstream, change: int) -> None:
-        upstream.in_flight += change
-        self.metrics.in_flight.labels(upstream.name).set(upstream.in_flight)
 
 
 class Relay:
@@ -334,17 +316,3 @@ async def unless_gone(gone: asyncio.Task[None], work: Coroutine[Any, Any, T]) ->
     if task.cancelled():
         raise ClientClosedError("the client closed the connection before the answer began")
     return task.result()
-
-
-def _refuse_unusable(upstream: Upstream, response: aiohttp.ClientResponse) -> None:
-    """Refuse a response that concerns the gateway and not the client's request.
-
-    Raises:
-        BadGatewayError: the upstream refuses the gateway's own key, or redirects.
-    """
-    if response.status in {401, 407}:
-        raise BadGatewayError(
-            f"the upstream {upstream.name} refuses the gateway's key; the operator sets it in gateway.upstreams"
-        )
-    if 300 <= response.status < 400:
-        raise BadGatewayError(f"the upstream {upstream.name} redirects; the operator sets its final address")

@@ -13,12 +13,12 @@ import contextlib
 import logging
 import time
 from collections.abc import AsyncIterator, Sequence
+from functools import partial
 
 import aiohttp
 import msgspec
 
-from tessera.errors import InvalidRequestError, ModelNotFoundError, SettingsError, UnavailableError
-from tessera.settings.tree import Settings
+from tessera.errors import InvalidRequestError, ModelNotFoundError, UnavailableError
 from tessera.wire.decoding import DAMAGED
 from tessera.wire.models import Card, Health, Model, ReadyStatus, Task
 from tessera_gateway.affinity import by_affinity
@@ -101,29 +101,6 @@ class Upstream:
         return task in tasks_of(found)
 
 
-def configured(settings: Settings) -> list[Upstream]:
-    """The upstreams of the settings: the suite's services first, then others.
-
-    Raises:
-        SettingsError: two upstreams have the same name, or an address is not valid.
-    """
-    ours = [Upstream(name, settings.service_url(name), ours=True) for name in settings.gateway.services]
-    others = [Upstream(entry.name, entry.url, api_key=entry.api_key) for entry in settings.gateway.upstreams]
-    names: set[str] = set()
-    for upstream in (both := [*ours, *others]):
-        if upstream.name in names:
-            raise SettingsError(
-                f"two upstreams are called {upstream.name!r}; give each in gateway.upstreams its own name"
-            )
-        names.add(upstream.name)
-        if not upstream.url.startswith(("http://", "https://")) or upstream.url.endswith("/v1"):
-            raise SettingsError(
-                f"the address {upstream.url!r} of upstream {upstream.name!r} must begin with http:// or https:// and "
-                f"have no /v1 at its end"
-            )
-    return both
-
-
 class Upstreams:
     """All upstreams, kept up to date while `polling`."""
 
@@ -134,6 +111,8 @@ class Upstreams:
         self.aliases = aliases
         self.metrics = metrics
         self.timeout = aiohttp.ClientTimeout(total=timeout_s, sock_connect=timeout_s)
+        for upstream in self.all:
+            metrics.show_in_flight(upstream.name, partial(getattr, upstream, "in_flight"))
         self._session: aiohttp.ClientSession | None = None
         self._refreshing: asyncio.Task[None] | None = None
         self._refreshed_at = 0.0
@@ -230,6 +209,8 @@ class Upstreams:
             UnavailableError: the upstreams that have the model are away.
         """
         able = self._able(self.own_name(model), task)
+        if len(able) == 1 and able[0].reachable:
+            return able
         if not any(upstream.reachable for upstream in able):
             await self.refresh()
             able = self._able(self.own_name(model), task)

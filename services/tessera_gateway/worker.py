@@ -29,6 +29,7 @@ from tessera.settings.tree import Settings
 from tessera.telemetry import configure_logging
 from tessera.wire.models import Card
 from tessera_gateway.aliases import Aliases
+from tessera_gateway.configured import configured
 from tessera_gateway.metrics import GatewayMetrics
 from tessera_gateway.proxy import Proxy
 from tessera_gateway.responses.background import QUEUE
@@ -37,7 +38,7 @@ from tessera_gateway.responses.opening import response_store
 from tessera_gateway.responses.response_jobs import ResponseJobs
 from tessera_gateway.sessions import upstream_session
 from tessera_gateway.translated.translator import Translator
-from tessera_gateway.upstreams import Upstreams, configured
+from tessera_gateway.upstreams import Upstreams
 
 logger = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from litestar import Litestar, MediaType, Response, get
 from litestar.di import Provide
 from litestar.openapi.config import OpenAPIConfig
 from litestar.openapi.spec import Components, SecurityScheme
-from litestar.types import ControllerRouterHandler
+from litestar.types import ASGIApp, ControllerRouterHandler
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
 from tessera.settings.http import HttpSettings
@@ -57,6 +57,7 @@ def build_app(
     sites: Sites | None = None,
     shape_of: ShapeOf = lambda _: openai_shape,
     http: HttpSettings | None = None,
+    before_router: Callable[[ASGIApp], ASGIApp] | None = None,
 ) -> Litestar:
     """Make a service's app.
 
@@ -70,6 +71,8 @@ def build_app(
         dependencies: the collaborators that handlers take as typed parameters, by name.
         max_body_bytes: most bytes of a body, where a route does not set its own limit.
         security_schemes: ways to authorize, for the API description; each route names the one that it needs.
+        before_router: makes of the router an app that answers some requests itself, behind all that every request
+            passes.
         sites: names of the server, and pages that may use it; None knows local names and no other pages.
         shape_of: the envelope of a request's errors; OpenAI's unless the app has routes of other protocols.
         http: how much memory bodies may hold; None takes the defaults.
@@ -123,7 +126,8 @@ def build_app(
     components = app.openapi_schema.components
     components.schemas = {**(components.schemas or {}), **docs.component_schemas(app.openapi_schema)}
     docs.describe_errors(app.openapi_schema)
-    bounded = BudgetedApp(app.asgi_handler, BodyBudget((http or HttpSettings()).body_memory_bytes, registry))
+    router = before_router(app.asgi_handler) if before_router else app.asgi_handler
+    bounded = BudgetedApp(router, BodyBudget((http or HttpSettings()).body_memory_bytes, registry))
     # Around the router, not inside it, so that unmatched paths have a request id and are counted too.
     app.asgi_handler = ObservedApp(GuardedApp(bounded, sites or Sites()), http_metrics)
     return app

@@ -13,12 +13,13 @@ from litestar.types import Scope
 TENANT_HEADER = "x-tessera-tenant"
 tenant_var: ContextVar[str] = ContextVar("tenant", default="")
 """Tenant of the request that the current task works on; empty if the request named none."""
+_HEADER = TENANT_HEADER.encode()
 _NAME = re.compile(rb"^[A-Za-z0-9._:-]{1,64}$")
 
 
 def tenant_from(scope: Scope) -> str:
     """The tenant of the header; empty if the header is missing or no short plain name."""
     for name, value in scope["headers"]:
-        if name == TENANT_HEADER.encode() and _NAME.match(value):
+        if name == _HEADER and _NAME.match(value):
             return value.decode()
     return ""
