@@ -14,6 +14,7 @@ from pathlib import Path
 import msgspec
 
 from tessera.errors import ModelLoadError
+from tessera.tokenizer.model_files import read_as
 from tessera_speech.text.normalization import normalize_traced
 from tessera_speech.text.traced_text import TracedText
 
@@ -42,13 +43,8 @@ class CharacterTokenizer:
     """
 
     def __init__(self, directory: Path) -> None:
-        try:
-            self._ids = msgspec.json.decode((directory / "vocab.json").read_bytes(), type=dict[str, int])
-            settings = msgspec.json.decode(
-                (directory / "tokenizer_config.json").read_bytes(), type=_CharacterTokenizerSettings
-            )
-        except (OSError, msgspec.MsgspecError) as error:
-            raise ModelLoadError(f"cannot read the tokenizer in {directory}: {error}") from error
+        self._ids = read_as(directory / "vocab.json", dict[str, int])
+        settings = read_as(directory / "tokenizer_config.json", _CharacterTokenizerSettings)
         if settings.phonemize or settings.is_uroman:
             wanted = "phonemes" if settings.phonemize else "romanised text"
             raise ModelLoadError(

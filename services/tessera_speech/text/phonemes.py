@@ -15,6 +15,7 @@ from pathlib import Path
 import msgspec
 
 from tessera.errors import InvalidRequestError, ModelLoadError
+from tessera.tokenizer.model_files import read_as
 from tessera_speech.text.traced_text import Span
 
 LEXICON_FILE = "lexicon.txt"
@@ -61,9 +62,8 @@ class PhonemeTokenizer:
     def __init__(self, directory: Path) -> None:
         path = directory / "tokenizer_config.json"
         try:
-            self._ids = msgspec.json.decode((directory / "vocab.json").read_bytes(), type=dict[str, int])
-            content = path.read_bytes() if path.is_file() else b"{}"
-            settings = msgspec.json.decode(content, type=_PhonemeTokenizerSettings)
+            self._ids = read_as(directory / "vocab.json", dict[str, int])
+            settings = read_as(path, _PhonemeTokenizerSettings) if path.is_file() else _PhonemeTokenizerSettings()
             self._lexicon = _read(directory / LEXICON_FILE)
         except (OSError, ValueError, msgspec.MsgspecError) as error:
             raise ModelLoadError(f"cannot read the tokenizer in {directory}: {error}") from error

@@ -14,7 +14,8 @@ from typing import Protocol
 
 import msgspec
 
-from tessera.errors import InvalidRequestError, ModelLoadError
+from tessera.errors import InvalidRequestError
+from tessera.tokenizer.model_files import read_as
 from tessera.tokenizer.spoken_turns import SpokenTurns, speaker_of
 from tessera.wire.audio import SpeechRequest
 from tessera.wire.engine import Utterance
@@ -166,10 +167,7 @@ def model_type_of(directory: Path) -> str:
     Raises:
         ModelLoadError: the configuration is missing or cannot be read.
     """
-    try:
-        return msgspec.json.decode((directory / "config.json").read_bytes(), type=_Configuration).model_type
-    except (OSError, msgspec.MsgspecError) as error:
-        raise ModelLoadError(f"cannot read the configuration in {directory}: {error}") from error
+    return read_as(directory / "config.json", _Configuration).model_type
 
 
 def load_planner(directory: Path) -> SpeechPlanner:

@@ -11,6 +11,7 @@ import msgspec
 from tokenizers import Tokenizer
 
 from tessera.errors import InvalidRequestError, ModelLoadError
+from tessera.tokenizer.model_files import read_as
 
 ENGLISH = "en"
 WORD_START = "▁"
@@ -50,12 +51,10 @@ class TranscriptTokenizer:
             )
         try:
             generation = directory / "generation_config.json"
-            config = msgspec.json.decode((directory / "config.json").read_bytes(), type=_TranscriberConfig)
-            known = generation.read_bytes() if generation.is_file() else b"{}"
-            settings = msgspec.json.decode(known, type=_WhisperGenerationConfig)
+            config = read_as(directory / "config.json", _TranscriberConfig)
+            there = generation.is_file()
+            settings = read_as(generation, _WhisperGenerationConfig) if there else _WhisperGenerationConfig()
             self._tokenizer = Tokenizer.from_file(str(tokenizer))
-        except (OSError, msgspec.MsgspecError) as error:
-            raise ModelLoadError(f"cannot read the tokenizer in {directory}: {error}") from error
         except Exception as error:
             # `tokenizers` raises plain Exception for a file that it cannot parse
             if type(error) is not Exception:

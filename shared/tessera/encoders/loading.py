@@ -14,7 +14,6 @@ from typing import Any
 import msgspec
 import torch
 from transformers import (
-    AutoConfig,
     AutoModel,
     AutoModelForCausalLM,
     AutoModelForSequenceClassification,
@@ -28,7 +27,7 @@ from tessera.encoders.packing import Packing
 from tessera.encoders.pooling import EmbeddingHead
 from tessera.errors import ModelLoadError
 from tessera.hub.encoder_files import TASKS, EncoderFiles, read_encoder_files
-from tessera.models.loading import load_pretrained, make_dummy
+from tessera.models.loading import load_pretrained, make_dummy, read_config
 from tessera.settings.encoders import EncoderSettings
 from tessera.tokenizer.files import vocabulary_of
 from tessera.wire.engine import EncoderText
@@ -125,11 +124,7 @@ def _load(
     elif files.role != "embedding":
         auto_class = AutoModelForSequenceClassification
     if dummy:
-        try:
-            config = AutoConfig.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
-        except (OSError, ValueError) as error:
-            raise ModelLoadError(f"cannot read the configuration in {directory}: {error}") from error
-        return make_dummy(auto_class, config, device=device, dtype=dtype)
+        return make_dummy(auto_class, read_config(directory), device=device, dtype=dtype)
     # Embeddings do not read the pooler, which many directories lack.
     unused = ("pooler.",) if files.role == "embedding" else ()
     model: PreTrainedModel = load_pretrained(auto_class, directory, device=device, dtype=dtype, unused=unused)

@@ -7,24 +7,23 @@ derived from `config.json` or `model_index.json` and the headers of its safetens
 from __future__ import annotations
 
 import hashlib
-import json
-import struct
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from tessera.errors import ModelLoadError
+from tessera.hub.directory_check import check_directory
 from tessera.hub.encoder_files import encoder_tasks
 from tessera.hub.video_geometry import video_geometry
+from tessera.hub.weight_headers import safetensors_header
+from tessera.tokenizer.model_files import read_as, read_object, section, text, whole
 from tessera.wire.models import Card, Task
 
 CARD_FILE = "card.json"
 """Name of the card inside a model's directory."""
 WEIGHT_SUFFIXES = (".safetensors", ".gguf")
 """Suffixes of the files that count as weights and get a checksum."""
-_HEADER_LIMIT = 100 * 1024 * 1024
-"""Largest header of a safetensors file, in bytes."""
 
 
 def weight_files(directory: Path) -> list[Path]:
@@ -61,9 +60,12 @@ def read_card(directory: Path) -> Card:
     stored = directory / CARD_FILE
     if stored.is_file():
         try:
-            return msgspec.json.decode(stored.read_bytes(), type=Card)
-        except msgspec.MsgspecError as error:
-            raise ModelLoadError(f"{stored} is damaged ({error}); delete {directory} to have it made again") from error
+            card = read_as(stored, Card)
+        except ModelLoadError as error:
+            raise ModelLoadError(f"{error.message}; delete {directory} to have it made again") from error
+        check_directory(directory)
+        return card
+    check_directory(directory)
     return _derive(directory)
 
 
@@ -87,89 +89,72 @@ def verify(directory: Path, card: Card, *, cure: str = "") -> None:
             raise ModelLoadError(f"the weight file {path} is damaged (its checksum is not the card's); {cure}")
 
 
-def safetensors_header(path: Path) -> dict[str, Any]:
-    """Return the header of a safetensors file: `dtype` and `shape` of each tensor by name, and maybe `__metadata__`.
-
-    Raises:
-        ModelLoadError: the file is truncated or its header is not a safetensors header.
-    """
-    try:
-        with path.open("rb") as file:
-            (length,) = struct.unpack("<Q", file.read(8))
-            if length > _HEADER_LIMIT:
-                raise ModelLoadError(f"{path} is not a safetensors file: its header claims {length} bytes")
-            header: dict[str, Any] = json.loads(file.read(length))
-    except (OSError, struct.error, ValueError) as error:
-        raise ModelLoadError(f"{path} is not a whole safetensors file: {error}") from error
-    if not isinstance(header, dict) or not all(
-        _has_shape(entry) for name, entry in header.items() if name != "__metadata__"
-    ):
-        raise ModelLoadError(f"{path} is not a safetensors file: its header does not say how large its tensors are")
-    return header
-
-
-def _has_shape(entry: object) -> bool:
-    shape = entry.get("shape") if isinstance(entry, dict) else None
-    return isinstance(shape, list) and all(isinstance(size, int) for size in shape)
-
-
 def safetensors_parameters(path: Path) -> int:
     """Number of parameters in a safetensors file, from its header alone.
 
     Raises:
         ModelLoadError: the file is truncated or its header is not a safetensors header.
     """
-    header = safetensors_header(path)
-    total = 0
-    for name, tensor in header.items():
-        if name != "__metadata__":
-            count = 1
-            for size in tensor["shape"]:
-                count *= size
-            total += count
-    return total
+    return sum(entry.elements for entry in safetensors_header(path).values())
 
 
 def _derive(directory: Path) -> Card:
     index, config = directory / "model_index.json", directory / "config.json"
     parameters = sum(safetensors_parameters(path) for path in weight_files(directory) if path.suffix == ".safetensors")
     created = int(directory.stat().st_mtime)
-    try:
-        if index.is_file():
-            family = str(json.loads(index.read_text())["_class_name"])
-            geometry = video_geometry(directory, family)
-            return Card(
-                id=directory.name,
-                family=family,
-                tasks=["video"],
-                source=f"directory:{directory}",
-                parameters=parameters,
-                licence="unknown",
-                created=created,
-                fps=geometry.fps,
-                frames_multiple=geometry.frames_multiple,
-                size_multiple=geometry.size_multiple,
-                image_input=geometry.image_input,
-                guidance_scale=geometry.guidance_scale,
-                experts=geometry.experts,
-            )
-        if config.is_file():
-            values = json.loads(config.read_text())
-            family = str((values.get("architectures") or [values["model_type"]])[0])
-            return Card(
-                id=directory.name,
-                family=family,
-                tasks=_tasks_of(family, values),
-                source=f"directory:{directory}",
-                parameters=parameters,
-                licence="unknown",
-                created=created,
-                context_length=(values.get("text_config") or values).get("max_position_embeddings"),
-                sample_rate=values.get("sampling_rate"),
-            )
-    except (ValueError, KeyError) as error:
-        raise ModelLoadError(f"the configuration in {directory} cannot be read: {error!r}") from error
+    if index.is_file():
+        family = text(read_object(index), "_class_name", index)
+        if family is None:
+            raise ModelLoadError(f"{index} has no `_class_name`")
+        geometry = video_geometry(directory, family)
+        return Card(
+            id=directory.name,
+            family=family,
+            tasks=["video"],
+            source=f"directory:{directory}",
+            parameters=parameters,
+            licence="unknown",
+            created=created,
+            fps=geometry.fps,
+            frames_multiple=geometry.frames_multiple,
+            size_multiple=geometry.size_multiple,
+            image_input=geometry.image_input,
+            guidance_scale=geometry.guidance_scale,
+            experts=geometry.experts,
+        )
+    if config.is_file():
+        values = read_object(config)
+        family = _family(values, config)
+        language = section(values, "text_config", config) or values
+        return Card(
+            id=directory.name,
+            family=family,
+            tasks=_tasks_of(family, values),
+            source=f"directory:{directory}",
+            parameters=parameters,
+            licence="unknown",
+            created=created,
+            context_length=_context_length(language, config),
+            sample_rate=whole(values, "sampling_rate", config, least=1),
+        )
     raise ModelLoadError(f"{directory} has neither config.json nor model_index.json: it is not a model directory")
+
+
+def _context_length(values: dict[str, Any], config: Path) -> int | None:
+    positions = whole(values, "max_position_embeddings", config, least=-1)
+    return positions if positions and positions > 0 else None  # some models without a limit say -1
+
+
+def _family(values: dict[str, Any], config: Path) -> str:
+    named = values.get("architectures")
+    if named is not None and not (isinstance(named, list) and all(isinstance(name, str) for name in named)):
+        raise ModelLoadError(f"`architectures` of {config} must be a list of texts, not {str(named)[:60]!r}")
+    family = named[0] if named else text(values, "model_type", config)
+    if not family:
+        raise ModelLoadError(
+            f"{config} has neither `architectures` nor `model_type`: it does not say what the model is"
+        )
+    return family
 
 
 def _tasks_of(family: str, config: dict[str, Any]) -> list[Task]:

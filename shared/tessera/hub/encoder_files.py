@@ -15,6 +15,7 @@ import msgspec
 from tessera.errors import ModelLoadError
 from tessera.settings.encoders import EncoderRole, EncoderSettings, PoolingKind
 from tessera.tokenizer.files import read_json
+from tessera.tokenizer.model_files import read_list
 from tessera.wire.models import Task
 
 TASKS: dict[EncoderRole, list[Task]] = {
@@ -149,18 +150,15 @@ def encoder_tasks(config: dict[str, Any]) -> list[Task] | None:
 
 
 def _object(path: Path) -> dict[str, Any]:
-    values = read_json(path)
-    if not isinstance(values, dict):
-        raise ModelLoadError(f"{path} is no JSON object")
-    return values
+    return read_json(path)
 
 
 def _modules(directory: Path) -> dict[str, str]:
     """The folders of sentence-transformers' modules by the class's name; several of one class are numbered."""
     path = directory / "modules.json"
-    listed: Any = read_json(path)
-    if not listed:
+    if not path.is_file():
         return {}
+    listed = read_list(path)
     found: dict[str, str] = {}
     try:
         for module in listed:

@@ -17,11 +17,11 @@ import msgspec
 from tessera.errors import ModelLoadError
 from tessera.hub import huggingface
 from tessera.hub.cards import read_card
+from tessera.hub.gguf_header import check_gguf
 from tessera.wire.models import Card
 
 SUFFIX = ".gguf"
 """Suffix by which a GGUF file is recognized."""
-_MAGIC = b"GGUF"
 
 
 def is_gguf(model: str) -> bool:
@@ -49,9 +49,7 @@ def convert(file: Path, directory: Path, report: Callable[[str], None]) -> Card:
     Raises:
         ModelLoadError: the file is no GGUF file, is damaged, or has an architecture that Transformers does not read.
     """
-    with file.open("rb") as opened:
-        if opened.read(len(_MAGIC)) != _MAGIC:
-            raise ModelLoadError(f"{file} is not a GGUF file: it does not begin with `GGUF`")
+    check_gguf(file)
     report(f"converting {file.name} ({file.stat().st_size / 1e6:,.0f} MB), once")
     command = [sys.executable, "-m", "tessera.models.gguf_conversion", str(file.absolute()), str(directory)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

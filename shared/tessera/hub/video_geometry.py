@@ -6,11 +6,12 @@ does not import Diffusers.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
+
+from tessera.tokenizer.model_files import MAX_NUMBER, read_object_if_there, whole_number
 
 VAE_FACTORS = {
     "AutoencoderKLWan": (4, 8),
@@ -51,14 +52,13 @@ def video_geometry(directory: Path, family: str) -> VideoGeometry:
         family: class name of the pipeline.
 
     Raises:
-        ValueError: a configuration is not JSON.
+        ModelLoadError: a configuration is damaged, or has no size where one must be.
     """
     vae, transformer = _config(directory / "vae"), _config(directory / "transformer")
     temporal, spatial = VAE_FACTORS.get(str(vae.get("_class_name")), FALLBACK_FACTORS)
     temporal = _number(vae, ("scale_factor_temporal", "temporal_compression_ratio"), temporal)
     spatial = _number(vae, ("scale_factor_spatial", "spatial_compression_ratio"), spatial)
-    patch = transformer.get("patch_size", 1)
-    patch = max(patch) if isinstance(patch, list) else int(patch)
+    patch = _patch(transformer.get("patch_size", 1), directory / "transformer" / "config.json")
     if str(vae.get("_class_name")) in PAIRED_FRAMES:
         temporal *= 2
     fps = [value for name, value in FRAMES_PER_SECOND.items() if family.startswith(name)]
@@ -82,15 +82,19 @@ def _image_input(directory: Path, family: str) -> Literal["none", "optional", "r
 
 def _guidance_scale(directory: Path) -> float | None:
     scale = _config(directory / "guider", "guider_config.json").get("guidance_scale")
-    return float(scale) if isinstance(scale, int | float) else None
+    # NaN is not below any number.
+    return float(scale) if isinstance(scale, int | float) and abs(scale) <= MAX_NUMBER else None
 
 
 def _config(directory: Path, name: str = "config.json") -> dict[str, Any]:
-    path = directory / name
-    values = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    return values if isinstance(values, dict) else {}
+    return read_object_if_there(directory / name)
+
+
+def _patch(size: Any, path: Path) -> int:
+    sizes = size if isinstance(size, list) and size else [size]
+    return max(whole_number(one, f"`patch_size` of {path}", least=1) for one in sizes)
 
 
 def _number(config: dict[str, Any], names: tuple[str, ...], fallback: int) -> int:
     found = [config[name] for name in names if isinstance(config.get(name), int)]
-    return found[0] if found else fallback
+    return whole_number(found[0], f"`{names[0]}` of a VAE", least=1) if found else fallback

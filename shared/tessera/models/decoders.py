@@ -10,7 +10,6 @@ from typing import Any, Literal
 
 import torch
 from transformers import (
-    AutoConfig,
     AutoModelForCausalLM,
     AutoModelForImageTextToText,
     Mxfp4Config,
@@ -20,7 +19,7 @@ from transformers import (
 
 from tessera.errors import ModelLoadError
 from tessera.models import attention
-from tessera.models.loading import load_pretrained, make_dummy
+from tessera.models.loading import load_pretrained, make_dummy, read_config
 
 
 def load_decoder(directory: Path, *, device: torch.device, dtype: torch.dtype, dummy: bool = False) -> PreTrainedModel:
@@ -36,10 +35,7 @@ def load_decoder(directory: Path, *, device: torch.device, dtype: torch.dtype, d
         ModelLoadError: for the reasons that `load_pretrained` names, or because the configuration cannot be read.
     """
     attention.register()
-    try:
-        config = AutoConfig.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
-    except (OSError, ValueError) as error:
-        raise ModelLoadError(f"cannot read the configuration in {directory}: {error}") from error
+    config = read_config(directory)
     if "vision_config" in config.sub_configs:
         parts = {"": "sdpa", **dict.fromkeys(config.sub_configs, "sdpa"), "text_config": attention.NAME}
         implementation: str | dict[str, str] = parts
@@ -62,10 +58,7 @@ def experts_stored_as(directory: Path) -> Literal["stored", "mxfp4"]:
     Raises:
         ModelLoadError: its configuration cannot be read.
     """
-    try:
-        config = AutoConfig.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
-    except (OSError, ValueError) as error:
-        raise ModelLoadError(f"cannot read the configuration in {directory}: {error}") from error
+    config = read_config(directory)
     return "mxfp4" if _is_mxfp4(config) else "stored"
 
 

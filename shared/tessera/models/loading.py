@@ -6,20 +6,21 @@ weights from disk. Knows nothing about services or engines.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import (
-    PreTrainedModel,
-)
+from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
 from tessera.errors import ModelLoadError
+from tessera.tokenizer.model_files import read_object, text
 
 PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
 """Suffixes of weight files that are pickles, which can run code when they are loaded."""
+
+WRONG_VALUES = (AttributeError, TypeError, RecursionError, ArithmeticError, IndexError, AssertionError)
+"""What a library raises beside its own errors when a configuration has values of other types than it takes."""
 
 
 def refuse_pickles(directory: Path) -> None:
@@ -37,6 +38,21 @@ def refuse_pickles(directory: Path) -> None:
             "convert them to safetensors"
         )
     raise ModelLoadError(f"{directory} has no weights: no *.safetensors file")
+
+
+def read_config(directory: Path) -> PreTrainedConfig:
+    """The configuration of a directory, as Transformers reads it.
+
+    Raises:
+        ModelLoadError: it cannot be read, or this version of Transformers does not know the architecture.
+    """
+    read_object(directory / "config.json")
+    try:
+        config: PreTrainedConfig = AutoConfig.from_pretrained(directory, local_files_only=True, trust_remote_code=False)
+    except Exception as error:
+        # Classes raise whatever their own arithmetic on a stranger's values raises.
+        raise ModelLoadError(f"cannot read the configuration in {directory}: {error!r}") from error
+    return config
 
 
 def load_pretrained(
@@ -78,9 +94,11 @@ def load_pretrained(
         raise ModelLoadError(f"cannot load {directory}: {error}") from error
     except Exception as error:
         # safetensors raises its own SafetensorError, which derives from Exception alone
-        if type(error).__name__ != "SafetensorError":
+        if type(error).__name__ == "SafetensorError":
+            raise ModelLoadError(f"a weight file in {directory} is damaged: {error}") from error
+        if not isinstance(error, WRONG_VALUES):
             raise
-        raise ModelLoadError(f"a weight file in {directory} is damaged: {error}") from error
+        raise ModelLoadError(f"the configuration in {directory} cannot be loaded: {error!r}") from error
     if missing := sorted(name for name in loading["missing_keys"] if not name.startswith(unused)):
         # Transformers would go on with random values in their place.
         raise ModelLoadError(f"{directory} lacks {len(missing)} weights of its architecture: {', '.join(missing[:3])}")
@@ -100,7 +118,7 @@ def make_dummy(
         with torch.random.fork_rng(devices=devices), device:
             torch.manual_seed(0)
             model: PreTrainedModel = auto_class.from_config(config, dtype=dtype, trust_remote_code=False, **kwargs)
-    except (ValueError, KeyError, ImportError) as error:
+    except (ValueError, KeyError, ImportError, *WRONG_VALUES) as error:
         raise ModelLoadError(f"cannot make a model of this configuration: {error}") from error
     return model.eval().requires_grad_(False).to(device)
 
@@ -116,10 +134,8 @@ def require_kind(directory: Path, kinds: tuple[str, ...], purpose: str) -> str:
     Raises:
         ModelLoadError: names the directory's type and the accepted ones.
     """
-    try:
-        kind: str = json.loads((directory / "config.json").read_text(encoding="utf-8"))["model_type"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ModelLoadError(f"cannot read the configuration in {directory}: {error!r}") from error
-    if kind not in kinds:
+    path = directory / "config.json"
+    kind = text(read_object(path), "model_type", path)
+    if kind is None or kind not in kinds:
         raise ModelLoadError(f"{directory} is a {kind!r} model; {purpose} knows {', '.join(kinds)}")
     return kind

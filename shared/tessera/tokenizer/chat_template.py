@@ -19,6 +19,7 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from tessera.errors import InvalidRequestError, ModelLoadError
+from tessera.tokenizer.model_files import read_object, read_object_if_there
 
 _REFUSALS = (
     *(jinja2.TemplateError, TypeError, ValueError, LookupError, ArithmeticError, AttributeError, RecursionError),
@@ -50,7 +51,7 @@ class ChatTemplate:
             self._template = environment.from_string(source)
             self._with_tools = self._template if with_tools is None else environment.from_string(with_tools)
             trees = [environment.parse(text) for text in (source, with_tools) if text is not None]
-        except jinja2.TemplateError as error:
+        except (jinja2.TemplateError, RecursionError) as error:
             raise ModelLoadError(f"the model's chat template is broken: {error}") from error
         self._special_tokens = special_tokens
         self.source = "\n".join(filter(None, (source, with_tools)))
@@ -59,21 +60,22 @@ class ChatTemplate:
     @classmethod
     def of(cls, directory: Path) -> ChatTemplate | None:
         """The template of a model directory; None when it has none."""
-        config: dict[str, Any] = {}
         path = directory / "tokenizer_config.json"
-        if path.is_file():
-            config = json.loads(path.read_text(encoding="utf-8"))
+        config = read_object_if_there(path)
         source = config.get("chat_template")
         if (directory / "chat_template.jinja").is_file():
-            source = (directory / "chat_template.jinja").read_text(encoding="utf-8")
+            source = _jinja_text(directory / "chat_template.jinja")
         elif (directory / "chat_template.json").is_file():
-            source = json.loads((directory / "chat_template.json").read_text(encoding="utf-8"))["chat_template"]
+            path = directory / "chat_template.json"
+            source = read_object(path).get("chat_template")
         with_tools = None
         if isinstance(source, list):
-            with_tools = next((entry["template"] for entry in source if entry.get("name") == "tool_use"), None)
-            source = next((entry["template"] for entry in source if entry.get("name") == "default"), None)
+            named = {entry.get("name"): entry.get("template") for entry in source if _is_named(entry)}
+            with_tools, source = named.get("tool_use"), named.get("default")
         if source is None:
             return None
+        if not isinstance(source, str) or not isinstance(with_tools, str | None):
+            raise ModelLoadError(f"`chat_template` of {path} must be a text, or a list of named ones")
         return cls(source, special_tokens_of(directory), with_tools)
 
     def render(
@@ -142,8 +144,7 @@ class ChatTemplate:
 
 def special_tokens_of(directory: Path) -> dict[str, str]:
     """Spellings of a model's special tokens, by their names in templates, such as `bos_token`."""
-    path = directory / "tokenizer_config.json"
-    config = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    config = read_object_if_there(directory / "tokenizer_config.json")
     return {name: _token(config[name]) for name in config if name.endswith("_token") and config[name]}
 
 
@@ -193,8 +194,19 @@ class _GenerationTag(Extension):
         return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
 
+def _jinja_text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ModelLoadError(f"cannot read {path}: {error}") from error
+
+
+def _is_named(entry: Any) -> bool:
+    return isinstance(entry, dict) and isinstance(entry.get("name"), str)
+
+
 def _token(value: Any) -> str:
-    return str(value["content"]) if isinstance(value, dict) else str(value)
+    return str(value.get("content", "")) if isinstance(value, dict) else str(value)
 
 
 def _to_json(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 from tokenizers import Tokenizer as FastTokenizer
 
 from tessera.errors import ModelLoadError
+from tessera.tokenizer.model_files import read_object_if_there, section, whole_number
 
 BYTE_FALLBACK = re.compile(r"<0x(?P<byte>[0-9A-Fa-f]{2})>")
 
@@ -24,12 +24,15 @@ def byte_alphabet() -> dict[str, int]:
 def stop_ids_of(directory: Path) -> list[int]:
     """The token ids that end an answer, from a model directory; empty when it names none."""
     for name in ("generation_config.json", "config.json"):
-        values = read_json(directory / name)
+        path = directory / name
+        values = read_json(path)
         eos = values.get("eos_token_id")
         if eos is None:
-            eos = (values.get("text_config") or {}).get("eos_token_id")
+            eos = section(values, "text_config", path).get("eos_token_id")
         if eos is not None:
-            return eos if isinstance(eos, list) else [eos]
+            listed = eos if isinstance(eos, list) else [eos]
+            tokens = [whole_number(token, f"`eos_token_id` of {path}", least=-1) for token in listed]
+            return [token for token in tokens if token >= 0]  # some models without one say -1
     return []
 
 
@@ -50,12 +53,6 @@ def read_json(path: Path) -> dict[str, Any]:
     """The values of a configuration file; empty when there is no such file.
 
     Raises:
-        ModelLoadError: the file is not valid JSON.
+        ModelLoadError: the file is not valid JSON, too large or too deep, or no object.
     """
-    if not path.is_file():
-        return {}
-    try:
-        values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ModelLoadError(f"{path} is not valid JSON: {error}") from error
-    return values
+    return read_object_if_there(path)

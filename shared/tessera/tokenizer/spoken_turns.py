@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 
 from tessera.errors import ModelLoadError
+from tessera.tokenizer.model_files import read_as
 from tessera.tokenizer.tokenizer import Tokenizer
 
 SPEAKERS = 10
@@ -42,10 +43,7 @@ class SpokenTurns:
 
     def __init__(self, directory: Path) -> None:
         self._tokenizer = Tokenizer(directory)
-        try:
-            settings = msgspec.json.decode((directory / "tokenizer_config.json").read_bytes(), type=_TurnEnds)
-        except (OSError, msgspec.MsgspecError) as error:
-            raise ModelLoadError(f"cannot read the tokenizer in {directory}: {error}") from error
+        settings = read_as(directory / "tokenizer_config.json", _TurnEnds)
         ends: list[int] = []
         for token in (settings.bos_token, settings.eos_token):
             spelling = token if isinstance(token, str) else token.content

@@ -12,6 +12,7 @@ from tokenizers import Tokenizer as FastTokenizer
 
 from tessera.errors import ContextLengthError, ModelLoadError
 from tessera.tokenizer.files import BYTE_FALLBACK, byte_alphabet, read_json, stop_ids_of
+from tessera.tokenizer.model_files import number, whole
 
 
 @dataclass(frozen=True)
@@ -145,9 +146,10 @@ class Tokenizer:
 
 
 def _defaults(directory: Path) -> SamplingDefaults:
-    values = read_json(directory / "generation_config.json")
+    path = directory / "generation_config.json"
+    values = read_json(path)
     return SamplingDefaults(
-        temperature=float(values.get("temperature") or 1.0),
-        top_p=float(values.get("top_p") or 1.0),
-        top_k=int(values.get("top_k") or 0),
+        temperature=number(values, "temperature", path) or 1.0,
+        top_p=number(values, "top_p", path) or 1.0,
+        top_k=max(0, whole(values, "top_k", path, least=-1) or 0),  # some say -1 for all tokens
     )

@@ -6,7 +6,6 @@ layer of a file must be a linear layer of the model with the same size: no layer
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -22,6 +21,7 @@ from tessera.diffusion.families.base import FamilyModel
 from tessera.errors import ModelLoadError
 from tessera.hub.cards import sha256_of
 from tessera.models.lora import LowRank
+from tessera.tokenizer.model_files import parse_json
 
 MAX_BYTES = 8 * 2**30
 """Largest adapter file, in bytes."""
@@ -110,7 +110,7 @@ def _header(path: Path) -> _Header:
             slices = {key: file.get_slice(key) for key in file.keys()}  # noqa: SIM118 - it is no mapping
             dtypes = {key: part.get_dtype() for key, part in slices.items()}
             shapes = {key: list(part.get_shape()) for key, part in slices.items()}
-        config = json.loads(metadata.get(METADATA, "{}"))
+        config = parse_json(metadata.get(METADATA, "{}").encode(), f"{METADATA} of {path}")
     except (SafetensorError, OSError, ValueError) as error:
         raise ModelLoadError(f"the adapter {path} is damaged, or no safetensors file: {error}") from error
     if not shapes or len(shapes) > MAX_TENSORS:

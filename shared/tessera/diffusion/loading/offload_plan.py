@@ -11,18 +11,18 @@ Does not move weights (`tessera.models.offload` does).
 
 from __future__ import annotations
 
-import json
 import math
 from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from tessera.diffusion.loading.transformers import QUANTIZED
 from tessera.errors import ModelLoadError
-from tessera.hub.cards import safetensors_header
+from tessera.hub.weight_headers import safetensors_header
 from tessera.models.offload import DEVICE_SLOTS
+from tessera.tokenizer.model_files import read_object
 
 OffloadMode = Literal["auto", "none", "encoders", "blocks"]
 """Setting `video.offload`, see `plan_offload`."""
@@ -165,7 +165,7 @@ def _resident(weights: WeightBytes, counts: Mapping[str, int]) -> int:
 
 
 def _parts(directory: Path) -> list[str]:
-    index: dict[str, Any] = json.loads((directory / "model_index.json").read_text(encoding="utf-8"))
+    index = read_object(directory / "model_index.json")
     return [name for name in index if not name.startswith("_") and (directory / name).is_dir()]
 
 
@@ -176,8 +176,7 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _tensors(path: Path) -> list[tuple[str, list[int]]]:
-    header = safetensors_header(path)
-    return [(name, tensor["shape"]) for name, tensor in header.items() if name != "__metadata__"]
+    return [(name, tensor.shape) for name, tensor in safetensors_header(path).items()]
 
 
 def _block_of(tensor: str, block_list: str) -> int | None:

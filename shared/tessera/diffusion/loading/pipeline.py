@@ -6,7 +6,6 @@ Diffusers runs through its own `__call__`, and the log says so. Knows no jobs an
 
 from __future__ import annotations
 
-import json
 import logging
 import warnings
 from collections.abc import Collection
@@ -33,7 +32,9 @@ from tessera.diffusion.loading.offload_plan import (
 from tessera.diffusion.loading.transformers import TransformerOptions, prepare
 from tessera.diffusion.whole_pipeline import PipelineModel, unsupported_reason
 from tessera.errors import ModelLoadError
+from tessera.models.loading import WRONG_VALUES
 from tessera.models.offload import OnDemandComponents
+from tessera.tokenizer.model_files import read_object
 
 logger = logging.getLogger(__name__)
 
@@ -97,7 +98,7 @@ def load(
             pipe = getattr(diffusers, name).from_pretrained(
                 str(directory), torch_dtype=dtypes, use_safetensors=True, local_files_only=True, **missing
             )
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, ImportError) as error:
+    except (OSError, ValueError, KeyError, RuntimeError, ImportError, *WRONG_VALUES) as error:
         raise ModelLoadError(f"the pipeline in {directory} cannot be loaded: {error}") from error
     for component in pipe.components.values():
         if isinstance(component, torch.nn.Module):
@@ -184,15 +185,9 @@ def _place(pipe: Any, plan: OffloadPlan, place: torch.device, *, ours: bool) -> 
 
 def _read_index(directory: Path) -> dict[str, Any]:
     path = directory / "model_index.json"
-    try:
-        index = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ModelLoadError(f"{directory} is no Diffusers pipeline: it has no readable model_index.json") from error
-    except ValueError as error:
-        raise ModelLoadError(f"{path} is not valid JSON: {error}") from error
-    if not isinstance(index, dict):
-        raise ModelLoadError(f"{path} is not a JSON object")
-    return index
+    if not path.is_file():
+        raise ModelLoadError(f"{directory} is no Diffusers pipeline: it has no readable model_index.json")
+    return read_object(path)
 
 
 def _checked_class(directory: Path, index: dict[str, Any]) -> str:

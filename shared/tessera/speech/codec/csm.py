@@ -10,7 +10,6 @@ Shapes: T positions of a step, R frames that the step ends with, K codebooks, V 
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -32,6 +31,7 @@ from tessera.sequence.runner.step_inputs import attention_batch
 from tessera.speech.codec.csm_depth import DepthDecoder
 from tessera.speech.codec.mimi import StreamingCodec
 from tessera.speech.codec.voices import RecordedVoice, SequenceEntry, load_recorded_voices
+from tessera.tokenizer.model_files import number, read_object_if_there
 from tessera.tokenizer.spoken_turns import SPEAKERS, SpokenTurns
 from tessera.wire.engine import Sampling
 from tessera.wire.models import Card
@@ -243,17 +243,14 @@ def load_sampling(directory: Path) -> tuple[Sampling, Sampling]:
         ModelLoadError: the file is damaged.
     """
     path = directory / "generation_config.json"
-    try:
-        values = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-        return _sampling(values, ""), _sampling(values, "depth_decoder_")
-    except (OSError, ValueError, TypeError) as error:
-        raise ModelLoadError(f"cannot read {path}: {error}") from error
+    values = read_object_if_there(path)
+    return _sampling(values, "", path), _sampling(values, "depth_decoder_", path)
 
 
-def _sampling(values: dict[str, Any], prefix: str) -> Sampling:
+def _sampling(values: dict[str, Any], prefix: str, path: Path) -> Sampling:
     def value(name: str, default: float) -> float:
-        found = values.get(prefix + name)
-        return default if found is None else float(found)
+        found = number(values, prefix + name, path)
+        return default if found is None else found
 
     draws = bool(values.get(f"{prefix}do_sample"))
     return Sampling(

@@ -23,7 +23,7 @@ from transformers import ParakeetFeatureExtractor, ParakeetForCTC
 
 from tessera.errors import InvalidRequestError, ModelLoadError
 from tessera.models.cpu_linear import pack_linears
-from tessera.models.loading import load_pretrained
+from tessera.models.loading import WRONG_VALUES, load_pretrained
 from tessera.speech.transcription.measures import compression_ratio
 from tessera.speech.transcription.transcriber import ENGLISH, SinglePassBatch, WindowRequest, WindowTranscript
 from tessera.wire.engine import TranscriptSegment, TranscriptWord
@@ -272,7 +272,7 @@ def load_parakeet(kind: Any, directory: Path, card: Card, *, device: torch.devic
         tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
     except Exception as error:
         # `tokenizers` raises plain Exception for a file that it cannot parse
-        if not isinstance(error, (OSError, ValueError)) and type(error) is not Exception:
+        if not isinstance(error, (OSError, ValueError, *WRONG_VALUES)) and type(error) is not Exception:
             raise
         raise ModelLoadError(f"cannot read the feature settings or tokenizer in {directory}: {error}") from error
     card = msgspec.structs.replace(

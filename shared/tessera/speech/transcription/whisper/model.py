@@ -19,7 +19,7 @@ from transformers import WhisperFeatureExtractor, WhisperForConditionalGeneratio
 
 from tessera.errors import InvalidRequestError, ModelLoadError
 from tessera.models.cpu_linear import PackedLinear, pack_linears
-from tessera.models.loading import load_pretrained
+from tessera.models.loading import WRONG_VALUES, load_pretrained
 from tessera.speech.transcription.transcriber import ENGLISH, WindowRequest
 from tessera.speech.transcription.whisper.batch import WhisperBatch
 from tessera.speech.transcription.whisper.segments import FallbackThresholds
@@ -184,7 +184,7 @@ def load_whisper(directory: Path, card: Card, *, device: torch.device) -> Whispe
         tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
     except Exception as error:
         # `tokenizers` raises plain Exception for a file that it cannot parse
-        if not isinstance(error, (OSError, ValueError)) and type(error) is not Exception:
+        if not isinstance(error, (OSError, ValueError, *WRONG_VALUES)) and type(error) is not Exception:
             raise
         raise ModelLoadError(f"cannot read the feature settings or tokenizer in {directory}: {error}") from error
     tasks: list[Any] = ["transcription"]
