@@ -1,8 +1,7 @@
-"""The vision service's app: its engine, its preprocessing threads, its routes and its metrics."""
+"""The vision service's app: its engine, what prepares its images, its routes and its metrics."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
@@ -18,26 +17,30 @@ from tessera.settings.tree import Settings
 from tessera.web.app import build_app
 from tessera.web.dependencies import Opened, provide
 from tessera.web.sites import sites_of
-from tessera_vision.pipeline import VisionTools, build_tools
+from tessera_vision.image_processes import ImageProcesses
+from tessera_vision.pipeline import PREPARED, VisionTools, build_tools
 from tessera_vision.routes import ROUTES
 
 
 def create_app(settings: Settings) -> Litestar:
-    """Make the app. Its engine and its preprocessing threads start and end with it."""
+    """Make the app. Its engine, and the processes and threads that prepare images, start and end with it."""
     registry = CollectorRegistry()
     attachments = Opened(lambda: open_attachments(settings))
-    pool = ThreadPoolExecutor(max_workers=min(4, os.cpu_count() or 1), thread_name_prefix="preprocess")
+    pool = ThreadPoolExecutor(max_workers=PREPARED, thread_name_prefix="preprocess")
+    processes = ImageProcesses(settings.vision)
     metrics = GenerationMetrics(registry)
     host: EngineHost[VisionTools] = EngineHost(
         "vision",
         "tessera_vision.worker",
         registry,
-        lambda ready, engine: build_tools(ready, engine, metrics, settings.vision, pool, attachments.value),
+        lambda ready, engine: build_tools(ready, engine, metrics, settings.vision, pool, attachments.value, processes),
     )
 
     @asynccontextmanager
     async def preprocessing(_: Litestar) -> AsyncIterator[None]:
+        processes.start()
         yield
+        processes.close()
         pool.shutdown(wait=False, cancel_futures=True)
 
     return build_app(

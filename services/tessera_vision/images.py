@@ -9,8 +9,11 @@ from __future__ import annotations
 import base64
 import binascii
 import io
+import math
 import re
 import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -35,18 +38,42 @@ class ImageLimits:
         count: most images of a request.
         bytes: most bytes of an image's file.
         pixels: most pixels of an image.
+        total_pixels: most pixels of all images of a request.
+        exact_pixels: pixels above which an image is reduced while it is decoded.
     """
 
     count: int
     bytes: int
     pixels: int
+    total_pixels: int = 1 << 62
+    exact_pixels: int = 1 << 62
 
 
 def decode_data_url(url: str, limits: ImageLimits, *, param: str) -> Image.Image:
-    """Decode the image in a data URL to RGB.
+    """Decode the image in a data URL to RGB. Raises what `open_data_url` and `pixels_of` raise."""
+    return pixels_of(open_data_url(url, limits, param=param), limits, param=param)
+
+
+def check_total(images: Sequence[Image.Image], limits: ImageLimits, *, param: str) -> None:
+    """Check the pixels of all images of a request, before any is decoded.
 
     Raises:
-        InvalidRequestError: it is no base64 data URL, the base64 or the image is damaged, or a side is out of range.
+        PayloadTooLargeError: they are more than allowed.
+    """
+    total = sum(image.width * image.height for image in images)
+    if total > limits.total_pixels:
+        raise PayloadTooLargeError(
+            f"`{param}`: the {len(images)} images have {total} pixels together; at most {limits.total_pixels} are "
+            "allowed in one request: send fewer or smaller ones",
+            param=param,
+        )
+
+
+def open_data_url(url: str, limits: ImageLimits, *, param: str) -> Image.Image:
+    """Read the header of the image in a data URL. Its pixels are not decoded.
+
+    Raises:
+        InvalidRequestError: it is no base64 data URL, the base64 or the header is damaged, or a side is out of range.
         PayloadTooLargeError: the image has more bytes or pixels than allowed.
         UnsupportedMediaError: the image's format is not one of `FORMATS`.
     """
@@ -67,11 +94,7 @@ def decode_data_url(url: str, limits: ImageLimits, *, param: str) -> Image.Image
         raise PayloadTooLargeError(
             f"`{param}`: the image has {len(data)} bytes; at most {limits.bytes} are allowed", param=param
         )
-    return _decode(data, limits, param)
-
-
-def _decode(data: bytes, limits: ImageLimits, param: str) -> Image.Image:
-    try:
+    with _refusing_damage(limits, param):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # the service's own limit is checked below
             image = Image.open(io.BytesIO(data), formats=FORMATS)
@@ -86,7 +109,34 @@ def _decode(data: bytes, limits: ImageLimits, param: str) -> Image.Image:
                 f"{MAX_RATIO} times the other",
                 param=param,
             )
+        return image
+
+
+def pixels_of(image: Image.Image, limits: ImageLimits, *, param: str) -> Image.Image:
+    """Decode an image whose header is read to RGB. One of more than `exact_pixels` is reduced to so many.
+
+    Raises:
+        InvalidRequestError: the image is damaged.
+    """
+    with _refusing_damage(limits, param):
+        if image.width * image.height > limits.exact_pixels:
+            _reduce(image, limits.exact_pixels)
         return _on_white(image)
+
+
+def _reduce(image: Image.Image, pixels: int) -> None:
+    scale = math.sqrt(pixels / (image.width * image.height))
+    size = max(MIN_SIDE, int(image.width * scale)), max(MIN_SIDE, int(image.height * scale))
+    if image.mode in {"RGB", "RGBA", "L", "CMYK", "YCbCr"} and "transparency" not in image.info:
+        # A JPEG is decoded at a fraction of its size where that is enough.
+        image.thumbnail(size, Image.Resampling.BOX, reducing_gap=2.0)
+
+
+@contextmanager
+def _refusing_damage(limits: ImageLimits, param: str) -> Iterator[None]:
+    """Raise what Pillow raises as errors of the request."""
+    try:
+        yield
     except UnidentifiedImageError as error:
         raise UnsupportedMediaError(
             f"`{param}` is not an image in one of the formats {', '.join(FORMATS)}", param=param

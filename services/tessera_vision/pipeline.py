@@ -1,7 +1,8 @@
 """Makes prompts of conversations with images, through the model's own processor in a thread pool.
 
-Transformers' processor makes both the token ids, with one token for each image feature, and the pixel tensors that are
-sent to the engine. Pillow releases the interpreter lock while it decodes and resizes, so threads suffice.
+Images are decoded in processes of their own (`image_processes`), which also make huge ones smaller. Transformers'
+processor makes both the token ids, with one token for each image feature, and the pixel tensors that are sent to the
+engine; it resizes without the interpreter's lock, so threads suffice for that.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from transformers import AutoProcessor
 
 from tessera.engine.client import EngineClient
 from tessera.engine.host import context_of, directory_of
-from tessera.errors import InvalidRequestError, ModelLoadError, OverloadedError
+from tessera.errors import InvalidRequestError, ModelLoadError
 from tessera.language.attachments.reading import AttachmentReader
 from tessera.language.chat import ChatCompletions
 from tessera.language.conversation import render_prompt, spoken, template_message, text_of
@@ -30,13 +31,18 @@ from tessera.language.tokens import Tokenization
 from tessera.settings.vision import VisionSettings
 from tessera.tokenizer.chat_template import ChatTemplate
 from tessera.tokenizer.tokenizer import Tokenizer
+from tessera.web.tenant import tenant_var
 from tessera.wire.chat import ChatCompletionRequest
 from tessera.wire.conversation import ImagePart, Message
 from tessera.wire.engine import Array, Ready
-from tessera_vision.images import ImageLimits, decode_data_url
+from tessera.wire.image_decoding import EncodedImage
+from tessera_vision.fair_gate import FairGate
+from tessera_vision.image_processes import ImageProcesses
 
 LOW_DETAIL = 512
 """Longest side of an image with `detail: low`, in pixels, as OpenAI defines it."""
+PREPARED = 4
+"""Requests that are decoded, or are in the model's processor, at the same time."""
 _TOKENS = frozenset({"input_ids", "attention_mask", "token_type_ids", "mm_token_type_ids"})
 
 
@@ -60,6 +66,7 @@ def build_tools(
     settings: VisionSettings,
     pool: ThreadPoolExecutor,
     attachments: AttachmentReader,
+    processes: ImageProcesses,
 ) -> VisionTools:
     """Make the tools of the model that the engine has loaded."""
     card, directory = ready.cards[0], directory_of(ready)
@@ -73,15 +80,15 @@ def build_tools(
         clamps=settings.max_tokens_policy == "clamp",
     )
 
-    gate = asyncio.Semaphore(settings.engine.max_waiting)
+    gate = FairGate(PREPARED, settings.engine.max_waiting)
 
     async def prompter(request: ChatCompletionRequest) -> Prompt:
         request = await attachments.read(request)
         tokenizer.check_length(request.characters, limits.context_length, param="messages")
-        if gate.locked():
-            raise OverloadedError("too many images are waiting to be read; try again later", retry_after=1.0)
-        async with gate:
-            return await asyncio.get_running_loop().run_in_executor(pool, preprocessor.prompt, request)
+        encoded = preprocessor.images_of(request)
+        async with gate.turn(tenant_var.get()):
+            images = await processes.decode(encoded) if encoded else []
+            return await asyncio.get_running_loop().run_in_executor(pool, preprocessor.prompt, request, images)
 
     return VisionTools(
         ChatCompletions(card.id, generator, prompter, limits, preprocessor.dialect),
@@ -114,33 +121,50 @@ class Preprocessor:
             raise ModelLoadError(f"{directory} has no chat template")
         dialect = Dialect.of(template.source, tokenizer.control, takes_tools="tools" in template.variables)
         self.dialect = dialect.overridden(settings.tool_parser, settings.reasoning_parser)
-        self._limits = ImageLimits(settings.max_images, settings.max_image_bytes, settings.max_image_pixels)
+        self._max_images = settings.max_images
         try:
             self._processor: Any = AutoProcessor.from_pretrained(
                 directory, local_files_only=True, trust_remote_code=False
             )
-        except (OSError, ValueError, KeyError, ImportError) as error:
+        except Exception as error:
+            # Processors raise whatever their own arithmetic on a stranger's values raises.
             raise ModelLoadError(f"cannot load the processor in {directory}: {error}") from error
 
-    def prompt(self, request: ChatCompletionRequest) -> Prompt:
-        """Decode the images, render the template and run the processor.
+    def images_of(self, request: ChatCompletionRequest) -> list[EncodedImage]:
+        """Return the images of a request as they were sent, in order.
 
         Raises:
-            TesseraError: an image or a message cannot be used; names the part.
+            InvalidRequestError: they are too many.
         """
-        images: list[Image.Image] = []
-        count = sum(
-            isinstance(part, ImagePart)
-            for message in request.messages
-            if isinstance(message.content, list)
-            for part in message.content
-        )
-        if count > self._limits.count:
-            raise InvalidRequestError(
-                f"`messages` have {count} images; at most {self._limits.count} are allowed", param="messages"
+        images = [
+            EncodedImage(
+                url=part.url,
+                param=f"messages[{index}].content[{place}].image_url.url",
+                longest_side=LOW_DETAIL if part.detail == "low" else None,
             )
+            for index, message in enumerate(request.messages)
+            if isinstance(message.content, list)
+            for place, part in enumerate(message.content)
+            if isinstance(part, ImagePart)
+        ]
+        if len(images) > self._max_images:
+            raise InvalidRequestError(
+                f"`messages` have {len(images)} images; at most {self._max_images} are allowed", param="messages"
+            )
+        return images
+
+    def prompt(self, request: ChatCompletionRequest, images: list[Image.Image]) -> Prompt:
+        """Render the template and run the processor.
+
+        Args:
+            request: the conversation.
+            images: its images, decoded, in order.
+
+        Raises:
+            TesseraError: a message cannot be used; names the part.
+        """
         template = self._templates.of(request)
-        messages = [self._message(message, index, images, template) for index, message in enumerate(request.messages)]
+        messages = [self._message(message, index, template) for index, message in enumerate(request.messages)]
         text = render_prompt(template, self.dialect, request, messages, self._plain, as_content=_text_parts)
         try:
             output = self._processor(text=text, images=images or None, add_special_tokens=False)
@@ -151,9 +175,7 @@ class Preprocessor:
         media = {name: _array(value) for name, value in output.items() if name not in _TOKENS}
         return Prompt([int(token) for token in token_ids], media, text)
 
-    def _message(
-        self, message: Message, index: int, images: list[Image.Image], template: ChatTemplate
-    ) -> dict[str, Any]:
+    def _message(self, message: Message, index: int, template: ChatTemplate) -> dict[str, Any]:
         param = f"messages[{index}].content"
         said = spoken(message, f"messages[{index}]")
         if isinstance(said, str):
@@ -161,10 +183,6 @@ class Preprocessor:
         parts: list[dict[str, Any]] = []
         for place, part in enumerate(said):
             if isinstance(part, ImagePart):
-                image = decode_data_url(part.url, self._limits, param=f"{param}[{place}].image_url.url")
-                if part.detail == "low":
-                    image.thumbnail((LOW_DETAIL, LOW_DETAIL))
-                images.append(image)
                 parts.append({"type": "image"})
             else:
                 at = f"{param}[{place}].text"

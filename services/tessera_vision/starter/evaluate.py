@@ -30,6 +30,8 @@ from tessera.wire.chat import ChatCompletionRequest
 from tessera.wire.conversation import ImagePart, ImageURL, Message, Part, TextPart
 from tessera.wire.engine import Failed, Generate, GeneratedTokens, Sampling
 from tessera.wire.models import Measure
+from tessera_vision.image_process import decode
+from tessera_vision.image_processes import request_of
 from tessera_vision.pipeline import Preprocessor
 from tessera_vision.starter.comparisons import compare
 from tessera_vision.starter.data import COLORS, SHAPES, GridScene, Sampler, pair_is_held_out
@@ -57,7 +59,7 @@ class InProcessVisionModel:
     """A vision-language model in this process, behind our preprocessing and our engine."""
 
     def __init__(self, directory: Path, device: str) -> None:
-        settings = VisionSettings()
+        settings = self._settings = VisionSettings()
         place = cast("Literal['auto', 'cpu', 'cuda']", device)
         engine = msgspec.structs.replace(settings.engine, device=place, threads=torch.get_num_threads())
         self._tokenizer = Tokenizer(directory)
@@ -70,7 +72,9 @@ class InProcessVisionModel:
         tokens: dict[str, list[int]] = {str(index): [] for index in range(len(samples))}
         for start in range(0, len(samples), self._most):
             for index, sample in enumerate(samples[start : start + self._most], start):
-                prompt = self._preprocessor.prompt(_request(sample))
+                request = _request(sample)
+                images = decode(request_of(self._preprocessor.images_of(request), self._settings))
+                prompt = self._preprocessor.prompt(request, images)
                 sampling = Sampling(max_tokens=MOST_TOKENS, stop_ids=self._tokenizer.stop_ids)
                 self._engine.submit(
                     Generate(request_id=str(index), token_ids=prompt.token_ids, sampling=sampling, media=prompt.media)
