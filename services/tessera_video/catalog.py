@@ -17,11 +17,12 @@ from litestar import Litestar
 
 from tessera.errors import ModelNotFoundError, TesseraError, UnavailableError
 from tessera.hub.adapters import adapter_files
+from tessera.hub.step_caches import CALIBRATION_FILE, step_caches_of
 from tessera.hub.store import locate, name_of
 from tessera.jobs.records import WorkerInfo
 from tessera.jobs.store import AsyncJobStore
 from tessera.settings.tree import Settings
-from tessera.wire.models import Card, Model, ModelList
+from tessera.wire.models import Card, Model, ModelList, StepCacheName
 
 logger = logging.getLogger(__name__)
 
@@ -111,19 +112,28 @@ class Catalog:
             return None
         if found is None:
             return None
-        return msgspec.structs.replace(found.card, adapters=self.adapters)
+        calibrated = (found.path / CALIBRATION_FILE).is_file()
+        step_caches = step_caches_of(calibrated=calibrated, shared_by=self.settings.video.devices)
+        return msgspec.structs.replace(found.card, adapters=self.adapters, step_caches=step_caches)
 
     def _cards(self) -> list[Card]:
         default = name_of(self.settings.video.model)
         cards = {card.id: card for card in ([self._own] if self._own else [])}
         for worker in sorted(self.workers, key=_capacity, reverse=True):
-            cards[worker.card.id] = worker.card  # of several workers, the one with the least memory
+            others = [other for other in self.workers if other.card.id == worker.card.id]
+            # Of several workers, the one with the least memory, and the step caches that all of them have.
+            cards[worker.card.id] = msgspec.structs.replace(worker.card, step_caches=_common_step_caches(others))
         own = self._own.id if self._own else default
         return sorted(cards.values(), key=lambda card: (card.id != own, card.id))
 
     def _model(self, card: Card) -> Model:
         devices = [worker.device for worker in self.workers if worker.card.id == card.id]
         return Model(id=card.id, created=card.created, card=card, device=devices[0] if devices else None)
+
+
+def _common_step_caches(workers: Sequence[WorkerInfo]) -> list[StepCacheName] | None:
+    known = [worker.card.step_caches for worker in workers if worker.card.step_caches is not None]
+    return [name for name in known[0] if all(name in others for others in known)] if known else None
 
 
 def _capacity(worker: WorkerInfo) -> float:

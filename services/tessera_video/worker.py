@@ -31,6 +31,7 @@ from tessera.diffusion.whole_pipeline import PipelineModel
 from tessera.errors import ModelLoadError, TesseraError
 from tessera.hub.adapters import adapter_files
 from tessera.hub.clip_memory import ClipMemoryBudget
+from tessera.hub.step_caches import step_caches_of
 from tessera.hub.store import check, ensure
 from tessera.jobs.artifacts.selection import make_artifact_store
 from tessera.jobs.bell import CeleryBell, make_app
@@ -111,9 +112,11 @@ def _work(settings: Settings, device: Device, rendezvous: Path | None) -> int:
         budget, shapes = ClipMemoryBudget(capacity, tile_above=settings.video.tile_pixels), loaded.shapes
         loaded.decodes_in_tiles = lambda request: budget.in_tiles(request, shapes)
         memory = ClipMemory(capacity=capacity, shapes=dataclasses.asdict(shapes), tile_above=budget.tile_above)
-        card = msgspec.structs.replace(card, clip_memory=memory)
+        step_caches = step_caches_of(calibrated=loaded.step_calibration is not None, shared_by=loaded.shared_by)
+        card = msgspec.structs.replace(card, clip_memory=memory, step_caches=step_caches)
         model = StepBatcher(loaded, max_requests=settings.video.concurrent_jobs, memory=budget)
     else:
+        card = msgspec.structs.replace(card, step_caches=[])
         most = settings.video.tile_pixels
         loaded.decodes_in_tiles = lambda request: 0 < most < request.width * request.height
         model = loaded

@@ -152,7 +152,8 @@ class MisdirectedError(TesseraError):
 
 
 class UnprocessableError(TesseraError):
-    """The request is well-formed but contradicts an earlier one (an idempotency key with another body)."""
+    """The request is well-formed but contradicts an earlier one (an idempotency key with another body), or would take
+    longer than it waits."""
 
     status = 422
     type = "invalid_request_error"

@@ -59,13 +59,17 @@ class JobResources:
     cards: Cards
     settings: Settings
 
-    async def accept(self, new: NewJob) -> Created:
+    async def accept(self, new: NewJob, check: Callable[[Job], None] = lambda _: None) -> Created:
         """Write the record of a job whose files are stored, then ring for it.
 
         A job that is refused, or that repeats one accepted before, leaves no files.
 
+        Args:
+            new: the job.
+            check: refuses the job by its record, which has the estimated times; not called for a repeated one.
+
         Raises:
-            TesseraError: as `AsyncJobStore.create`.
+            TesseraError: as `AsyncJobStore.create` and `check`.
         """
         try:
             created = await self.store.create(
@@ -85,8 +89,14 @@ class JobResources:
             raise
         if created.replayed:
             await self.remove_files(new.id)
-        else:
-            await self.ring(created.job)
+            return created
+        try:
+            check(created.job)
+        except TesseraError:
+            await self.store.delete(new.id, kind=new.kind, owner=new.owner)
+            await self.remove_files(new.id)
+            raise
+        await self.ring(created.job)
         return created
 
     async def ring(self, job: Job) -> None:

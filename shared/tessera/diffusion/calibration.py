@@ -17,11 +17,12 @@ import torch
 from tessera.diffusion.families.base import FamilyModel
 from tessera.diffusion.request import DiffusionRequest
 from tessera.diffusion.step_cache.policies import StepCalibration, relative
+from tessera.errors import ModelLoadError
+from tessera.hub.step_caches import CALIBRATION_FILE
+from tessera.tokenizer.model_files import read_as
 
 logger = logging.getLogger(__name__)
 
-FILE = "step_calibration.json"
-"""Name of the calibration file in a model's directory."""
 MAX_DEGREE = 4
 """Highest degree of the fitted polynomial, as in TeaCache. Few steps get a lower degree, or the fit would be exact."""
 STEPS_PER_DEGREE = 5
@@ -75,13 +76,11 @@ def calibrate(model: FamilyModel, request: DiffusionRequest) -> StepCalibration:
 
 def read(directory: Path) -> StepCalibration | None:
     """Read the calibration from a model's directory; None when there is none, or none that can be read."""
-    path = directory / FILE
+    path = directory / CALIBRATION_FILE
     try:
-        return msgspec.json.decode(path.read_bytes(), type=StepCalibration)
-    except FileNotFoundError:
-        return None
-    except (OSError, msgspec.MsgspecError) as error:
-        logger.warning("%s cannot be read and is passed over: %s", path, error)
+        return read_as(path, StepCalibration) if path.is_file() else None
+    except ModelLoadError as error:
+        logger.warning("the calibration is passed over: %s", error.message)
         return None
 
 
@@ -91,8 +90,8 @@ def write(directory: Path, calibration: StepCalibration) -> Path:
     Raises:
         OSError: the directory cannot be written to.
     """
-    path = directory / FILE
-    new = path.with_name(f".{FILE}.{os.getpid()}")
+    path = directory / CALIBRATION_FILE
+    new = path.with_name(f".{CALIBRATION_FILE}.{os.getpid()}")
     new.write_bytes(msgspec.json.format(msgspec.json.encode(calibration), indent=2) + b"\n")
     return new.replace(path)
 

@@ -55,9 +55,10 @@ def video_geometry(directory: Path, family: str) -> VideoGeometry:
         ModelLoadError: a configuration is damaged, or has no size where one must be.
     """
     vae, transformer = _config(directory / "vae"), _config(directory / "transformer")
+    path = directory / "vae" / "config.json"
     temporal, spatial = VAE_FACTORS.get(str(vae.get("_class_name")), FALLBACK_FACTORS)
-    temporal = _number(vae, ("scale_factor_temporal", "temporal_compression_ratio"), temporal)
-    spatial = _number(vae, ("scale_factor_spatial", "spatial_compression_ratio"), spatial)
+    temporal = _number(vae, ("scale_factor_temporal", "temporal_compression_ratio"), temporal, path)
+    spatial = _number(vae, ("scale_factor_spatial", "spatial_compression_ratio"), spatial, path)
     patch = _patch(transformer.get("patch_size", 1), directory / "transformer" / "config.json")
     if str(vae.get("_class_name")) in PAIRED_FRAMES:
         temporal *= 2
@@ -95,6 +96,6 @@ def _patch(size: Any, path: Path) -> int:
     return max(whole_number(one, f"`patch_size` of {path}", least=1) for one in sizes)
 
 
-def _number(config: dict[str, Any], names: tuple[str, ...], fallback: int) -> int:
+def _number(config: dict[str, Any], names: tuple[str, ...], fallback: int, path: Path) -> int:
     found = [config[name] for name in names if isinstance(config.get(name), int)]
-    return whole_number(found[0], f"`{names[0]}` of a VAE", least=1) if found else fallback
+    return whole_number(found[0], f"`{names[0]}` of {path}", least=1) if found else fallback

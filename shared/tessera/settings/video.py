@@ -137,9 +137,25 @@ class VideoSettings(Section, frozen=True, kw_only=True):
     max_pixels: Annotated[Positive, described("Most pixels of one frame.")] = 1920 * 1088
     max_image_bytes: Annotated[Positive, described("Largest input reference image, in bytes.")] = 20 * 1024 * 1024
     max_images: Annotated[Positive, described("Most images of one `/v1/images/generations` request.")] = 8
+    image_patience_s: Annotated[
+        PositiveFloat,
+        described(
+            "Seconds that a client of `/v1/images/generations` waits who sends no `deadline_s`. Images that are "
+            "estimated to take longer are refused with the estimate, before they are made or as soon as their steps "
+            "show it; a client who will wait says so by `deadline_s`."
+        ),
+    ] = 120.0
+    max_estimated_s: Annotated[
+        NonNegative,
+        described(
+            "Seconds that a clip may be estimated to take, waiting included; longer ones are refused with the "
+            "estimate. 0: any, because videos are polled and their records say when they are expected."
+        ),
+    ] = 0
     image_wait_s: Annotated[
         PositiveFloat,
         described(
-            "Seconds that `/v1/images/generations` waits for its images before it answers 504 and gives them up."
+            "Most seconds that `/v1/images/generations` waits for its images, whatever `deadline_s` a request sends, "
+            "before it answers 504 and gives them up."
         ),
     ] = 300.0

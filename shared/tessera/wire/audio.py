@@ -10,6 +10,8 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
+from tessera.wire.videos import JobDeadline
+
 AudioFormat = Literal["mp3", "opus", "aac", "flac", "wav", "pcm"]
 AUDIO_TYPES = ("audio/mpeg", "audio/ogg", "audio/aac", "audio/flac", "audio/wav", "audio/pcm")
 """Content types of synthesized speech, by `response_format`."""
@@ -68,7 +70,7 @@ class TranscriptionRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unk
     three fields."""
     priority: Annotated[int, Meta(ge=0, le=100)] = 0
     """Place among the jobs of the same key: higher waits longer."""
-    deadline_s: Annotated[float, Meta(gt=0, le=30 * 24 * 3600)] | None = None
+    deadline_s: JobDeadline | None = None
     """Seconds from now until the job is failed if it has not ended."""
     webhook_url: Annotated[str, Meta(min_length=1, max_length=2048)] | None = None
     """Address of a webhook in OpenAI's form, called when the job has ended; needs `webhooks.secret`."""

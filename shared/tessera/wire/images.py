@@ -11,6 +11,8 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from tessera.wire.videos import JobDeadline
+
 ImageFormat = Literal["png", "jpeg", "webp"]
 Quality = Literal["auto", "low", "medium", "high", "standard", "hd"]
 
@@ -38,8 +40,9 @@ class ImageGenerationRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_u
     negative_prompt: Annotated[str, Meta(max_length=8192)] | None = None
     priority: Annotated[int, Meta(ge=0, le=100)] = 0
     """Place among the jobs of the same key: higher waits longer."""
-    deadline_s: Annotated[float, Meta(gt=0, le=24 * 3600)] | None = None
-    """Seconds from now until the request is failed; never more than `video.image_wait_s`."""
+    deadline_s: JobDeadline | None = None
+    """Seconds that the client waits, at most `video.image_wait_s`; without it, `video.image_patience_s`. Images that
+    are estimated to take longer are refused, and those that do are failed."""
 
 
 class Image(msgspec.Struct, frozen=True, kw_only=True):

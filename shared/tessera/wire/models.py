@@ -23,6 +23,8 @@ Task = Literal[
     "transcription",
 ]
 
+StepCacheName = Literal["first_block", "polynomial", "magnitude"]
+
 
 class Measure(msgspec.Struct, frozen=True, kw_only=True):
     """One measured quality of a model, with the bar that it has to meet."""
@@ -92,6 +94,9 @@ class Card(msgspec.Struct, frozen=True, kw_only=True):
     workers."""
     guidance_scale_2: float | None = None
     """Recommended guidance scale of the second expert."""
+    step_caches: list[StepCacheName] | None = None
+    """Step caches that a request to a video model can use: those that each of its workers has. None if that is not
+    known: for other models, and where neither a worker nor the model's files are."""
     adapters: list[str] = []
     """Names of the low-rank adapters (LoRA) that a request to a video model can use."""
     experts: int = 1

@@ -14,6 +14,9 @@ from msgspec import Meta
 VideoStatus = Literal["queued", "in_progress", "completed", "failed"]
 VideoFormat = Literal["mp4", "webm", "gif"]
 
+JobDeadline = Annotated[float, Meta(ge=0.1, le=30 * 24 * 3600)]
+"""Seconds that a client waits for a clip, images or a transcription: a tenth at least, because no job ends sooner."""
+
 
 class ImageReference(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A first frame by data URL."""
@@ -53,7 +56,7 @@ class VideoCreateRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     """How much error the step cache may cause; larger is faster."""
     priority: Annotated[int, Meta(ge=0, le=100)] = 0
     """Place among the jobs of the same key: higher waits longer."""
-    deadline_s: Annotated[float, Meta(gt=0, le=30 * 24 * 3600)] | None = None
+    deadline_s: JobDeadline | None = None
     """Seconds from now until the job is failed if it has not ended."""
     webhook_url: Annotated[str, Meta(min_length=1, max_length=2048)] | None = None
     """Address of a webhook in OpenAI's form, called when the job has ended; needs `webhooks.secret`."""
@@ -65,7 +68,7 @@ class VideoRemixRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     prompt: Annotated[str, Meta(min_length=1, max_length=8192)]
     # beyond OpenAI, as in `VideoCreateRequest`
     priority: Annotated[int, Meta(ge=0, le=100)] = 0
-    deadline_s: Annotated[float, Meta(gt=0, le=30 * 24 * 3600)] | None = None
+    deadline_s: JobDeadline | None = None
     webhook_url: Annotated[str, Meta(min_length=1, max_length=2048)] | None = None
 
 
@@ -85,7 +88,7 @@ class VideoExtendRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     # beyond OpenAI, as in `VideoCreateRequest`
     seed: Annotated[int, Meta(ge=0, le=2**63 - 1)] | None = None
     priority: Annotated[int, Meta(ge=0, le=100)] = 0
-    deadline_s: Annotated[float, Meta(gt=0, le=30 * 24 * 3600)] | None = None
+    deadline_s: JobDeadline | None = None
     webhook_url: Annotated[str, Meta(min_length=1, max_length=2048)] | None = None
 
 

@@ -12,9 +12,11 @@ import logging
 import time
 import uuid
 from collections.abc import AsyncIterator
+from typing import TypedDict
 
 import msgspec
 
+from tessera.api.estimates import MARGIN, check_estimate, seconds_by_own_pace, too_long
 from tessera.api.images.request import ImageOrder, cost_of_images
 from tessera.api.images.view import FinishedImages, error_of
 from tessera.api.job_resources import JobResources
@@ -26,8 +28,20 @@ from tessera.wire.jobs import Job
 
 logger = logging.getLogger(__name__)
 
+
+class _TooLongTerms(TypedDict):
+    what: str
+    param: str
+    cure: str
+
+
 KEEP_S = 60.0
 """Seconds that an ended image job is kept. Images whose gateway process was killed are fetched by nobody."""
+_TOO_LONG = _TooLongTerms(
+    what="these images",
+    param="deadline_s",
+    cure="ask for fewer, smaller or quicker ones, or send a larger `deadline_s` to wait for them",
+)
 RETRY_REDIS_S = 0.5
 """Seconds between two attempts to reach a Redis that is down."""
 
@@ -49,11 +63,13 @@ class SubmittedImages:
         self._owner = owner
         self._order = order
         self._wait_s = wait_s
+        self._patience_s = _patience_s(order, jobs)
 
     async def finished(self) -> FinishedImages:
         """The images, when the job has ended.
 
         Raises:
+            UnprocessableError: its first steps show that it will take longer than the client waits.
             TesseraError: the job failed, was deleted, or had not ended at its deadline.
         """
         job = await self._ended()
@@ -76,6 +92,9 @@ class SubmittedImages:
                         async for happened, job in events:
                             if happened.last and job.ended_at is not None:
                                 return job
+                            takes_s = seconds_by_own_pace(job, happened.progress)
+                            if takes_s is not None and takes_s > self._patience_s * MARGIN:
+                                raise too_long(takes_s, self._patience_s, **_TOO_LONG)
                     raise _deleted()
             except NotFoundError as error:
                 raise _deleted() from error
@@ -99,6 +118,7 @@ async def submitted(jobs: JobResources, owner: str, order: ImageOrder) -> AsyncI
 
     Raises:
         InvalidRequestError: no worker has the memory for such images.
+        UnprocessableError: they are estimated to take longer than the client waits.
         TesseraError: as `AsyncJobStore.create`.
     """
     check_memory(order.job_input, order.card)
@@ -117,10 +137,17 @@ async def submitted(jobs: JobResources, owner: str, order: ImageOrder) -> AsyncI
         keep_s=KEEP_S,
     )
     try:
+        check_estimate(created.job, _patience_s(order, jobs), **_TOO_LONG)
         await jobs.ring(created.job)
         yield SubmittedImages(jobs, job_id, owner, order, wait_s)
     finally:
         await _delete(jobs, job_id, owner)
+
+
+def _patience_s(order: ImageOrder, jobs: JobResources) -> float:
+    """Seconds that the client waits: what it says, or what is assumed of one who says nothing."""
+    settings = jobs.settings.video
+    return min(order.request.deadline_s or settings.image_patience_s, settings.image_wait_s)
 
 
 async def _delete(jobs: JobResources, job_id: str, owner: str) -> None:

@@ -11,28 +11,35 @@ import uuid
 
 import msgspec
 
+from tessera.api.estimates import check_estimate
 from tessera.api.job_resources import JobResources, NewJob
 from tessera.api.memory_check import check_memory
 from tessera.api.videos.first_frame import InputFile, type_of_image
 from tessera.api.videos.request import StoredFile, VideoOrder, cost_of
+from tessera.api.videos.step_caches import check_step_cache
 from tessera.jobs.artifacts.store import ArtifactStore
 from tessera.jobs.queues import queue_of
 from tessera.jobs.records import Created
 from tessera.jobs.store import Idempotency
 from tessera.jobs.webhooks import checked_webhook
+from tessera.settings.video import VideoSettings
 from tessera.telemetry import request_id_var
+from tessera.wire.jobs import Job
 
 
 async def submit(jobs: JobResources, owner: str, order: VideoOrder, idempotency: Idempotency | None) -> Created:
     """Accept a job, or find the one that an idempotency key stands for.
 
     Raises:
-        InvalidRequestError: no worker has the memory for such a clip, or nothing may be sent to its webhook.
+        InvalidRequestError: no worker has the memory for such a clip, the model has not its step cache, or nothing may
+            be sent to its webhook.
+        UnprocessableError: it is estimated to take longer than its deadline, or than clips may take here.
         NotFoundError: the file that the video begins with is not there any more.
         TesseraError: as `AsyncJobStore.create` and `ArtifactStore.put`.
     """
     request = order.request
     check_memory(order.job_input, order.card)
+    check_step_cache(order.job_input, order.card)
     webhook = checked_webhook(request.webhook_url, jobs.settings.webhooks)
     job_id = f"video_{uuid.uuid4().hex}"
     image = f"{job_id}/input" if order.begins_with is not None else None
@@ -51,8 +58,17 @@ async def submit(jobs: JobResources, owner: str, order: VideoOrder, idempotency:
             priority=request.priority,
             deadline_s=request.deadline_s,
             webhook=webhook,
-        )
+        ),
+        lambda job: _check_time(job, request.deadline_s, jobs.settings.video),
     )
+
+
+def _check_time(job: Job, deadline_s: float | None, settings: VideoSettings) -> None:
+    cure = "ask for a smaller, shorter or quicker clip, or for a later time"
+    if deadline_s is not None:
+        check_estimate(job, deadline_s, what="this clip", param="deadline_s", cure=cure)
+    if settings.max_estimated_s:
+        check_estimate(job, settings.max_estimated_s, what="this clip", param="size", cure=cure)
 
 
 def _store_input(artifacts: ArtifactStore, key: str, begins_with: InputFile | StoredFile) -> None:
