@@ -80,7 +80,7 @@ def test_anything_else_is_refused_in_openais_envelope(locked, headers):
 def test_every_route_of_models_needs_a_key_and_no_other_does(locked):
     from litestar.routes import HTTPRoute, WebSocketRoute
 
-    needing = ("/v1", "/tokenize", "/detokenize")
+    needing = ("/v1", "/v2", "/api", "/tokenize", "/detokenize", "/rerank", "/score", "/classify")
     for route in locked.app.routes:
         if isinstance(route, WebSocketRoute):
             assert route.path == "/v1/realtime"  # asks for keys itself: test_gateway_live
