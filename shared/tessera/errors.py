@@ -198,9 +198,10 @@ class InternalError(TesseraError):
 
 
 class NotImplementedHereError(TesseraError):
-    """A route of another server's API that this server does not have; the message says what it has instead."""
+    """A route of another server's API that this server does not offer; the message says what it has instead. No 5xx,
+    because nothing failed: monitors and clients that try again are not told of a fault."""
 
-    status = 501
+    status = 403
     type = "invalid_request_error"
     code = "not_implemented"
 
