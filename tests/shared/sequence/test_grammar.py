@@ -529,3 +529,10 @@ def test_without_xgrammar_the_other_library_compiles_everything(byte_model, monk
     check_backend("auto")
     with pytest.raises(StartError, match=r'pip install "tessera\[gpu\]"'):
         check_backend("xgrammar")
+
+
+def test_a_grammar_that_goes_on_for_ever_without_a_choice_holds_nothing_up(compiler):
+    matcher = compiler.compile(grammar("ebnf", 'root ::= "a" root'))()
+    began = time.monotonic()
+    matcher.forced()
+    assert time.monotonic() - began < 5

@@ -48,7 +48,9 @@ class XgrammarCompiler:
             ) from error
         if not mask_1W.any():
             raise InvalidRequestError(f"`{grammar.param}`: no text can satisfy it", param=grammar.param)
-        return lambda: XgrammarMatcher(xgrammar.GrammarMatcher(compiled), self._vocabulary)
+        # A grammar in EBNF may go on for ever without a choice, and the library would look for the end of that.
+        forces = grammar.kind != "ebnf"
+        return lambda: XgrammarMatcher(xgrammar.GrammarMatcher(compiled), self._vocabulary, forces=forces)
 
     def _compiler(self, markers: tuple[str, ...]) -> xgrammar.GrammarCompiler:
         if markers not in self._by_markers:
@@ -112,8 +114,9 @@ def _reason(error: Exception) -> str:
 class XgrammarMatcher:
     """The state of one request in its grammar; implements `Matcher`."""
 
-    def __init__(self, inner: xgrammar.GrammarMatcher, vocabulary: Vocabulary) -> None:
+    def __init__(self, inner: xgrammar.GrammarMatcher, vocabulary: Vocabulary, *, forces: bool) -> None:
         self._inner = inner
+        self._forces = forces
         self._vocabulary = vocabulary
 
     @property
@@ -134,7 +137,7 @@ class XgrammarMatcher:
 
     def forced(self) -> list[int]:
         """Return the forced tokens as `Matcher.forced` says."""
-        if self.ended:
+        if self.ended or not self._forces:
             return []
         try:
             text = self._inner.find_jump_forward_string()
