@@ -80,7 +80,7 @@ def read(directory: Path) -> StepCalibration | None:
     try:
         return read_as(path, StepCalibration) if path.is_file() else None
     except ModelLoadError as error:
-        logger.warning("the calibration is passed over: %s", error.message)
+        logger.warning("the calibration cannot be read and is passed over: %s", error.message)
         return None
 
 
