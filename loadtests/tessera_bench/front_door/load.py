@@ -11,6 +11,8 @@ from typing import Any
 
 import httptools
 
+KEY = "sk-bench-0123456789abcdef0123456789abcdef"
+"""What every request sends as its key."""
 PROMPT = "the sea a mountain fresh bread an old clock heavy rain the market of our town " * 6
 
 
@@ -78,7 +80,7 @@ async def ask(port: int, *, requests: int, connections: int, tokens: int | None 
     body = json.dumps({"model": "mock", "messages": [{"role": "user", "content": PROMPT}], **more}).encode()
     head = (
         f"POST /v1/chat/completions HTTP/1.1\r\nhost: 127.0.0.1:{port}\r\naccept: application/json\r\n"
-        f"user-agent: OpenAI/Python 2.0\r\nauthorization: Bearer sk-bench\r\naccept-encoding: gzip, deflate\r\n"
+        f"user-agent: OpenAI/Python 2.0\r\nauthorization: Bearer {KEY}\r\naccept-encoding: gzip, deflate\r\n"
         f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
     )
     left = list(range(requests))

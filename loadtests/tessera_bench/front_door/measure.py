@@ -24,13 +24,13 @@ import uvloop
 
 from tessera_bench import streaming
 from tessera_bench.front_door import cpu
-from tessera_bench.front_door.load import ask
+from tessera_bench.front_door.load import KEY, ask
 from tessera_bench.suite import Suite
 from tessera_bench.workload import environment, make_workload, ratio
 
 REQUESTS, CONNECTIONS = 3000, 8
 STREAMS, CHUNKS, TICK_S = 16, 300, 0.01
-START_LIMIT_S = 120.0
+START_LIMIT_S = 600.0
 SERVER_CORE, OTHER_CORE = 0, 1
 
 
@@ -66,7 +66,7 @@ def gateway(name: str, checkout: Path | None = None) -> Door:
         values = {
             "TESSERA_GATEWAY__PORT": str(port),
             "TESSERA_GATEWAY__SERVICES": "",
-            "TESSERA_GATEWAY__API_KEYS": "sk-bench",
+            "TESSERA_GATEWAY__API_KEYS": KEY,
             "TESSERA_GATEWAY__UPSTREAMS": json.dumps([{"name": "mock", "url": f"http://127.0.0.1:{upstream_port}"}]),
         }
         if checkout is not None:
@@ -95,7 +95,9 @@ def litellm(folder: Path) -> Door:
         options = ["--config", str(folder / "litellm.yaml"), "--host", "127.0.0.1", "--port", str(port)]
         return [str(python.parent / "litellm"), *options, "--num_workers", "1"]
 
-    return Door("LiteLLM proxy", command, lambda _, __: {"LITELLM_LOCAL_MODEL_COST_MAP": "True"}, slowness=10)
+    # It does not start without a key.
+    variables = {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "LITELLM_MASTER_KEY": KEY}
+    return Door("LiteLLM proxy", command, lambda _, __: variables, slowness=10)
 
 
 def run(*, before: Path | None, peers: Sequence[str], rounds: int, real: bool, models: Path | None) -> None:
@@ -174,6 +176,7 @@ async def _share(suite: Suite) -> None:
     """Print the gateway's share of the processor time of a suite that generates."""
     model = "smollm2-135m-instruct"
     workload = make_workload(suite.models / model, streams=STREAMS, words=150, tokens=128)
+    _until_ready(None, suite.url("gateway") + "/v1/models", model)
     pids = cpu.family(suite.pid)
     async with streaming.client() as session:
         await streaming.at_once(session, suite.url("gateway"), model, workload.first, 4, {"ignore_eos": True})
@@ -203,10 +206,10 @@ def _process(
             process.wait()
 
 
-def _until_ready(process: subprocess.Popen[bytes], address: str, says: str) -> None:
-    request = urllib.request.Request(address, headers={"authorization": "Bearer sk-bench"})  # noqa: S310 - ours
+def _until_ready(process: subprocess.Popen[bytes] | None, address: str, says: str) -> None:
+    request = urllib.request.Request(address, headers={"authorization": f"Bearer {KEY}"})  # noqa: S310 - ours
     ends = time.monotonic() + START_LIMIT_S
-    while process.poll() is None and time.monotonic() < ends:
+    while (process is None or process.poll() is None) and time.monotonic() < ends:
         try:
             with urllib.request.urlopen(request, timeout=5) as answer:  # noqa: S310
                 if says in answer.read().decode():
@@ -214,7 +217,7 @@ def _until_ready(process: subprocess.Popen[bytes], address: str, says: str) -> N
         except OSError:
             pass  # not listening yet
         time.sleep(0.1)
-    raise SystemExit(f"{' '.join(map(str, process.args))} does not start")  # type: ignore[arg-type]
+    raise SystemExit(f"{address} does not answer")
 
 
 def _free_ports(count: int) -> list[int]:
