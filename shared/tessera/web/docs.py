@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, ClassVar, cast, get_args
@@ -98,8 +99,12 @@ def component_schemas(document: OpenAPI) -> dict[str, Any]:
     for operation in operations(document):
         if isinstance(operation, DocumentedOperation):
             declared |= dict.fromkeys(operation.wire_types)
-    _, components = msgspec.json.schema_components(list(declared), ref_template=_REFERENCE)
-    return {name: RawSchema(raw=schema) for name, schema in components.items()}
+    return {name: RawSchema(raw=schema) for name, schema in _components(tuple(declared)).items()}
+
+
+@cache
+def _components(types: tuple[Any, ...]) -> dict[str, dict[str, Any]]:
+    return msgspec.json.schema_components(types, ref_template=_REFERENCE)[1]
 
 
 def operations(document: OpenAPI, prefix: str = "/") -> Iterator[Operation]:
@@ -159,6 +164,7 @@ def _answer(error: type[TesseraError]) -> OpenAPIResponse:
     return OpenAPIResponse(description=text, headers=retry if error.retryable else None, content=_envelope())  # type: ignore[arg-type]
 
 
+@cache
 def _envelope() -> dict[str, OpenAPIMediaType]:
     return {"application/json": OpenAPIMediaType(schema=_schema_of(ErrorEnvelope))}
 
