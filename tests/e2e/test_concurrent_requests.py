@@ -111,12 +111,8 @@ def test_all_modalities_are_served_at_once(suite: Any) -> None:
         asyncio.run(all_at_once())
 
 
-@pytest.mark.parametrize("limit", [4096])
-def test_the_largest_answer_that_is_allowed_can_be_asked_for(suite: Any, limit: int) -> None:
-    client = suite.sdk()
+@pytest.mark.parametrize("limit", [4096, 1_000_000])
+def test_the_largest_answer_that_is_allowed_and_more_can_be_asked_for(suite: Any, limit: int) -> None:
     messages = [{"role": "user", "content": "What is the capital of Japan?"}]
-    answer = client.chat.completions.create(model=TEXT, messages=messages, temperature=0, max_tokens=limit)
+    answer = suite.sdk().chat.completions.create(model=TEXT, messages=messages, temperature=0, max_tokens=limit)
     assert answer.choices[0].finish_reason == "stop"
-    with pytest.raises(openai.BadRequestError) as refused:
-        client.chat.completions.create(model=TEXT, messages=messages, max_tokens=limit + 1)
-    assert refused.value.param == "max_tokens"
