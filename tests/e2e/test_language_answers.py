@@ -143,7 +143,7 @@ def test_a_picture_in_chat_is_seen(suite: Any) -> None:
 def test_a_picture_for_a_model_that_cannot_see_is_refused_by_field(suite: Any) -> None:
     with pytest.raises(openai.BadRequestError) as refused:
         suite.sdk().chat.completions.create(model=TEXT, messages=about_a_picture(IMAGE_URL))
-    assert refused.value.param == "messages[0].content"
+    assert refused.value.param == "messages[0].content[1]"
     with pytest.raises(openai.BadRequestError) as refused:
         suite.sdk().chat.completions.create(model=VISION, messages=about_a_picture("https://example.com/cat.png"))
     assert refused.value.param == "messages[0].content[1].image_url.url"
