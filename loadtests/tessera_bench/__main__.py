@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
 import uvloop
 
-from tessera_bench import codec_synthesis, encoders, quality, speech_synthesis, start, text, transcription, video
+from tessera_bench import codec_synthesis, quality, speech_synthesis, start, text, transcription, video
 from tessera_bench.front_door import measure
 from tessera_bench.peers import PEERS
 from tessera_bench.suite import Suite
@@ -153,7 +154,9 @@ def main() -> int:
                 ) as suite:
                     asyncio.run(codec_synthesis.run(suite, model=codec, streams=count))
         if command == "encoders":
-            encoders.run(Path(folder), texts=given.texts, batch_tokens=given.batch_tokens, rounds=given.rounds)
+            counts = {"texts": given.texts, "batch-tokens": given.batch_tokens, "rounds": given.rounds}
+            options = [word for name, value in counts.items() for word in (f"--{name}", str(value))]
+            subprocess.run([sys.executable, "-m", "tessera_text.encoder_throughput", *options], check=True)
         if command == "gateway":
             measure.run(
                 before=given.before,

@@ -1,12 +1,16 @@
 """Embeddings of many texts by our encoder, beside Transformers one by one and in padded batches, in one process.
 
 All three run the same random BERT of MiniLM's shape (6 layers, 384 wide) on the same tokens and threads, in turns, so
-that the ratios hold on a busy machine. Knows no HTTP: the front door is measured elsewhere.
+that the ratios hold on a busy machine. `python -m tessera_text.encoder_throughput`; `make bench ARGS=encoders` runs it.
+Knows no HTTP: the front door is measured elsewhere.
 """
 
 from __future__ import annotations
 
+import argparse
 import random
+import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -115,3 +119,19 @@ def _padded(model: transformers.BertModel, texts: list[list[int]]) -> torch.Tens
     hidden = model(input_ids=ids, attention_mask=mask).last_hidden_state
     counted = mask.unsqueeze(-1).float()
     return torch.nn.functional.normalize((hidden * counted).sum(1) / counted.sum(1), dim=1)
+
+
+def main() -> int:
+    """Measure as the command line says, and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--texts", type=int, default=256, help="to embed (%(default)s)")
+    parser.add_argument("--batch-tokens", type=int, default=2048, help="of one step (%(default)s)")
+    parser.add_argument("--rounds", type=int, default=3, help="of everything, the fastest counts (%(default)s)")
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="tessera-bench-") as folder:
+        run(Path(folder), texts=given.texts, batch_tokens=given.batch_tokens, rounds=given.rounds)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
