@@ -56,7 +56,7 @@ def test_what_cannot_be_is_refused_with_its_field(suite: Any) -> None:
 
 
 def test_a_client_that_leaves_ends_its_job(suite: Any, wait: Callable[..., Any]) -> None:
-    body = json.dumps({"prompt": "a long wait", "n": 8, "size": "512x512", "steps": 100}).encode()
+    body = json.dumps({"prompt": "a long wait", "n": 4, "size": "256x256", "steps": 100, "deadline_s": 300}).encode()
     head = "POST /v1/images/generations HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
     with socket.create_connection(("127.0.0.1", httpx.URL(suite.base_url).port)) as line:
         line.sendall(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body)

@@ -16,8 +16,9 @@ def no_token_error(request: SequenceRequest, sampled: SampledToken) -> TesseraEr
         sampled: What came of it.
 
     Returns:
-        `InternalError` if the model computed no finite logits. Else the client's constraints leave no token:
-        `InvalidRequestError`, which names the parameter, and after how many tokens.
+        `InternalError` if the model computed no finite logits, or if what stopped the request is not the client's: a
+        grammar of ours. Else the client's constraints leave no token: `InvalidRequestError`, which names the
+        parameter, and after how many tokens.
     """
     sampling = request.sampling
     if not sampled.is_finite or sampling is None:
@@ -33,5 +34,5 @@ def no_token_error(request: SequenceRequest, sampled: SampledToken) -> TesseraEr
     named = " and ".join(f"`{param}`" for param in params)
     verb = "allow" if len(params) > 1 else "allows"
     if not params:
-        return InternalError(NOT_FINITE)
+        return InternalError(NOT_FINITE if request.matcher is None else f"the grammar allows no token {place}")
     return InvalidRequestError(f"{named} {verb} no token {place}", param=params[0])

@@ -99,7 +99,7 @@ def test_a_file_that_cannot_be_read_is_refused_and_nothing_stays(broken, tmp_pat
     file, models = tmp_path / "broken.gguf", tmp_path / "models"
     words = {
         "not one": "does not begin with `GGUF`",
-        "cut": "cannot convert",
+        "cut": "is damaged: tensor",
         "architecture": "cannot convert",
         "missing": "there is no GGUF file",
     }[broken]
