@@ -76,7 +76,13 @@ def test_the_sdk_parses_a_structured_answer(client) -> None:
 
 
 def test_a_forced_call_and_its_result_go_round(client, text) -> None:
-    asked = {"model": MODEL, "tools": [add_schema("add")], "tool_choice": "required", "max_output_tokens": 300, "parallel_tool_calls": False}
+    asked = {
+        "model": MODEL,
+        "tools": [add_schema("add")],
+        "tool_choice": "required",
+        "max_output_tokens": 300,
+        "parallel_tool_calls": False,
+    }
     final = check_order(raw_stream(text, **asked))
     calls = [item for item in final["output"] if item["type"] == "function_call"]
     assert calls
