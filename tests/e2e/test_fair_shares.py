@@ -19,9 +19,9 @@ MODEL = "smollm2-135m-instruct"
 STREAMS, TOKENS = 60, 4000
 ROUNDS = 7
 MOST_TOKENS = 8
-"""Tokens that each running stream of the crowd gets between a newcomer's request and its first token, in the median: the
-step that runs, those that the gateway, the template and the tokenizer take, its prompt's, and those until the client
-has read it. Without turns it would be the thousands that are left of them."""
+"""Tokens that each running stream of the crowd gets between a newcomer's request and its first token, in the median:
+the step that runs, those that the gateway, the template and the tokenizer take, its prompt's, and those until the
+client has read it. Without turns it would be the thousands that are left of them."""
 
 
 ENVIRONMENT = {
