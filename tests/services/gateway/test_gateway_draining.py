@@ -17,6 +17,8 @@ import httpx
 import pytest
 from tests.processes import free_port
 from tests.waiting import until
+from websockets.exceptions import ConnectionClosed
+from websockets.sync.client import ClientConnection, connect
 
 STAND_IN = Path(__file__).parents[2] / "shared/web/stream_stand_in.py"
 CHAT = "/v1/chat/completions"
@@ -66,18 +68,20 @@ def service(tmp_path: Path) -> Iterator[Callable[..., Server]]:
 
 @pytest.fixture
 def front(tmp_path: Path) -> Iterator[Callable[..., Server]]:
-    """Starts gateways: `front(drain_s, service, …)`."""
+    """Starts gateways: `front(drain_s, service, …)`; `speech` is the service that carries live sessions."""
     started: list[Server] = []
 
-    def start(drain_s: float, *services: Server) -> Server:
+    def start(drain_s: float, *services: Server, unready_s: float = 0.0, speech: Server | None = None) -> Server:
         port = free_port()
         entries = [{"name": f"s{number}", "url": each.url} for number, each in enumerate(services)]
         environment = {
             "TESSERA_SUITE__DATA": str(tmp_path),
             "TESSERA_GATEWAY__PORT": str(port),
-            "TESSERA_GATEWAY__SERVICES": "",
+            "TESSERA_GATEWAY__SERVICES": "speech" if speech else "",
             "TESSERA_GATEWAY__UPSTREAMS": json.dumps(entries),
             "TESSERA_HTTP__DRAIN_S": str(drain_s),
+            "TESSERA_HTTP__UNREADY_S": str(unready_s),
+            **({"TESSERA_SPEECH__URL": speech.url} if speech else {}),
         }
         command = [sys.executable, "-m", "tessera_gateway"]
         started.append(Server(command, port, tmp_path / "gateway.log", **environment))
@@ -136,17 +140,18 @@ def test_streams_end_before_their_server_and_its_parts(service: Any, clients: Th
     assert server.log.read_text().split("stream ended")[-1].strip() == "parts closed"
 
 
-def test_of_eight_streams_that_are_longer_than_five_seconds_none_breaks(
-    service: Any, front: Any, clients: ThreadPoolExecutor
+@pytest.mark.parametrize("stopped", ["gateway", "both"])
+def test_of_eight_streams_of_twenty_seconds_none_breaks(
+    service: Any, front: Any, clients: ThreadPoolExecutor, stopped: str
 ) -> None:
-    lengths = [6.0, 6.5, 7.0, 7.5, 8.0, 8.5, 9.0, 9.5]
-    behind = service(30)
-    gateway = front(30, behind)
-    streams = opened(clients, gateway, *lengths)
-    for server in (behind, gateway):
+    behind = service(60)
+    gateway = front(60, behind)
+    streams = opened(clients, gateway, *[20.0] * 8)
+    told = [gateway, behind] if stopped == "both" else [gateway]
+    for server in told:
         server.stop()
-    assert [whole(stream.result(), seconds) for stream, seconds in zip(streams, lengths, strict=True)] == [True] * 8
-    assert [server.ended() for server in (behind, gateway)] == [0, 0]
+    assert [whole(stream.result(), 20.0) for stream in streams] == [True] * 8
+    assert [server.ended() for server in told] == [0] * len(told)
 
 
 @pytest.mark.parametrize("stopped", ["service", "gateway"])
@@ -171,6 +176,47 @@ def test_what_cannot_end_in_time_ends_with_an_error_event(
     assert answer.json()["error"]["code"] == "unavailable"
     assert answer.headers["retry-after"]
     assert server.ended() == 0
+
+
+def live(server: Server) -> ClientConnection:
+    return connect(server.url.replace("http", "ws") + "/v1/realtime")
+
+
+def test_a_live_session_goes_on_while_its_gateway_drains(service: Any, front: Any) -> None:
+    gateway = front(60, unready_s=2, speech=service(60))
+    with live(gateway) as session:
+        gateway.stop()
+        assert until(lambda: httpx.get(gateway.url + "/ready").status_code == 503, what="unready")
+        until(lambda: refuses(gateway), what="the gateway to accept nobody any more")
+        for number in range(3):
+            session.send(f"still {number}")
+            assert session.recv() == f"still {number}"
+        assert gateway.process.poll() is None
+    assert gateway.ended() == 0
+
+
+def refuses(server: Server) -> bool:
+    try:
+        httpx.get(server.url + "/ready")
+    except httpx.ConnectError:
+        return True
+    return False
+
+
+def test_a_live_session_that_stays_is_told_why_it_ends(service: Any, front: Any) -> None:
+    gateway = front(0.5, speech=service(60))
+    with live(gateway) as session:
+        session.send("hello")
+        assert session.recv() == "hello"
+        gateway.stop()
+        told = json.loads(session.recv())
+        assert (told["type"], told["error"]["code"]) == ("error", "unavailable")
+        assert "stopping" in told["error"]["message"]
+        with pytest.raises(ConnectionClosed) as closed:
+            session.recv()
+        assert closed.value.rcvd is not None
+        assert closed.value.rcvd.code == 1012
+    assert gateway.ended() == 0
 
 
 def test_it_is_not_ready_before_it_stops_to_accept(service: Any) -> None:

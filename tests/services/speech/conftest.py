@@ -78,10 +78,11 @@ class Service:
 
 
 @contextmanager
-def serving(models_dir: Path, data: Path, **speech: Any) -> Iterator[Service]:
+def serving(models_dir: Path, data: Path, *, drain_s: float = 30.0, **speech: Any) -> Iterator[Service]:
     port = free_port()
     environment = {name: value for name, value in os.environ.items() if not name.startswith("TESSERA_")}
     environment |= {
+        "TESSERA_HTTP__DRAIN_S": str(drain_s),
         "TESSERA_SUITE__DATA": str(data),
         "TESSERA_SUITE__MODELS": str(models_dir),
         "TESSERA_SPEECH__PORT": str(port),

@@ -1,7 +1,8 @@
 """A service without a model, as a process: its streams last as long as they are asked to.
 
 `python stream_stand_in.py <port> <drain_s> <unready_s>`. It is built and served as every service of the suite is. At
-the end of its lifespan it prints `parts closed`, and each stream that ends prints `stream ended`.
+the end of its lifespan it prints `parts closed`, and each stream that ends prints `stream ended`. Its live sessions
+say again what they are told.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import msgspec
-from litestar import Litestar, Response, post
+from litestar import Litestar, Response, WebSocket, post, websocket
+from litestar.exceptions import WebSocketDisconnect
 from litestar.response import Stream
 from prometheus_client import CollectorRegistry
 
@@ -47,6 +49,15 @@ async def chat(request: HTTPRequest) -> Stream | Response[dict[str, Any]]:
     return Response({"answered": True})
 
 
+@websocket("/v1/realtime")
+async def echo(socket: WebSocket[Any, Any, Any]) -> None:
+    """A live session, until its client leaves."""
+    await socket.accept()
+    with contextlib.suppress(WebSocketDisconnect):
+        while True:
+            await socket.send_data(await socket.receive_text())
+
+
 def main() -> None:
     port, drain_s, unready_s = int(sys.argv[1]), float(sys.argv[2]), float(sys.argv[3])
 
@@ -60,7 +71,7 @@ def main() -> None:
 
     app = build_app(
         "clock",
-        [chat, *MODEL_ROUTES],
+        [chat, echo, *MODEL_ROUTES],
         ready=ready,
         registry=CollectorRegistry(),
         description="",
