@@ -31,7 +31,7 @@ from tessera.errors import (
 )
 from tessera.web.bodies.spool import SpooledForm
 from tessera.web.draining import draining, stopping_error
-from tessera.web.errors import envelope
+from tessera.web.errors import shape_in
 from tessera.wire.models import Task
 from tessera_gateway.events import WholeEvents
 from tessera_gateway.exchange import RETURNED_HEADERS, SentHeaders, UpstreamResponse, refuse_unusable
@@ -240,7 +240,7 @@ class Relay:
         self.gone = gone
         self.proxy = proxy
 
-    async def __call__(self, _: Scope, __: Receive, send: Send) -> None:
+    async def __call__(self, scope: Scope, _: Receive, send: Send) -> None:
         """Pass the response on. Closing it wakes a pending read, so a client that leaves ends this at once."""
         response, upstream = self.answer.response, self.answer.upstream
         self.gone.add_done_callback(lambda _: response.close())
@@ -258,7 +258,7 @@ class Relay:
             failure = stopping_error() if state.over else self._failure(error)
             logger.warning("upstream %s failed within an answer: %s", upstream.name, error)
             if is_events:
-                last = b"data: " + envelope(failure) + b"\n\n"
+                last = shape_in(scope).event(failure)
                 await send({"type": "http.response.body", "body": last, "more_body": False})
             # Any other response is left unfinished: the server cuts the connection, and the client sees a short read.
         finally:

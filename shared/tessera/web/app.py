@@ -22,7 +22,7 @@ from tessera.settings.http import HttpSettings
 from tessera.web import docs
 from tessera.web.bodies.budget import BodyBudget, BudgetedApp
 from tessera.web.draining import draining
-from tessera.web.errors import ShapeOf, handler, openai_shape
+from tessera.web.errors import ShapeOf, handle_in_shape, openai_shape
 from tessera.web.metrics import HTTPMetrics
 from tessera.web.middleware import ObservedApp
 from tessera.web.sites import GuardedApp, Sites
@@ -109,7 +109,7 @@ def build_app(
         [health, readiness, metrics, docs.swagger_asset, *route_handlers],
         lifespan=list(lifespan),
         dependencies=dict(dependencies or {}),
-        exception_handlers={Exception: handler(shape_of)},
+        exception_handlers={Exception: handle_in_shape},
         request_max_body_size=max_body_bytes,
         openapi_config=OpenAPIConfig(
             title=f"Tessera {service}",
@@ -129,7 +129,7 @@ def build_app(
     router = before_router(app.asgi_handler) if before_router else app.asgi_handler
     bounded = BudgetedApp(router, BodyBudget((http or HttpSettings()).body_memory_bytes, registry))
     # Around the router, not inside it, so that unmatched paths have a request id and are counted too.
-    app.asgi_handler = ObservedApp(GuardedApp(bounded, sites or Sites()), http_metrics)
+    app.asgi_handler = ObservedApp(GuardedApp(bounded, sites or Sites()), http_metrics, shape_of)
     return app
 
 

@@ -16,7 +16,7 @@ from litestar.enums import ScopeType
 from litestar.types import ASGIApp, Receive, Scope, Send
 
 from tessera.errors import UnavailableError
-from tessera.web.errors import envelope
+from tessera.web.errors import shape_in
 
 RETRY_S = 1.0
 """Seconds after which a client whose request was ended may send it again: to another replica, or to the next start."""
@@ -79,15 +79,15 @@ class DrainedApp:
         except asyncio.CancelledError:
             if scope["type"] != ScopeType.HTTP or not self.state.over:
                 raise
-            error = stopping_error()
-            body = envelope(error)
+            reply = shape_in(scope).reply(stopping_error())
             headers = [
                 (b"content-type", b"application/json"),
-                (b"content-length", str(len(body)).encode()),
+                (b"content-length", str(len(reply.body)).encode()),
                 (b"retry-after", str(round(RETRY_S)).encode()),
                 (b"x-should-retry", b"true"),
                 (b"connection", b"close"),
+                *((name.encode(), value.encode()) for name, value in reply.headers.items()),
             ]
             with contextlib.suppress(RuntimeError):  # an answer has begun: it stays cut, which its client sees
-                await send({"type": "http.response.start", "status": error.status, "headers": headers})
-                await send({"type": "http.response.body", "body": body, "more_body": False})
+                await send({"type": "http.response.start", "status": reply.status, "headers": headers})
+                await send({"type": "http.response.body", "body": reply.body, "more_body": False})

@@ -1,5 +1,8 @@
 """Translates exceptions to error responses: OpenAI's envelope, or that of the protocol which a request is in.
 
+The protocol is chosen once: an app's first layer notes its `ShapeOf` in the scope (`note_shape`), and whatever answers
+an error of that request, before a route is found or within a stream, asks `shape_in`.
+
 Errors have their own status (`tessera.errors`), so this module does not list them.
 """
 
@@ -8,7 +11,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 from litestar import Request, Response
@@ -57,10 +60,18 @@ class ErrorReply(msgspec.Struct, frozen=True):
     """Headers beside those that every error has."""
 
 
-ErrorShape = Callable[[TesseraError], ErrorReply]
-"""How a protocol writes errors."""
+class ErrorShape(msgspec.Struct, frozen=True):
+    """How a protocol writes errors."""
+
+    reply: Callable[[TesseraError], ErrorReply]
+    """An error as a response."""
+    event: Callable[[TesseraError], bytes]
+    """An error as the last event of a stream that failed after it had begun."""
+
+
 ShapeOf = Callable[[Scope], ErrorShape]
 """The protocol of a request, by its path and headers: errors are raised before a handler is found, too."""
+_KEY = "tessera.error_shape"
 
 
 def envelope(error: TesseraError) -> bytes:
@@ -94,18 +105,31 @@ def _invalid(error: HTTPException) -> InvalidRequestError:
     return InvalidRequestError(str(error.detail))
 
 
-def openai_shape(error: TesseraError) -> ErrorReply:
-    """An error in OpenAI's envelope."""
+def _openai_reply(error: TesseraError) -> ErrorReply:
     return ErrorReply(error.status, envelope(error))
 
 
-def handler(shape_of: ShapeOf) -> Callable[[Request[Any, Any, Any], Exception], Response[bytes]]:
-    """The exception handler of an app: one response for each error, in the envelope of the request's protocol."""
+def _openai_event(error: TesseraError) -> bytes:
+    return b"data: " + envelope(error) + b"\n\n"
 
-    def handle_in_shape(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
-        return handle(error, shape_of(request.scope))
 
-    return handle_in_shape
+openai_shape = ErrorShape(_openai_reply, _openai_event)
+
+
+def note_shape(scope: Scope, shape_of: ShapeOf) -> None:
+    """Say how the errors of a request are written. Nothing is chosen until there is an error."""
+    scope[_KEY] = shape_of  # type: ignore[literal-required]
+
+
+def shape_in(scope: Scope) -> ErrorShape:
+    """How the errors of a request are written: as OpenAI does if no app has said it."""
+    shape_of = cast("ShapeOf | None", scope.get(_KEY))
+    return openai_shape if shape_of is None else shape_of(scope)
+
+
+def handle_in_shape(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
+    """The exception handler of every app: one response for each error, in the envelope of the request's protocol."""
+    return handle(error, shape_in(request.scope))
 
 
 def handle(error: Exception, shape: ErrorShape) -> Response[bytes]:
@@ -124,6 +148,6 @@ def handle(error: Exception, shape: ErrorShape) -> Response[bytes]:
     if isinstance(error, MethodNotAllowedException):
         allowed = {name.lower(): value for name, value in (error.headers or {}).items()}.get("allow", "")
         headers["allow"] = ", ".join(sorted(filter(None, (word.strip() for word in allowed.split(",")))))
-    reply = shape(known)
+    reply = shape.reply(known)
     headers |= reply.headers
     return Response(reply.body, status_code=reply.status, headers=headers, media_type="application/json")

@@ -1,4 +1,4 @@
-"""Request ids, tenants, access log and HTTP metrics: one ASGI middleware around every route.
+"""Request ids, tenants, access log, HTTP metrics and the shape of errors: one ASGI middleware around every route.
 
 Knows no route. Label values are route templates, never raw paths, so their number is bounded.
 """
@@ -15,6 +15,7 @@ from litestar.enums import ScopeType
 from litestar.types import ASGIApp, Message, Receive, Scope, Send
 
 from tessera.telemetry import log_request, request_id_var
+from tessera.web.errors import ShapeOf, note_shape
 from tessera.web.metrics import HTTPMetrics
 from tessera.web.tenant import tenant_from, tenant_var
 
@@ -34,16 +35,24 @@ def request_id_from(scope: Scope) -> str:
 
 
 class ObservedApp:
-    """Wraps an ASGI app: sets the request id for logs and the response, counts and times each request."""
+    """Wraps an ASGI app: sets the request id for logs and the response, counts and times each request.
 
-    def __init__(self, app: ASGIApp, metrics: HTTPMetrics) -> None:
+    Args:
+        app: the app.
+        metrics: where requests are counted.
+        shape_of: how the errors of a request are written, in this app and around it.
+    """
+
+    def __init__(self, app: ASGIApp, metrics: HTTPMetrics, shape_of: ShapeOf) -> None:
         self.app = app
         self.metrics = metrics
+        self.shape_of = shape_of
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != ScopeType.HTTP:
             await self.app(scope, receive, send)
             return
+        note_shape(scope, self.shape_of)
         request_id = request_id_from(scope)
         token, tenant = request_id_var.set(request_id), tenant_var.set(tenant_from(scope))
         started = time.perf_counter()

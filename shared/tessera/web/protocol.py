@@ -2,21 +2,23 @@
 its body.
 
 httptools keeps a head of any size in memory and waits for the end of a head or a body for ever. The time of a body runs
-only while the server reads, so an app that is slow to take a body is not its client's fault. Errors below the app are
-answered in OpenAI's envelope too. Does not know apps, and leaves the size of bodies to them.
+only while the server reads, so an app that is slow to take a body is not its client's fault. A body that is too slow is
+refused in the envelope of its request's protocol, what never was a request in OpenAI's. Does not know apps, and leaves
+the size of bodies to them.
 """
 
 from __future__ import annotations
 
 from asyncio import TimerHandle, Transport
 from http import HTTPStatus
-from typing import Any
+from typing import Any, cast
 
 import msgspec
+from litestar.types import Scope
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from tessera.errors import HeaderTooLargeError, InvalidRequestError, RequestTimeoutError, TesseraError
-from tessera.web.errors import envelope
+from tessera.web.errors import openai_shape, shape_in
 
 MAX_HEAD_BYTES = 64 * 1024
 """Most bytes of a request line and its headers together."""
@@ -124,12 +126,13 @@ class BoundedProtocol(HttpToolsProtocol):
                 f"{self._body_bytes} bytes of the body came in {self._waited_s:.0f} s and then nothing, or too little, "
                 f"for {self._pace.idle_s:g} s; send the body at once (http.body_idle_s, http.body_bytes_per_s)"
             )
-        body = envelope(error)
+        # A request whose body is slow has been to the app, which noted in the scope how its errors are written.
+        reply = (shape_in(cast("Scope", self.scope)) if self._too_slow else openai_shape).reply(error)
         head = (
-            f"HTTP/1.1 {error.status} {HTTPStatus(error.status).phrase}\r\ncontent-type: application/json\r\n"
-            f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
+            f"HTTP/1.1 {reply.status} {HTTPStatus(reply.status).phrase}\r\ncontent-type: application/json\r\n"
+            f"content-length: {len(reply.body)}\r\nconnection: close\r\n\r\n"
         )
-        self.transport.write(head.encode() + body)
+        self.transport.write(head.encode() + reply.body)
         self._close_after_answer()
 
     def _start_timer(self) -> None:

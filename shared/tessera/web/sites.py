@@ -25,7 +25,7 @@ from litestar.types import ASGIApp, HTTPScope, Message, Receive, Scope, Send
 
 from tessera.errors import MisdirectedError, PermissionDeniedError, TesseraError
 from tessera.settings.tree import Settings
-from tessera.web.errors import envelope
+from tessera.web.errors import shape_in
 
 LOCAL_ENDS = (".localhost", ".local", ".internal", ".home.arpa", ".lan")
 """Ends of names that nobody can register on the internet: Kubernetes' (`.cluster.local`), Docker's, home networks'."""
@@ -204,13 +204,14 @@ def _with_cors(origin: bytes, send: Send) -> Send:
 
 async def _refuse(error: TesseraError, scope: Scope, receive: Receive, send: Send) -> None:
     """Answer a request, or the handshake of a WebSocket, with an error."""
-    body = envelope(error)
-    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    reply = shape_in(scope).reply(error)
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(reply.body)).encode())]
+    headers += [(name.encode(), value.encode()) for name, value in reply.headers.items()]
     kind = "http.response"
     if scope["type"] == ScopeType.WEBSOCKET:
         kind = "websocket.http.response"
         await receive()  # the handshake
-    start: Any = {"type": f"{kind}.start", "status": error.status, "headers": headers}
-    answer: Any = {"type": f"{kind}.body", "body": body, "more_body": False}
+    start: Any = {"type": f"{kind}.start", "status": reply.status, "headers": headers}
+    answer: Any = {"type": f"{kind}.body", "body": reply.body, "more_body": False}
     await send(start)
     await send(answer)

@@ -15,7 +15,7 @@ from litestar.response import Stream
 
 from tessera.errors import TesseraError
 from tessera.web.draining import draining, stopping_error
-from tessera.web.errors import envelope, translate
+from tessera.web.errors import openai_shape, translate
 
 logger = logging.getLogger(__name__)
 
@@ -33,7 +33,7 @@ def event(value: object, name: str | None = None, *, identity: str | None = None
 
 def error_event(error: TesseraError) -> list[bytes]:
     """How a stream of OpenAI's ends that failed after it had begun."""
-    return [b"data: " + envelope(error) + b"\n\n"]
+    return [openai_shape.event(error)]
 
 
 async def framed(

@@ -49,6 +49,12 @@ def asked(app: Any, method: str, path: str, **headers: str) -> httpx.Response:
     return asyncio.run(ask())
 
 
+def message_of(answer: httpx.Response) -> str:
+    """What an error says, in whichever envelope the route has."""
+    error = answer.json()["error"]
+    return str(error if isinstance(error, str) else error["message"])
+
+
 def test_no_route_that_changes_something_obeys_a_foreign_page(app: Any, routes: list[tuple[str, str]]) -> None:
     changing = [(path, method) for path, method in routes if method not in READS]
     assert len(changing) > 10
@@ -56,7 +62,7 @@ def test_no_route_that_changes_something_obeys_a_foreign_page(app: Any, routes: 
         for origin in (EVIL, "null", "http://127.0.0.1:9999", ""):
             answer = asked(app, method, path, origin=origin)
             assert answer.status_code == 403, (path, method, origin)
-            assert "http.allow_origins" in answer.json()["error"]["message"]
+            assert "http.allow_origins" in message_of(answer)
 
 
 def test_no_route_answers_under_a_name_that_strangers_can_register(app: Any, routes: list[tuple[str, str]]) -> None:
@@ -65,7 +71,7 @@ def test_no_route_answers_under_a_name_that_strangers_can_register(app: Any, rou
             continue
         answer = asked(app, method, path, host="rebound.evil.example:8000")
         assert answer.status_code == 421, (path, method)
-        assert method == "head" or "http.allow_hosts" in answer.json()["error"]["message"]
+        assert method == "head" or "http.allow_hosts" in message_of(answer)
         assert answer.headers["x-request-id"]
 
 

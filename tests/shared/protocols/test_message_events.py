@@ -256,6 +256,6 @@ def test_errors_have_anthropics_types_and_statuses() -> None:
         (RateLimitError("x"), 429, "rate_limit_error"),
         (UnavailableError("x"), 503, "api_error"),
     ):
-        reply = messages_shape(error)
+        reply = messages_shape.reply(error)
         body = json.loads(reply.body)
         assert (reply.status, body["type"], body["error"]["type"]) == (status, "error", kind)

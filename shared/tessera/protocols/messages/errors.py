@@ -6,7 +6,8 @@ import msgspec
 
 from tessera.errors import OverloadedError, RateLimitError, TesseraError
 from tessera.telemetry import request_id_var
-from tessera.web.errors import ErrorReply
+from tessera.web.errors import ErrorReply, ErrorShape
+from tessera.web.sse import event
 from tessera.wire.message_answers import MessageError, MessageFault
 
 OVERLOADED = 529
@@ -41,8 +42,12 @@ def message_error(error: TesseraError) -> MessageError:
     return MessageError(fault, request_id_var.get() or None)
 
 
-def messages_shape(error: TesseraError) -> ErrorReply:
-    """An error's response."""
+def error_event(error: TesseraError) -> bytes:
+    """The event that ends a failed stream."""
+    return event(message_error(error), "error")
+
+
+def _reply(error: TesseraError) -> ErrorReply:
     return ErrorReply(status_of(error), msgspec.json.encode(message_error(error)), request_id_header())
 
 
@@ -50,3 +55,6 @@ def request_id_header() -> dict[str, str]:
     """The header by which Anthropic's clients name a request."""
     identity = request_id_var.get()
     return {"request-id": identity} if identity else {}
+
+
+messages_shape = ErrorShape(_reply, error_event)

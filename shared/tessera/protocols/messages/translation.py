@@ -13,7 +13,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from tessera.errors import BadGatewayError, TesseraError
-from tessera.protocols.messages.errors import message_error
+from tessera.protocols.messages.errors import error_event
 from tessera.protocols.messages.request import chat_request
 from tessera.web.sse import event
 from tessera.wire.chat import ChatCompletion, ChatCompletionChunk, ChatCompletionRequest, Usage
@@ -162,7 +162,7 @@ class MessageTranslation:
 
     def failed(self, error: TesseraError) -> list[bytes]:
         """The error event."""
-        return [_event(message_error(error))]
+        return [error_event(error)]
 
     def _start(self) -> list[bytes]:
         if self._started:

@@ -15,12 +15,12 @@ import msgspec
 from msgspec import UNSET
 
 from tessera.errors import BadGatewayError, TesseraError
+from tessera.protocols.ollama.errors import error_line
 from tessera.protocols.ollama.request import chat_of_chat, chat_of_generate
 from tessera.wire.chat import ChatCompletion, ChatCompletionChunk, ChatCompletionRequest, Delta, TokenLogprob, Usage
 from tessera.wire.ollama import (
     OllamaCall,
     OllamaChatRequest,
-    OllamaFault,
     OllamaFunction,
     OllamaGenerateRequest,
     OllamaLine,
@@ -129,7 +129,7 @@ class OllamaTranslation:
 
     def failed(self, error: TesseraError) -> list[bytes]:
         """The line that ends a stream that failed."""
-        return [msgspec.json.encode(OllamaFault(error.message)) + b"\n"]
+        return [error_line(error)]
 
     def loaded(self) -> bytes:
         """The answer to a request without a prompt, by which clients load a model: it is loaded."""
