@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import logging
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from typing import Any
 from urllib.parse import urlencode
@@ -22,6 +22,7 @@ from litestar import WebSocket, websocket
 from litestar.datastructures import State
 from litestar.exceptions import WebSocketDisconnect
 
+from tessera.engine.waits import WaitMeter
 from tessera.errors import BadGatewayError, RateLimitError, TesseraError, UnavailableError
 from tessera.web.dependencies import Injected
 from tessera.web.draining import draining, stopping_error
@@ -80,6 +81,7 @@ class LiveProxy:
         self._max_sessions = max_sessions
         self._timeout_s = connect_timeout_s
         self._open: Counter[str] = Counter()
+        self._meters: defaultdict[str, WaitMeter] = defaultdict(WaitMeter)
 
     async def carry(self, socket: WebSocket[Any, Any, State]) -> None:
         """Carry a session from its handshake to its end."""
@@ -112,11 +114,16 @@ class LiveProxy:
 
     @contextlib.contextmanager
     def _session_slot(self, owner: str) -> Iterator[None]:
-        if self._open[owner] >= self._max_sessions:
+        meter, opened = self._meters[owner], self._open[owner]
+        if opened >= self._max_sessions:
+            wait_s = meter.wait(opened, ahead=1)
             raise RateLimitError(
-                f"this key has {self._max_sessions} live sessions open, which is the limit; close one", retry_after=5
+                f"this key has {self._max_sessions} live sessions open, which is the limit; close one, or try again in "
+                f"about {wait_s:.0f} s, after which one has ended so far",
+                retry_after=wait_s,
             )
         self._open[owner] += 1
+        meter.came(1, opened + 1)
         try:
             yield
         finally:

@@ -6,10 +6,12 @@ Knows nothing about what is behind it.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter, deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
+from tessera.engine.waits import WaitMeter
 from tessera.errors import OverloadedError
 
 
@@ -20,37 +22,58 @@ class FairGate:
         places: requests that may be inside.
         max_waiting: requests that may wait. A tenant that has less than its share of them may still wait beyond that,
             up to twice as many together.
+        clock: tells the time in seconds.
     """
 
-    def __init__(self, places: int, max_waiting: int) -> None:
+    def __init__(self, places: int, max_waiting: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._places = places
         self._max_waiting = max_waiting
         self._inside: Counter[str] = Counter()
         self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
+        self._work = 0
+        """Work of all who wait or are inside."""
+        self._meter = WaitMeter(clock)
 
     @asynccontextmanager
-    async def turn(self, tenant: str) -> AsyncIterator[None]:
+    async def turn(self, tenant: str, work: int = 1) -> AsyncIterator[None]:
         """Wait for a place and hold it.
 
+        Args:
+            tenant: who comes.
+            work: how long it takes compared with others, in any unit; images, for instance.
+
         Raises:
-            OverloadedError: too many wait.
+            OverloadedError: too many wait; says how long those take.
         """
-        if self._inside.total() >= self._places or self._waiting:
-            await self._wait(tenant)
-        else:
-            self._inside[tenant] += 1
+        self._check_room(tenant)
+        self._work += work
+        self._meter.came(work, self._work)
         try:
-            yield
+            if self._inside.total() >= self._places or self._waiting:
+                await self._wait(tenant)
+            else:
+                self._inside[tenant] += 1
+            try:
+                yield
+            finally:
+                self._leave(tenant)
         finally:
-            self._leave(tenant)
+            self._work -= work
+
+    def _check_room(self, tenant: str) -> None:
+        waiting = sum(map(len, self._waiting.values()))
+        if waiting < self._max_waiting:
+            return
+        own = len(self._waiting.get(tenant, ()))
+        others = len(self._waiting.keys() - {tenant})
+        if not others or own >= self._max_waiting // (1 + others) or waiting >= 2 * self._max_waiting:
+            wait_s = self._meter.wait(self._work)
+            raise OverloadedError(
+                f"{waiting} requests are waiting to be read, for about {wait_s:.0f} s; try again then",
+                retry_after=wait_s,
+            )
 
     async def _wait(self, tenant: str) -> None:
-        waiting = sum(map(len, self._waiting.values()))
-        if waiting >= self._max_waiting:
-            own = len(self._waiting.get(tenant, ()))
-            others = len(self._waiting.keys() - {tenant})
-            if not others or own >= self._max_waiting // (1 + others) or waiting >= 2 * self._max_waiting:
-                raise OverloadedError("too many requests are waiting to be read; try again later", retry_after=1.0)
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(tenant, deque()).append(turn)
         try:

@@ -86,7 +86,7 @@ def build_tools(
         request = await attachments.read(request)
         tokenizer.check_length(request.characters, limits.context_length, param="messages")
         encoded = preprocessor.images_of(request)
-        async with gate.turn(tenant_var.get()):
+        async with gate.turn(tenant_var.get(), work=1 + len(encoded)):
             images = await processes.decode(encoded) if encoded else []
             return await asyncio.get_running_loop().run_in_executor(pool, preprocessor.prompt, request, images)
 

@@ -13,6 +13,7 @@ import msgspec
 from litestar.types import ASGIApp
 
 from tessera.errors import InvalidRequestError, UnavailableError
+from tessera.jobs.connection import DOWN_RETRY_S
 from tessera.web.dependencies import HTTPRequest
 from tessera.wire.decoding import decode_json
 from tessera.wire.responses.answer import DeletedResponse, ResponseItemList
@@ -179,7 +180,7 @@ class Responses:
         if asked.store and not there:
             raise UnavailableError(
                 "`store`: Redis, which keeps responses, does not answer; try again, or send `store: false`",
-                retry_after=2.0,
+                retry_after=DOWN_RETRY_S,
             )
         return there
 

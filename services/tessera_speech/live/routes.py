@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 import msgspec
 from litestar import WebSocket, websocket
 
+from tessera.engine.waits import WaitMeter
 from tessera.errors import InvalidRequestError, OverloadedError, TesseraError
 from tessera.web.dependencies import Injected
 from tessera.web.draining import draining, stopping_error
@@ -42,17 +43,23 @@ class LiveSessionLimit:
     def __init__(self, max_sessions: int) -> None:
         self.max_sessions = max_sessions
         self._open = 0
+        self._meter = WaitMeter()
 
     @contextlib.contextmanager
     def count_session(self) -> Iterator[None]:
         """Count one session while the context is open.
 
         Raises:
-            OverloadedError: as many sessions are open as may be.
+            OverloadedError: as many sessions are open as may be; says when one is expected to end.
         """
         if self._open >= self.max_sessions:
-            raise OverloadedError(f"{self.max_sessions} live sessions are open, which is the limit; try again later")
+            wait_s = self._meter.wait(self._open, ahead=1)
+            raise OverloadedError(
+                f"{self.max_sessions} live sessions are open, which is the limit; try again in about {wait_s:.0f} s",
+                retry_after=wait_s,
+            )
         self._open += 1
+        self._meter.came(1, self._open)
         try:
             yield
         finally:

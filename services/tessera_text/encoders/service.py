@@ -107,11 +107,12 @@ class Encoders:
         if not self.models():
             problem = self._host.engine.problem
             state = f"is down: {problem.message}" if problem else "is still loading its models"
-            raise UnavailableError(f"the encoder engine {state}", retry_after=2)
+            raise UnavailableError(f"the encoder engine {state}", retry_after=self._host.engine.ready_in_s())
         try:
             return await self._host.tools(self.models()[0].id)
         except ModelNotFoundError as error:  # the engine restarted with other models in between
-            raise UnavailableError("the encoder engine is restarting", retry_after=2) from error
+            wait_s = self._host.engine.ready_in_s()
+            raise UnavailableError("the encoder engine is restarting", retry_after=wait_s) from error
 
 
 def listed(chat: ModelList, encoders: Encoders) -> ModelList:

@@ -17,12 +17,10 @@ from tessera.encoders.encoder import Encoder
 from tessera.encoders.turns import EncodeRequest, Share, Turns
 from tessera.engine.process import failed
 from tessera.engine.stages import StageTimer
+from tessera.engine.waits import WaitMeter
 from tessera.errors import DeadlineError, InternalError, InvalidRequestError, OverloadedError
 from tessera.settings.encoders import EncoderEngineSettings
 from tessera.wire.engine import Array, Encode, Encoded, FromEngine, Ready, ToEngine
-
-RETRY_AFTER_S = 1.0
-"""Seconds of the Retry-After header when the queue is full."""
 
 
 class EncoderEngine:
@@ -41,6 +39,7 @@ class EncoderEngine:
         self._turns = Turns()
         self._requests: dict[str, EncodeRequest] = {}
         self._arrivals = itertools.count()
+        self._meter = WaitMeter()
         self._timer = StageTimer("schedule", "forward")
         self._counts = dict.fromkeys(("steps_total", "computed_tokens_total", "encoded_texts_total"), 0)
         self._batch_tokens = self._batch_texts = 0
@@ -59,9 +58,10 @@ class EncoderEngine:
         if not isinstance(message, Encode):
             raise InvalidRequestError(f"the encoder engine does not know {type(message).__name__}")
         if len(self._requests) >= self.settings.max_waiting:
+            wait_s = self._meter.wait(len(self._requests))
             raise OverloadedError(
-                f"{self.settings.max_waiting} requests are already waiting; try again in a moment",
-                retry_after=RETRY_AFTER_S,
+                f"{self.settings.max_waiting} requests are already waiting, for about {wait_s:.0f} s; try again then",
+                retry_after=wait_s,
             )
         most = self.encoders[message.model].card.context_length or 0
         if not message.texts or not all(0 < len(text.token_ids) <= most for text in message.texts):
@@ -70,6 +70,7 @@ class EncoderEngine:
         request = EncodeRequest(message, next(self._arrivals), deadline)
         self._requests[message.request_id] = request
         self._turns.add(request)
+        self._meter.came(1, len(self._requests))
 
     def cancel(self, request_id: str) -> None:
         """Forget a request; an unknown one is no error."""

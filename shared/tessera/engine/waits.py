@@ -41,19 +41,24 @@ class WaitMeter:
         if length <= amount:  # it came to an empty queue: the time before tells nothing
             self._looks = deque([self._looks[-1]])
 
-    def wait(self, length: float) -> float:
-        """Seconds until somebody who came now, behind `length`, would be served: at least 1, at most 600.
+    def wait(self, length: float, ahead: float | None = None) -> float:
+        """Seconds until somebody who came now would be served: at least 1, at most 600.
 
         While nothing has left the queue since it was empty, it is the pace before that, or at least the time that the
         queue has stood still.
+
+        Args:
+            length: the queue's length.
+            ahead: how much of it has to leave before; all of it by default.
         """
         self._look(length)
+        ahead = length if ahead is None else ahead
         (first, left_first), (last, left_last) = self._looks[0], self._looks[-1]
         left, seconds = left_last - left_first, last - first
         if left > 0:
             self._pace_s = seconds / left
-            return min(MOST_S, max(LEAST_S, length * self._pace_s))
-        return min(MOST_S, max(LEAST_S, seconds, length * self._pace_s))
+            return min(MOST_S, max(LEAST_S, ahead * self._pace_s))
+        return min(MOST_S, max(LEAST_S, seconds, ahead * self._pace_s))
 
     def _look(self, length: float) -> None:
         now = self._clock()

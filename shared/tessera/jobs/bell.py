@@ -18,7 +18,7 @@ from celery.exceptions import Reject
 from kombu.exceptions import OperationalError
 
 from tessera.errors import UnavailableError
-from tessera.jobs.connection import RING_PREFIX
+from tessera.jobs.connection import DOWN_RETRY_S, RING_PREFIX
 from tessera.settings.tree import Settings
 
 logger = logging.getLogger(__name__)
@@ -112,7 +112,9 @@ class CeleryBell:
             self._app.send_task(TASK, args=[job_id], queue=queue, ignore_result=True, retry=False)
         except (OperationalError, redis.exceptions.RedisError, OSError) as error:
             logger.warning("the queue does not answer: %s", error)
-            raise UnavailableError("the queue (Redis) does not answer; try again in a moment", retry_after=2) from error
+            raise UnavailableError(
+                "the queue (Redis) does not answer; try again in a moment", retry_after=DOWN_RETRY_S
+            ) from error
 
     def close(self) -> None:
         """Close the connections to Redis."""

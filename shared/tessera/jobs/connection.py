@@ -67,6 +67,9 @@ REFUSAL_PREFIXES = (
 
 DISK_RETRY_S = 30.0
 """Seconds after which a client may try again when the disk was full: somebody has to free some space."""
+DOWN_RETRY_S = 2.0
+"""Seconds after which a client may try again when Redis does not answer. A fixed time: a crash is mended by a restart
+within a second or two, anything else by an operator, and nothing here tells the two apart."""
 
 
 def connect(url: str, timeout_s: float) -> redis.Redis:
@@ -117,4 +120,4 @@ def _down(error: Exception) -> UnavailableError:
             retry_after=DISK_RETRY_S,
         )
     logger.warning("the job store does not answer: %s", error)
-    return UnavailableError("the job store (Redis) does not answer; try again in a moment", retry_after=2)
+    return UnavailableError("the job store (Redis) does not answer; try again in a moment", retry_after=DOWN_RETRY_S)

@@ -8,9 +8,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from tests.waiting import until_async
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
+from tessera.engine.waits import WaitMeter
 from tessera.settings.gateway import GatewaySettings
 from tessera.settings.speech import SpeechSettings
 from tessera.settings.tree import Settings
@@ -108,6 +110,28 @@ def test_a_key_has_so_many_sessions(live: Any, wait: Any) -> None:
 async def once(url: str) -> None:
     async with connect(url) as line:
         await line.recv()
+
+
+def test_who_has_too_many_sessions_is_told_how_fast_they_ended(live: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    gateway, _ = live(max_live_sessions=2)
+    proxy = gateway.collaborator("live")
+    now = 1000.0
+    monkeypatch.setitem(proxy._meters, "anonymous", WaitMeter(lambda: now))
+
+    async def talk() -> None:
+        nonlocal now
+        async with connect(address(gateway)):
+            for _ in range(3):
+                async with connect(address(gateway)):
+                    now += 30.0
+                await until_async(lambda: proxy._open["anonymous"] == 1, what="the session to end")
+            async with connect(address(gateway)):
+                with pytest.raises(InvalidStatus) as refused:
+                    await connect(address(gateway))
+        assert refused.value.response.headers["retry-after"] == "30"
+        assert "about 30 s" in json.loads(refused.value.response.body)["error"]["message"]
+
+    asyncio.run(talk())
 
 
 def test_a_language_model_that_nobody_has_is_refused_at_once(live: Any) -> None:

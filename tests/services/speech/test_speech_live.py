@@ -6,6 +6,7 @@ import asyncio
 import base64
 import contextlib
 import json
+import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -492,16 +493,21 @@ def test_a_large_event_is_refused_and_a_huge_one_ends_the_connection(session: An
     asyncio.run(talk())
 
 
-def test_one_session_too_many_is_told_to_come_back(session: Any) -> None:
-    async def talk() -> None:
-        async with session(), session(), session():
-            with pytest.raises(AssertionError):
-                async with session():
-                    pass
+def test_one_session_too_many_is_told_when_to_come_back(service: Any, session: Any) -> None:
+    async def talk() -> dict[str, Any]:
+        url = f"{service.url.replace('http', 'ws')}/v1/realtime"
+        async with session(), session(), session(), connect(url) as line:
+            refused = json.loads(await line.recv())
+            with pytest.raises(ConnectionClosed) as closed:
+                await line.recv()
+        assert closed.value.rcvd is not None
+        assert closed.value.rcvd.code == 1013
         async with session():
-            pass
+            return refused["error"]
 
-    asyncio.run(talk())
+    error = asyncio.run(talk())
+    assert error["code"] == "overloaded"
+    assert re.search(r"3 live sessions are open.* try again in about \d+ s", error["message"])
 
 
 def test_a_foreign_page_is_refused(service: Any) -> None:

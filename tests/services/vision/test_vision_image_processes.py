@@ -248,6 +248,25 @@ async def test_a_full_gate_still_takes_who_has_less_than_a_share():
 
 
 @in_a_loop
+async def test_who_is_refused_at_the_gate_is_told_how_long_the_images_before_it_take():
+    now = 0.0
+    gate = FairGate(1, 4, lambda: now)
+    turns = [gate.turn("a", work=3) for _ in range(6)]
+    entered = [asyncio.ensure_future(turn.__aenter__()) for turn in turns[:5]]
+    await entered[0]
+    now = 6.0
+    await turns[0].__aexit__(None, None, None)
+    entered.append(asyncio.ensure_future(turns[5].__aenter__()))
+    await entered[1]
+    with pytest.raises(OverloadedError, match="about 30 s") as refused:
+        await gate.turn("a").__aenter__()
+    assert refused.value.retry_after == pytest.approx(30), "5 requests of 3 images, 2 s an image"
+    for task in entered[2:]:
+        task.cancel()
+    await asyncio.gather(*entered, return_exceptions=True)
+
+
+@in_a_loop
 async def test_who_leaves_the_gate_while_it_waits_takes_nobodys_place():
     gate, order, go = FairGate(1, 10), [], asyncio.Event()
     tasks = await started(gate, ["a", "b", "c", "b"], order, go)

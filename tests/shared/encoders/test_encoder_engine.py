@@ -11,6 +11,7 @@ import torch
 
 from tessera.encoders.engine import EncoderEngine
 from tessera.encoders.turns import EncodeRequest, Turns
+from tessera.engine.waits import WaitMeter
 from tessera.errors import InvalidRequestError, OverloadedError
 from tessera.settings.encoders import EncoderEngineSettings
 from tessera.wire.engine import Encode, Encoded, EncoderText, Failed, Generate, Ready, Sampling
@@ -162,6 +163,21 @@ def test_a_full_queue_and_texts_that_do_not_fit_are_refused() -> None:
     with pytest.raises(OverloadedError) as refused:
         engine.submit(encode("two", 3))
     assert refused.value.retry_after
+
+
+def test_who_is_refused_is_told_the_pace_of_the_queue() -> None:
+    now = 0.0
+    engine = engine_of(Sums("a"), max_waiting=4, max_batch_tokens=4)
+    engine._meter = WaitMeter(lambda: now)
+    for number in range(24):
+        engine.submit(encode(f"r{number}", 4))
+        if number >= 3:
+            now += 3.0
+            assert len(list(engine.step())) == 1
+    engine.submit(encode("last", 4))
+    with pytest.raises(OverloadedError, match="about 12 s") as refused:
+        engine.submit(encode("too many", 4))
+    assert refused.value.retry_after == pytest.approx(12, rel=0.1)
 
 
 def test_metrics_count_steps_tokens_and_the_queue() -> None:

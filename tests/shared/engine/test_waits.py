@@ -30,6 +30,17 @@ def test_the_wait_of_a_full_queue_is_its_length_times_its_pace(limit: int, pace_
     assert told == pytest.approx(min(MOST_S, max(LEAST_S, limit * pace_s)), rel=0.05)
 
 
+def test_who_waits_for_the_first_place_alone_is_told_a_share_of_that() -> None:
+    clock = Clock()
+    meter = WaitMeter(clock)
+    for length in range(8):
+        meter.came(1, length + 1)
+    for _ in range(20):
+        clock.now += 5.0
+        meter.came(1, 8)
+    assert meter.wait(8, ahead=1) == pytest.approx(5.0, rel=0.1)
+
+
 def test_a_queue_that_stands_still_is_told_by_the_time_that_it_has_stood() -> None:
     clock = Clock()
     meter = WaitMeter(clock)

@@ -30,6 +30,9 @@ logger = logging.getLogger(__name__)
 
 CONNECT_S = 5.0
 """Seconds that connecting to the bucket may take at most."""
+RETRY_S = 5.0
+"""Seconds after which a client may try again. A fixed time: what is wrong with a bucket, and for how long, is known to
+those who run it."""
 TRIES = 3
 """Most attempts at a request to the bucket."""
 MIN_BYTES_PER_S = 256 * 1024
@@ -199,5 +202,5 @@ def _unavailable(error: Exception) -> UnavailableError:
     return UnavailableError(
         "the bucket of artifacts does not answer, or refuses; the log says why. Try again in a moment",
         code="artifacts_unavailable",
-        retry_after=5,
+        retry_after=RETRY_S,
     )
