@@ -23,6 +23,7 @@ class ChatAnswer:
     Args:
         parser: splits the text into content, reasoning and tool calls.
         only_calls: whether a grammar forces calls. Then text beside them is what frames them, and no content.
+        text_or_calls: whether a grammar allows either text or calls. Then text behind a call is what frames calls.
 
     Attributes:
         scores: log-probabilities of the tokens so far; filled by the caller.
@@ -31,9 +32,10 @@ class ChatAnswer:
         stop_reason: the stop string that ended it, as vLLM shows it; UNSET if something else did.
     """
 
-    def __init__(self, parser: AnswerParser, *, only_calls: bool = False) -> None:
+    def __init__(self, parser: AnswerParser, *, only_calls: bool = False, text_or_calls: bool = False) -> None:
         self._parser = parser
         self._only_calls = only_calls
+        self._text_or_calls = text_or_calls
         self._text: list[str] = []
         self._thought: list[str] = []
         self._calls: list[tuple[str, str, list[str]]] = []
@@ -50,8 +52,6 @@ class ChatAnswer:
             self.finish = piece.finish_reason
             self.stop_reason = UNSET if piece.stop_reason is None else piece.stop_reason
             events = [*events, *self._parser.finish(cut=piece.finish_reason == "length")]
-        if self._only_calls:
-            events = [event for event in events if not isinstance(event, AnswerText)]
         return [delta for event in events for delta in self._delta(event)]
 
     def message(self) -> AnswerMessage:
@@ -75,6 +75,8 @@ class ChatAnswer:
 
     def _delta(self, event: Event) -> Iterator[Delta]:
         if isinstance(event, AnswerText):
+            if self._only_calls or (self._text_or_calls and self._calls):
+                return
             self._text.append(event.text)
             yield Delta(content=event.text)
         elif isinstance(event, Thought):

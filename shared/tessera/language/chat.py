@@ -247,7 +247,12 @@ class ChatCompletions:
 
     def _answers(self, request: ChatCompletionRequest, prompt: Prompt, sampling: Sampling) -> list[ChatAnswer]:
         opened = opens_thought(self.dialect, prompt.text)
-        forced = sampling.grammar is not None and sampling.grammar.kind == "calls"
+        kind = sampling.grammar and sampling.grammar.kind
         return [
-            ChatAnswer(self.dialect.parser(request.offered, opened=opened), only_calls=forced) for _ in range(request.n)
+            ChatAnswer(
+                self.dialect.parser(request.offered, opened=opened),
+                only_calls=kind == "calls",
+                text_or_calls=kind == "calls_or_json",
+            )
+            for _ in range(request.n)
         ]

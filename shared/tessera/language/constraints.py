@@ -1,18 +1,24 @@
-"""Chooses the grammar of a chat answer: structured output or an enforced tool call, behind the model's reasoning."""
+"""Chooses the grammar of a chat answer, behind the model's reasoning: structured output, an enforced call, or either.
+
+Tools that the model may call or not are constrained only beside structured output: the answer is then calls whose
+arguments satisfy the tools' schemas, or JSON that satisfies the format's. A call that is demanded leaves no room for
+the format, which waits for a later turn.
+"""
 
 from __future__ import annotations
+
+from typing import Literal
 
 import msgspec
 
 from tessera.errors import InvalidRequestError
 from tessera.language.parsers.dialects import Dialect
+from tessera.language.parsers.harmony import FINAL
 from tessera.language.structured import check_schema, grammar_of
 from tessera.tokenizer.tokenizer import Tokenizer
 from tessera.wire.chat import ChatCompletionRequest
 from tessera.wire.engine import Grammar, Thinking
 from tessera.wire.tools import Tool, ToolChoice
-
-_FINAL = "<|channel|>final<|message|>"
 
 
 def answer_grammar(
@@ -27,25 +33,30 @@ def answer_grammar(
         prompt: the text of the prompt, which may open the reasoning.
 
     Raises:
-        InvalidRequestError: the chosen tool does not exist, there are two constraints, or a schema is over a limit.
+        InvalidRequestError: the chosen tool does not exist, the format is not JSON where tools may be called, or a
+            schema is over a limit.
     """
     grammar = grammar_of(request)
     forced = _forced(request)
-    if grammar is None and not forced:
-        return None
-    if grammar is None:
-        for place, tool in enumerate(forced):
+    tools = forced or (request.offered if grammar is not None else [])
+    if tools:
+        answer = None if forced else grammar
+        if answer is not None and answer.kind != "json_schema":
+            raise InvalidRequestError(
+                f"`{answer.param}` leaves no room for tool calls: give a JSON schema, leave `tools` out, or set "
+                f"`tool_choice` to none",
+                param=answer.param.partition(".")[0],
+            )
+        for place, tool in enumerate(tools):
             check_schema(tool.function.parameters or {}, f"tools[{place}].function.parameters")
         one = _chosen(request) is not None or not request.parallel_tool_calls
-        source = dialect.enforced(forced, one=one)
+        source = dialect.enforced(tools, one=one, answer=answer)
         markers = [marker for marker in dialect.markers(tools=True) if marker in tokenizer.control]
-        grammar = Grammar(kind="calls", source=source, param="tools", markers=markers)
-    elif request.offered:
-        raise InvalidRequestError(
-            "a structured answer leaves no room for tool calls: leave `tools` out, or set `tool_choice` to none",
-            param=grammar.param.partition(".")[0],
-        )
-    return msgspec.structs.replace(grammar, thinking=_thinking(dialect, tokenizer, prompt, calls=bool(forced)))
+        kind: Literal["calls", "calls_or_json"] = "calls" if answer is None else "calls_or_json"
+        grammar = Grammar(kind=kind, source=source, param="tools", markers=markers)
+    if grammar is None:
+        return None
+    return msgspec.structs.replace(grammar, thinking=_thinking(dialect, tokenizer, prompt, calls=bool(tools)))
 
 
 def _forced(request: ChatCompletionRequest) -> list[Tool]:
@@ -92,7 +103,7 @@ def _thinking(dialect: Dialect, tokenizer: Tokenizer, prompt: str, *, calls: boo
     if dialect.calls == "harmony":
         if calls:
             return None
-        final = tokenizer.encode(_FINAL, add_special_tokens=False)
+        final = tokenizer.encode(FINAL, add_special_tokens=False)
         return Thinking(begin=None, end=final, open=True)
     if dialect.thinking is None or prompt.rstrip().endswith(dialect.thinking[1]):
         return None

@@ -46,10 +46,11 @@ class Grammar(msgspec.Struct, frozen=True, kw_only=True):
 
     `source` by kind: a JSON schema; a regular expression; a grammar in GBNF with a rule `root`; a JSON list of texts,
     one of which is the answer; or for `calls` the JSON of `{begin, calls: [{begin, schema, end}], separator, end,
-    most}`, of which one or more are called (exactly one if `most` is 1).
+    most}`, of which one or more are called (exactly one if `most` is 1). `calls_or_json` is the same with an `answer:
+    {begin, schema, param}`, JSON that the text may be instead of calls.
     """
 
-    kind: Literal["json_schema", "regex", "ebnf", "choice", "calls"]
+    kind: Literal["json_schema", "regex", "ebnf", "choice", "calls", "calls_or_json"]
     source: str
     param: str
     markers: list[str] = []

@@ -84,6 +84,21 @@ def test_a_tool_that_must_be_called_is_called(post):
     assert post(messages=turns, tools=[tool]).json()["role"] == "assistant"
 
 
+def test_tools_may_be_called_beside_a_format(post):
+    schema = {"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"]}
+    form = {"type": "json_schema", "schema": {"type": "array", "items": {"type": "null"}, "maxItems": 2}}
+    asked = {"output_config": {"format": form}, "max_tokens": 200, "temperature": 1}
+    for choice, kinds in (("auto", {"tool_use", "text"}), ("any", {"tool_use"}), ("none", {"text"})):
+        one = {} if choice == "none" else {"disable_parallel_tool_use": True}
+        tools = [{"name": "add", "input_schema": schema}]
+        (block,) = post(**asked, tools=tools, tool_choice={"type": choice, **one}).json()["content"]
+        assert block["type"] in kinds
+        if block["type"] == "tool_use":
+            assert isinstance(block["input"]["a"], bool)
+        else:
+            assert set(json.loads(block["text"])) <= {None}
+
+
 @pytest.mark.parametrize(
     ("fields", "status", "kind", "words"),
     [

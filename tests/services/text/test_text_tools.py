@@ -143,6 +143,38 @@ def test_structured_answers(text, route, asked, check):
     assert complete or "response_format" in asked
 
 
+CITY = {"type": "object", "properties": {"city": {"type": "string", "maxLength": 6}}, "required": ["city"]}
+FORMAT = {"type": "json_schema", "json_schema": {"name": "place", "schema": CITY}}
+
+
+def test_tools_beside_a_format_give_calls_or_an_answer_in_the_format(text):
+    brace, angle = post(text, "/tokenize", prompt="{<").json()["tokens"]
+    kinds = set()
+    for seed in range(8):
+        bias = {str(brace if seed % 2 else angle): 5}  # the first token decides
+        answer = chat(text, tools=TOOLS, response_format=FORMAT, seed=seed, logit_bias=bias, parallel_tool_calls=False)
+        (one,) = answer["choices"]
+        calls = one["message"].get("tool_calls")
+        if one["finish_reason"] == "length":
+            continue
+        kinds.add(one["finish_reason"])
+        if calls:
+            assert one["message"]["content"] is None
+            check_calls(calls)
+        else:
+            jsonschema.validate(json.loads(one["message"]["content"]), CITY)
+    assert kinds == {"tool_calls", "stop"}
+
+
+def test_a_demanded_call_comes_before_the_format_and_no_tools_leave_the_format(text):
+    asked = {"tools": TOOLS, "response_format": FORMAT, "parallel_tool_calls": False}
+    (one,) = chat(text, **asked, tool_choice="required")["choices"]
+    check_calls(one["message"]["tool_calls"])
+    assert one["message"]["content"] is None
+    (one,) = chat(text, **asked, tool_choice="none")["choices"]
+    jsonschema.validate(json.loads(one["message"]["content"]), CITY)
+
+
 def test_structured_answers_share_batches_and_survive_preemption(start_service, tiny_text_model):
     """A cache that holds few of them at once: they give their pages up and come back in the middle of a word."""
     schema = {"type": "array", "items": {"enum": ["one", "two"]}, "minItems": 30, "maxItems": 30}
@@ -174,6 +206,7 @@ def test_a_stop_string_ends_a_structured_answer(text):
     assert (one["message"]["content"], one["finish_reason"]) == ("aaaaa", "stop")
 
 
+MISSING = {"$ref": "#/$defs/no"}
 DEEP: dict = {"type": "integer"}
 for _ in range(60):
     DEEP = {"type": "array", "items": DEEP}
@@ -216,12 +249,14 @@ for _ in range(60):
             "structured_outputs",
             "not both",
         ),
-        ({"response_format": {"type": "json_object"}, "tools": TOOLS}, "response_format", "tool_choice"),
+        ({"structured_outputs": {"regex": "a"}, "tools": TOOLS}, "structured_outputs", "tool_choice"),
+        ({"structured_outputs": {"json": MISSING}, "tools": TOOLS}, "structured_outputs.json", "compiled"),
+        ({"structured_outputs": {"json": {}}, "tools": [tool("a", x=MISSING)]}, "tools", "compiled"),
         ({"tool_choice": "required"}, "tool_choice", "needs `tools`"),
         ({"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "no"}}}, "tool_choice", "none of"),
         ({"tools": [TOOLS[0], TOOLS[0]]}, "tools", "same name"),
         ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools[0].function.name", "regex"),
-        ({"tools": [tool("a", x={"$ref": "#/$defs/no"})], "tool_choice": "required"}, "tools", "compiled"),
+        ({"tools": [tool("a", x=MISSING)], "tool_choice": "required"}, "tools", "compiled"),
         ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].tool_call_id", "required"),
         (
             {"messages": [{"role": "user", "content": "x", "reasoning_content": "y"}]},
@@ -248,7 +283,7 @@ for _ in range(60):
         ({"stop": "x" * 300}, "stop", "256"),
         ({"logit_bias": {str(n): 1 for n in range(2000)}}, "logit_bias", "1024"),
     ],
-    ids=range(29),
+    ids=range(31),
 )
 def test_what_cannot_be_is_refused_by_name_and_the_engine_goes_on(text, body, param, words):
     answer = post(text, "/v1/chat/completions", **({"messages": HELLO, "max_tokens": 5} | body))

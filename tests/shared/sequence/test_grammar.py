@@ -313,6 +313,40 @@ def test_calls_are_calls(compiler, words):
     assert {len(json.loads(said.removeprefix(b"[TOOL_CALLS] "))) for said in single if said} == {1}
 
 
+def calls_or_json(schema, begin="") -> Grammar:
+    source = json.loads(calls().source) | {"answer": {"begin": begin, "schema": schema, "param": "response_format"}}
+    text = json.dumps(source)
+    return Grammar(kind="calls_or_json", source=text, param="tools", markers=["[TOOL_CALLS]", "<think>"])
+
+
+@pytest.mark.parametrize("begin", ["", "<think>said:"])
+def test_calls_or_json_are_one_of_the_two(compiler, words, begin):
+    shown = words.with_markers(["[TOOL_CALLS]", "<think>"])
+    schema = {"type": "array", "items": {"enum": ["a", "b"]}, "minItems": 1}
+    make = compiler.compile(calls_or_json(schema, begin))
+    kinds = set()
+    for seed in range(30):
+        said = babble(make(), shown, seed)
+        if said is None:
+            continue
+        called = said.startswith(b"[TOOL_CALLS] [")
+        kinds.add(called)
+        if called:
+            assert {call["name"] for call in json.loads(said.removeprefix(b"[TOOL_CALLS] "))} <= {"one", "two"}
+        else:
+            jsonschema.validate(json.loads(said.removeprefix(begin.encode())), schema)
+    assert kinds == {True, False}
+
+
+def test_an_error_names_the_part_of_calls_or_json_that_is_wrong(compiler):
+    grammars = GrammarQueue(lambda: compiler, vocabulary=SIZE, stop_ids=[STOP], timeout_s=20)
+    grammars.start("answer", calls_or_json({"$ref": "#/$defs/no"}))
+    assert compiled(grammars)["answer"].param == "response_format"
+    broken = calls_or_json({}).source.replace('"type": "integer"', '"$ref": "#/$defs/no"')
+    grammars.start("tools", Grammar(kind="calls_or_json", source=broken, param="tools"))
+    assert compiled(grammars)["tools"].param == "tools"
+
+
 @pytest.mark.parametrize("backend", ["xgrammar", "llguidance"])
 @pytest.mark.parametrize("size", [SIZE, 288, 289])
 def test_masks_fit_vocabularies_of_any_size(byte_model, backend, size):

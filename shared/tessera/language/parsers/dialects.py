@@ -21,6 +21,7 @@ from tessera.language.parsers.plain import Plain
 from tessera.language.parsers.scanner import Scanner
 from tessera.language.parsers.thinking import ThinkingFirst, Thoughts
 from tessera.settings.sequence import ReasoningParser, ToolParser
+from tessera.wire.engine import Grammar
 from tessera.wire.tools import Tool
 
 # What opens and what closes reasoning.
@@ -110,12 +111,13 @@ class Dialect:
             rest = self._calls(schemas)
         return rest if self.thinking is None else ThinkingFirst(Thoughts(*self.thinking, opened=opened), rest)
 
-    def enforced(self, tools: list[Tool], *, one: bool) -> str:
-        """The source of a grammar of kind `calls`, which forces at least one call.
+    def enforced(self, tools: list[Tool], *, one: bool, answer: Grammar | None = None) -> str:
+        """The source of a grammar of kind `calls`, which forces at least one call; or of kind `calls_or_json`.
 
         Args:
             tools: those that may be called.
             one: whether exactly one call is made.
+            answer: the JSON, by its schema, that the model may answer instead of calls; None if it has to call.
         """
         begin, separator, end = "", "\n", ""
         if self.calls == "mistral_list":
@@ -128,7 +130,11 @@ class Dialect:
             begin, end = deepseek.CALLS_BEGIN, deepseek.CALLS_END
         calls = [self._written(tool.function.name, tool.function.parameters) for tool in tools]
         most = 1 if one or self.calls == "harmony" else None
-        return json.dumps({"begin": begin, "calls": calls, "separator": separator, "end": end, "most": most})
+        source: dict[str, Any] = {"begin": begin, "calls": calls, "separator": separator, "end": end, "most": most}
+        if answer is not None:
+            before = harmony.FINAL if self.calls == "harmony" else ""
+            source["answer"] = {"begin": before, "schema": json.loads(answer.source), "param": answer.param}
+        return json.dumps(source)
 
     def example(self) -> str:
         """An example of a call, for the system message that describes tools."""

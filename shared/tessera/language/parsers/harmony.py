@@ -13,6 +13,8 @@ from tessera.language.parsers.scanner import END, Scanner, Steps
 
 START, CHANNEL, MESSAGE = "<|start|>", "<|channel|>", "<|message|>"
 ENDS = ("<|end|>", "<|call|>", "<|return|>")
+FINAL = f"{CHANNEL}final{MESSAGE}"
+"""How the answer itself begins."""
 MARKERS = (START, CHANNEL, MESSAGE, "<|constrain|>", *ENDS)
 MOST_HEADER = 512
 """Most characters of a message's header."""

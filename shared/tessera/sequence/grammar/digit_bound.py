@@ -165,6 +165,6 @@ class DigitBoundCompiler:
     def compile(self, grammar: Grammar) -> Callable[[], Matcher]:
         """Compile as `Compiler.compile` says."""
         make = self.inner.compile(grammar)
-        if grammar.kind not in {"json_schema", "calls"}:
+        if grammar.kind not in {"json_schema", "calls", "calls_or_json"}:
             return make
         return lambda: DigitBoundMatcher(make(), self._leading)

@@ -76,13 +76,15 @@ class LlguidanceCompiler:
     def _calls(self, calls: dict[str, Any], markers: list[str]) -> str:
         rules = []
         for index, call in enumerate(calls["calls"]):
-            schema = json.dumps(without_unknown_formats(call["schema"], _FORMATS) | {"x-guidance": _JSON})
             begin, end = self._text(call["begin"], markers), self._text(call["end"], markers)
-            rules.append(f"call_{index}: {begin} %json {schema} {end}")
+            rules.append(f"call_{index}: {begin} {_json(call['schema'])} {end}")
         one = " | ".join(f"call_{index}" for index in range(len(rules)))
         more = "" if calls["most"] == 1 else f"({self._text(calls['separator'], markers)} one)*"
-        start = f"start: {self._text(calls['begin'], markers)} one {more} {self._text(calls['end'], markers)}"
-        return "\n".join([start, f"one: {one}", *rules])
+        rules.append(f"calls: {self._text(calls['begin'], markers)} one {more} {self._text(calls['end'], markers)}")
+        answer = calls.get("answer")
+        if answer is not None:
+            rules.append(f"answer: {self._text(answer['begin'], markers)} {_json(answer['schema'])}")
+        return "\n".join([f"start: {'calls' if answer is None else 'calls | answer'}", f"one: {one}", *rules])
 
     def _text(self, text: str, markers: list[str]) -> str:
         """Return a text as Lark writes it, with control tokens by their ids."""
@@ -96,6 +98,12 @@ class LlguidanceCompiler:
 
 _JSON = {"whitespace_pattern": r"[ \n\t]{0,20}"}
 """Options of JSON grammars. Whitespace is bounded, because small models can go on with spaces for ever."""
+
+
+def _json(schema: Any) -> str:
+    """Return JSON of a schema as Lark writes it."""
+    known = without_unknown_formats(schema, _FORMATS)
+    return f"%json {json.dumps(known | {'x-guidance': _JSON})}"
 
 
 class LlguidanceMatcher:

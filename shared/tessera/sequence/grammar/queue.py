@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import json
 import math
 import queue
 import threading
@@ -157,7 +158,8 @@ class GrammarQueue:
         try:
             matcher = future.result()()
         except Exception as error:  # noqa: BLE001 - it is this request's answer
-            if isinstance(error, InvalidRequestError) and error.param != grammar.param:
+            same_field = grammar.kind == "calls_or_json"  # its source names the field of its other part
+            if isinstance(error, InvalidRequestError) and error.param != grammar.param and not same_field:
                 # The grammar was compiled for another request, which has it in another field.
                 return InvalidRequestError(error.message, param=grammar.param)
             return error
@@ -170,7 +172,7 @@ class GrammarQueue:
             self._now_at, _, (future, grammar) = self._tasks.get()
             future.set_running_or_notify_cancel()
             try:
-                future.set_result(self._ready_compiler().compile(grammar))
+                future.set_result(_compiled(self._ready_compiler(), grammar))
                 self.compiled += 1
             except Exception as error:  # noqa: BLE001 - the requests that wait for it are told
                 future.set_exception(error)
@@ -181,6 +183,17 @@ class GrammarQueue:
                 self._compiler = self._make_compiler()
                 self._ready_at = time.monotonic()
             return self._compiler
+
+
+def _compiled(compiler: Compiler, grammar: Grammar) -> MatcherFactory:
+    """Compile a grammar. The error of one that is calls or JSON names the field of the part that is at fault."""
+    try:
+        return compiler.compile(grammar)
+    except InvalidRequestError:
+        if grammar.kind == "calls_or_json":
+            answer = json.loads(grammar.source)["answer"]
+            compiler.compile(Grammar(kind="json_schema", source=json.dumps(answer["schema"]), param=answer["param"]))
+        raise
 
 
 def _key(grammar: Grammar) -> bytes:

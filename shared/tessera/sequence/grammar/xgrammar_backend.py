@@ -79,18 +79,9 @@ class XgrammarCompiler:
 
 
 def _calls(calls: dict[str, Any], param: str) -> dict[str, Any]:
-    """Return the grammar of one or more tool calls as xgrammar's structural tag."""
+    """Return the grammar of one or more tool calls, or of JSON instead, as xgrammar's structural tag."""
     tags = [
-        {
-            "type": "tag",
-            "begin": call["begin"],
-            "content": {
-                "type": "json_schema",
-                "json_schema": narrow_schema(call["schema"], param),
-                "max_whitespace_cnt": MAX_WHITESPACE,
-            },
-            "end": call["end"],
-        }
+        {"type": "tag", "begin": call["begin"], "content": _json(call["schema"], param), "end": call["end"]}
         for call in calls["calls"]
     ]
     several = {
@@ -100,9 +91,25 @@ def _calls(calls: dict[str, Any], param: str) -> dict[str, Any]:
         "at_least_one": True,
         "stop_after_first": calls["most"] == 1,
     }
-    ends = [{"type": "const_string", "value": calls[end]} if calls[end] else None for end in ("begin", "end")]
-    elements = [part for part in (ends[0], several, ends[1]) if part is not None]
-    return {"type": "structural_tag", "format": {"type": "sequence", "elements": elements}}
+    called = _sequence([*_text(calls["begin"]), several, *_text(calls["end"])])
+    answer = calls.get("answer")
+    if answer is None:
+        return {"type": "structural_tag", "format": called}
+    answered = _sequence([*_text(answer["begin"]), _json(answer["schema"], param)])
+    return {"type": "structural_tag", "format": {"type": "or", "elements": [called, answered]}}
+
+
+def _json(schema: Any, param: str) -> dict[str, Any]:
+    narrow = narrow_schema(schema, param)
+    return {"type": "json_schema", "json_schema": narrow, "max_whitespace_cnt": MAX_WHITESPACE}
+
+
+def _text(text: str) -> list[dict[str, Any]]:
+    return [{"type": "const_string", "value": text}] if text else []
+
+
+def _sequence(elements: list[dict[str, Any]]) -> dict[str, Any]:
+    return {"type": "sequence", "elements": elements}
 
 
 def _reason(error: Exception) -> str:
