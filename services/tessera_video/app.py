@@ -15,7 +15,7 @@ from tessera.api.job_maintenance import maintain_jobs
 from tessera.api.mounting import mount_videos
 from tessera.errors import UnavailableError
 from tessera.jobs.records import Counts
-from tessera.jobs.store import AsyncJobStore
+from tessera.jobs.store import make_job_store
 from tessera.settings.tree import Settings
 from tessera.web.app import build_app
 from tessera.web.dependencies import provide
@@ -35,7 +35,7 @@ def create_app(settings: Settings) -> Litestar:
     """Make the app. When it begins to serve, it starts the reaper and the refresh of the workers."""
     registry = CollectorRegistry()
     metrics = ReportedMetrics(registry, "tessera_jobs")
-    worker_store = AsyncJobStore(settings.redis_url, timeout_s=settings.redis.timeout_s, settings=settings.jobs)
+    worker_store = make_job_store(settings)
     catalog = Catalog(settings, worker_store)
 
     async def card_of(name: str | None) -> Card:

@@ -8,7 +8,8 @@ from contextlib import asynccontextmanager
 from tessera.api.job_resources import JobResources
 from tessera.jobs.artifacts.selection import make_artifact_store
 from tessera.jobs.bell import make_bell
-from tessera.jobs.store import AsyncJobStore
+from tessera.jobs.disk import job_disks
+from tessera.jobs.store import make_job_store
 from tessera.settings.tree import Settings
 from tessera.wire.models import Card
 from tessera_gateway.responses.background import BackgroundResponses
@@ -26,6 +27,7 @@ def response_store(settings: Settings) -> ResponseStore:
         timeout_s=settings.redis.timeout_s,
         keep_s=settings.gateway.responses_ttl_s,
         most_bytes=settings.gateway.responses_max_bytes,
+        disks=job_disks(settings),
     )
 
 
@@ -41,7 +43,7 @@ async def opened_responses(
         translator: reaches them.
     """
     store = response_store(settings)
-    jobs = AsyncJobStore(settings.redis_url, timeout_s=settings.redis.timeout_s, settings=settings.jobs)
+    jobs = make_job_store(settings)
     bell = make_bell(settings)
 
     async def card(name: str | None) -> Card:

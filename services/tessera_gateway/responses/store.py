@@ -15,6 +15,7 @@ import msgspec
 
 from tessera.errors import UnavailableError
 from tessera.jobs.connection import connect_async, redis_errors_translated
+from tessera.jobs.disk import JobDisks
 from tessera_gateway.responses.scripts import PRELUDE, SCRIPTS
 
 MOST_RESPONSES = 1024
@@ -70,9 +71,13 @@ class ResponseStore:
         timeout_s: seconds after which a Redis that does not answer counts as down.
         keep_s: seconds that a response is kept.
         most_bytes: most bytes that are kept of one owner.
+        disks: where Redis keeps them, to say why it does not answer.
     """
 
-    def __init__(self, url: str, *, timeout_s: float, keep_s: int, most_bytes: int) -> None:
+    def __init__(
+        self, url: str, *, timeout_s: float, keep_s: int, most_bytes: int, disks: JobDisks | None = None
+    ) -> None:
+        self._disks = disks
         self.keep_ms = keep_s * 1000
         self.most_bytes = most_bytes
         self.redis = connect_async(url, timeout_s)
@@ -187,5 +192,5 @@ class ResponseStore:
         await self.redis.aclose()
 
     async def _run(self, name: str, *arguments: str | bytes | int) -> Any:
-        with redis_errors_translated():
+        with redis_errors_translated(self._disks):
             return await self._scripts[name](args=list(arguments))

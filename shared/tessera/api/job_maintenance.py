@@ -15,7 +15,7 @@ from tessera.jobs.artifacts.selection import make_artifact_store
 from tessera.jobs.bell import make_bell
 from tessera.jobs.reaper import Reaper
 from tessera.jobs.records import Counts
-from tessera.jobs.store import AsyncJobStore
+from tessera.jobs.store import make_job_store
 from tessera.jobs.webhooks import Webhooks
 from tessera.jobs.worker_store import WorkerStore
 from tessera.settings.tree import Settings
@@ -33,7 +33,7 @@ def maintain_jobs(settings: Settings, *, on_counts: Callable[[Counts], None] = l
     @asynccontextmanager
     async def lifespan(_: Litestar) -> AsyncIterator[None]:
         reaper_store = WorkerStore(settings.redis_url, timeout_s=settings.redis.timeout_s, settings=settings.jobs)
-        webhook_store = AsyncJobStore(settings.redis_url, timeout_s=settings.redis.timeout_s, settings=settings.jobs)
+        webhook_store = make_job_store(settings)
         bell = make_bell(settings)
         reaper = Reaper(reaper_store, make_artifact_store(settings), bell, on_counts=on_counts)
         reaper.start()

@@ -21,7 +21,7 @@ from tessera.api.videos.routes import VideosController
 from tessera.errors import TesseraError
 from tessera.jobs.artifacts.selection import make_artifact_store
 from tessera.jobs.bell import make_bell
-from tessera.jobs.store import AsyncJobStore
+from tessera.jobs.store import make_job_store
 from tessera.settings.tree import Settings
 from tessera.web.app import Lifespan, ReadyCheck
 from tessera.web.dependencies import provide
@@ -68,7 +68,7 @@ def mount_transcriptions(settings: Settings, cards: Cards) -> MountedRoutes:
 def _mount(
     handlers: list[ControllerRouterHandler], settings: Settings, cards: Cards, body_limit: int | None
 ) -> MountedRoutes:
-    store = AsyncJobStore(settings.redis_url, timeout_s=settings.redis.timeout_s, settings=settings.jobs)
+    store = make_job_store(settings)
     bell = make_bell(settings)
     resources = JobResources(store, make_artifact_store(settings), bell, cards, settings)
 

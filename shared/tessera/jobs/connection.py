@@ -16,6 +16,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from tessera.errors import JobStoreFullError, UnavailableError
+from tessera.jobs import disk
 from tessera.jobs.scripts import (
     admin as admin_scripts,
 )
@@ -65,8 +66,6 @@ REFUSAL_PREFIXES = (
 """Beginnings of the errors with which a running Redis refuses to serve; work goes on when an operator has mended it."""
 
 
-DISK_RETRY_S = 30.0
-"""Seconds after which a client may try again when the disk was full: somebody has to free some space."""
 DOWN_RETRY_S = 2.0
 """Seconds after which a client may try again when Redis does not answer. A fixed time: a crash is mended by a restart
 within a second or two, anything else by an operator, and nothing here tells the two apart."""
@@ -95,29 +94,32 @@ def microseconds(seconds: float) -> int:
 
 
 @contextmanager
-def redis_errors_translated() -> Iterator[None]:
+def redis_errors_translated(disks: disk.JobDisks | None = None) -> Iterator[None]:
     """Turn errors of a Redis that is down, full, read-only or refuses to serve into `UnavailableError`.
 
-    The log has the address; the client's message does not.
+    The log has the address; the client's message does not. With `disks` it says whether the disk is the reason.
     """
     try:
         yield
     except REDIS_DOWN as error:
-        raise _down(error) from error
+        raise _down(error, disks) from error
     except redis.exceptions.ResponseError as error:
         if not str(error).startswith(REFUSAL_PREFIXES):
             raise
-        raise _down(error) from error
+        raise _down(error, disks) from error
 
 
-def _down(error: Exception) -> UnavailableError:
+def _down(error: Exception, disks: disk.JobDisks | None) -> UnavailableError:
+    if disks is not None and (reason := disks.reason()):
+        logger.error("%s: %s", reason.message, error)
+        return reason
     if str(error).startswith("MISCONF"):
         # Redis says so for its append-only file and for its snapshots; both are on its disk.
         logger.error("the job store cannot write: %s", error)
         return JobStoreFullError(
             "the disk of the job store (Redis) is full, so nothing can be recorded; jobs can still be read. The "
             "operator frees some space in suite.data",
-            retry_after=DISK_RETRY_S,
+            retry_after=disk.RETRY_S,
         )
     logger.warning("the job store does not answer: %s", error)
     return UnavailableError("the job store (Redis) does not answer; try again in a moment", retry_after=DOWN_RETRY_S)

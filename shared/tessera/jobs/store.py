@@ -5,6 +5,7 @@ Every change is one script of `tessera.jobs.scripts`. Does not know what a job d
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import time
 from collections.abc import AsyncGenerator, Sequence
@@ -21,9 +22,11 @@ from tessera.errors import (
 )
 from tessera.jobs import records
 from tessera.jobs.connection import connect_async, microseconds, redis_errors_translated, sources
+from tessera.jobs.disk import JobDisks, job_disks
 from tessera.jobs.event_subscription import EventSubscription, wait_for_event
 from tessera.jobs.records import Created, JobEvent, Page, WorkerInfo
 from tessera.settings.jobs import JobSettings
+from tessera.settings.tree import Settings
 from tessera.wire.jobs import Job, JobKind
 
 UNKNOWN_WAIT_S = 5.0
@@ -42,16 +45,19 @@ class Idempotency(msgspec.Struct, frozen=True):
 
 
 class AsyncJobStore:
-    """The asynchronous side, for HTTP processes. Every method raises `UnavailableError` when Redis is down.
+    """The asynchronous side, for HTTP processes. Every method raises `UnavailableError` when Redis is down, and says so
+    if it is its disk that is full.
 
     Args:
         url: address of Redis: redis://, rediss:// or unix://.
         timeout_s: seconds after which a Redis that does not answer counts as down.
         settings: limits and times of jobs.
+        disks: where jobs are kept; by default on disks of other machines.
     """
 
-    def __init__(self, url: str, *, timeout_s: float, settings: JobSettings) -> None:
+    def __init__(self, url: str, *, timeout_s: float, settings: JobSettings, disks: JobDisks | None = None) -> None:
         self.settings = settings
+        self._disks = disks or JobDisks(None, None, 0)
         self._redis = connect_async(url, timeout_s)
         self._scripts = {name: self._redis.register_script(text) for name, text in sources().items()}
         self._subscription = EventSubscription(self._redis)
@@ -87,9 +93,11 @@ class AsyncJobStore:
             keep_s: seconds that the job is kept when it has ended; None is `jobs.keep_s`.
 
         Raises:
+            JobStoreFullError, StorageFullError: a disk has no space for what the job will write.
             OverloadedError: the owner has too many unfinished jobs.
             UnprocessableError: the idempotency key was used for another body.
         """
+        await asyncio.to_thread(self._disks.check)
         key = hashlib.sha256(idempotency.key.encode()).hexdigest() if idempotency else ""
         reply = await self._run(
             "CREATE",
@@ -221,7 +229,7 @@ class AsyncJobStore:
 
     async def ping(self) -> None:
         """Check that Redis answers."""
-        with redis_errors_translated():
+        with redis_errors_translated(self._disks):
             await self._redis.ping()
 
     async def close(self) -> None:
@@ -230,8 +238,15 @@ class AsyncJobStore:
         await self._redis.aclose()
 
     async def _run(self, name: str, *arguments: str | bytes | int) -> Any:
-        with redis_errors_translated():
+        with redis_errors_translated(self._disks):
             return await self._scripts[name](args=list(arguments))
+
+
+def make_job_store(settings: Settings) -> AsyncJobStore:
+    """The job store that the settings choose. Connects to nothing yet."""
+    return AsyncJobStore(
+        settings.redis_url, timeout_s=settings.redis.timeout_s, settings=settings.jobs, disks=job_disks(settings)
+    )
 
 
 def _not_found(kind: JobKind, job_id: str) -> NotFoundError:

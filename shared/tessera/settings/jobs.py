@@ -7,7 +7,7 @@ import binascii
 import re
 from typing import Annotated
 
-from tessera.settings.section import NonNegativeFloat, Positive, PositiveFloat, Section, described
+from tessera.settings.section import NonNegative, NonNegativeFloat, Positive, PositiveFloat, Section, described
 
 _BUCKET = re.compile(r"^s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[A-Za-z0-9_][A-Za-z0-9_.-]*)*/?$")
 
@@ -34,6 +34,13 @@ class JobSettings(Section, frozen=True, kw_only=True):
             "slot in each worker are reserved for them."
         ),
     ] = 30.0
+    least_free_bytes: Annotated[
+        NonNegative,
+        described(
+            "Free bytes of the disks of the embedded Redis and of the directory of artifacts below which no job is "
+            "accepted (507), so that those accepted before can end."
+        ),
+    ] = 64 * 1024 * 1024
     keep_s: Annotated[Positive, described("Seconds that an ended job and its artifacts are kept.")] = 7 * 24 * 3600
 
 

@@ -18,6 +18,7 @@ from packaging.utils import canonicalize_name
 from tessera.errors import SettingsError, TesseraError
 from tessera.hub import store
 from tessera.jobs.artifacts.selection import make_artifact_store
+from tessera.jobs.disk import free_bytes
 from tessera.settings.tree import Settings
 from tessera.suite import embedded_redis, host, lock
 from tessera.suite.parts import GATEWAY, Selection
@@ -183,7 +184,7 @@ def _disk(settings: Settings) -> Iterator[Finding]:
         ("data", settings.data_dir, DISK_STATE),
         ("models", settings.models_dir, DISK_MODELS if missing else DISK_STATE),
     ):
-        free = host.disk_free(path)
+        free = free_bytes(path)
         if free < need:
             text = f"{path} has {free // MIB} MiB free, {need // MIB} MiB are needed for {subject}"
             yield Finding("fail", "disk", text, f"free some space, or put {subject} elsewhere by `suite.{subject}`")

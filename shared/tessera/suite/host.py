@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import shutil
 import socket
 import subprocess
 from pathlib import Path
@@ -21,13 +20,6 @@ def memory_available(proc: Path = Path("/proc"), cgroup: Path = Path("/sys/fs/cg
     """Bytes of available memory: the kernel's estimate, or what this process's control groups leave if less."""
     found = [value for value in (_meminfo(proc), _cgroup_left(proc, cgroup)) if value is not None]
     return min(found, default=None)
-
-
-def disk_free(path: Path) -> int:
-    """Bytes that this user may still write on the file system of `path`, or of its nearest existing ancestor."""
-    while not path.exists():
-        path = path.parent
-    return shutil.disk_usage(path).free
 
 
 def port_problem(host: str, port: int) -> str | None:

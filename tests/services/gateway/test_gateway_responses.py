@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 
 import httpx
@@ -13,9 +14,12 @@ from tests.response_streams import check_order, parsed
 from tests.scripted_model import MODEL, ScriptedModel
 from tests.waiting import until
 
+from tessera.errors import JobStoreFullError
 from tessera.settings.gateway import GatewaySettings, UpstreamSettings
+from tessera.settings.jobs import JobSettings
 from tessera.settings.suite import RedisSettings, SuiteSettings
 from tessera.settings.tree import Settings
+from tessera_gateway.responses.opening import response_store
 
 KEYS = ["one", "two"]
 WEATHER = {
@@ -251,6 +255,20 @@ def test_without_redis_an_answer_is_not_kept_and_says_so(running, tmp_path) -> N
         with pytest.raises(openai.InternalServerError) as caught:
             call()
         assert caught.value.status_code == 503
+
+
+def test_what_is_kept_on_a_full_disk_cannot_be_read_because_of_the_disk(tmp_path) -> None:
+    suite, jobs = SuiteSettings(data=str(tmp_path)), JobSettings(least_free_bytes=1 << 62)
+
+    async def read() -> None:
+        store = response_store(Settings(suite=suite, jobs=jobs))  # of the embedded Redis, which does not run
+        try:
+            await store.get("me", "resp_1")
+        finally:
+            await store.close()
+
+    with pytest.raises(JobStoreFullError, match=f"the disk of {tmp_path}/redis has"):
+        asyncio.run(read())
 
 
 def test_a_redis_that_dies_within_a_stream_costs_the_keeping_and_not_the_answer(gateway, client, scripted) -> None:

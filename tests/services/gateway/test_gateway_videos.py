@@ -64,12 +64,12 @@ def front(upstream, model, tmp_path, gateway_of, store):
     """A gateway in front of a video service that only names its model."""
     fake = upstream(model("films", "video"), name="video")
 
-    def start(**values):
+    def start(jobs=None, **values):
         settings = Settings(
             suite=SuiteSettings(data=str(tmp_path)),
             redis=RedisSettings(url=store.url),
             video=VideoSettings(port=fake.port),
-            jobs=JobSettings(),
+            jobs=jobs or JobSettings(),
             gateway=GatewaySettings(services=["video"], **values),
         )
         return gateway_of(settings).knows("films")
@@ -123,6 +123,15 @@ def test_a_key_sees_its_own_videos_only(front):
         client(running, "three").videos.retrieve(made.id)
     assert httpx.get(running.url + f"/v1/videos/{made.id}").status_code == 401
     assert httpx.get(running.url + f"/v1/videos/{made.id}/content").status_code == 401
+
+
+def test_a_job_for_which_the_disk_has_no_space_is_refused(front, tmp_path):
+    running = front(JobSettings(least_free_bytes=1 << 62))
+    answer = httpx.post(running.url + "/v1/videos", json={"prompt": "x", "size": "64x64"})
+    assert (answer.status_code, answer.json()["error"]["code"]) == (507, "storage_full")
+    assert f"{tmp_path}/artifacts has" in answer.json()["error"]["message"]
+    assert answer.headers["retry-after"] == "30"
+    assert list(client(running).videos.list()) == []
 
 
 def test_without_redis_video_routes_say_so_quickly_and_the_rest_lives(front, store, wait):

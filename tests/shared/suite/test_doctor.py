@@ -70,7 +70,7 @@ def test_an_address_of_another_machine_is_found(tmp_path: Path) -> None:
 
 
 def test_too_little_disk_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(host, "disk_free", lambda _: 10 * 1024 * 1024)
+    monkeypatch.setattr(doctor, "free_bytes", lambda _: 10 * 1024 * 1024)
     found = failures(settings_for(tmp_path))
     assert {finding.subject for finding in found} == {"disk"}
     assert all("suite." in finding.cure for finding in found)
