@@ -41,6 +41,8 @@ REFRESH_WAIT_S = 1.0
 others."""
 MOST_AWAY_S = 120.0
 """Longest wait that a client is told for an upstream that is away, in seconds."""
+CONTINUING = frozenset({"vllm", "sglang"})
+"""What servers that take `continue_final_message` list as `owned_by`."""
 MAX_ANSWER_BYTES = 8 * 1024 * 1024
 """Most bytes of an upstream's answer to a poll."""
 
@@ -99,6 +101,12 @@ class Upstream:
         if found is None:
             return False
         return task in tasks_of(found)
+
+    def continues(self, model: str) -> bool:
+        """Whether this upstream is known to take `continue_final_message`: a service of ours, or a server whose list
+        says that vLLM or SGLang serves `model`. Others would take the last turn for a part of the history."""
+        found = self.models.get(model)
+        return self.ours or (found is not None and found.owned_by in CONTINUING)
 
 
 class Upstreams:

@@ -19,7 +19,7 @@ import aiohttp
 import msgspec
 from litestar.types import ASGIApp, Receive, Scope, Send
 
-from tessera.errors import BadGatewayError, TesseraError
+from tessera.errors import BadGatewayError, InvalidRequestError, TesseraError
 from tessera.protocols.translation import Translation, translated
 from tessera.web.dependencies import HTTPRequest
 from tessera.web.sse import PING, framed
@@ -97,6 +97,12 @@ class Translator:
                     return answer
                 self._proxy.finish(answer)
             used.append(make())
+            if used[0].chat.continue_final_message and not upstream.continues(body.model):
+                raise InvalidRequestError(
+                    f"`messages` end with the assistant's turn, and the upstream {upstream.name} is not known to go on "
+                    f"with one; end with a user's turn",
+                    param="messages",
+                )
             answer = await self._proxy.ask(upstream, path, encode(used[0].chat, body.model), headers)
             if lacked and native is not None and answer.response.status not in LACKING:
                 logger.info("upstream %s has no %s; its requests are translated", upstream.name, native)

@@ -24,6 +24,7 @@ class ChatUpstream:
         reply: the next answers: a dictionary is a whole answer, a list of dictionaries is a stream; an `Exception`
             aborts the connection there, a callable is called with the request.
         native: routes that it has beside chat completions, with their answers.
+        owned_by: who serves its models, as its list says; None says nothing.
     """
 
     def __init__(self, *models: str, name: str = "foreign") -> None:
@@ -34,6 +35,7 @@ class ChatUpstream:
         self.status = 200
         self.native: dict[str, Any] = {}
         self.lacking_status = 404
+        self.owned_by: str | None = None
         self.left = threading.Event()
         self.began = threading.Event()
         self.port = 0
@@ -71,7 +73,9 @@ class ChatUpstream:
         self.port = self._runner.addresses[0][1]
 
     async def _models(self, _: web.Request) -> web.Response:
-        return web.json_response({"object": "list", "data": [{"id": model.id} for model in self.models]})
+        return web.json_response(
+            {"object": "list", "data": [{"id": model.id, "owned_by": self.owned_by} for model in self.models]}
+        )
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
         body: Any = await request.read()

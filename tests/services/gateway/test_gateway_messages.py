@@ -258,6 +258,32 @@ def test_a_silent_upstream_ends_the_stream_with_an_error_event(gateway, foreign)
     assert events[-1][1]["error"]["type"] == "timeout_error"
 
 
+BEGUN = {**ASKED, "messages": [*ASKED["messages"], {"role": "assistant", "content": "The"}]}
+
+
+@pytest.mark.parametrize("make", ["vllm", "sglang"])
+def test_an_upstream_that_is_known_to_go_on_with_the_last_turn_is_asked_to(gateway, foreign, make):
+    fake = foreign()
+    fake.owned_by, fake.reply = make, whole(content=" end.")
+    message = httpx.post(gateway(fake).url + "/v1/messages", json=BEGUN).json()
+    assert message["content"] == [{"type": "text", "text": " end."}]
+    sent = fake.requests[-1][2]
+    assert (sent["continue_final_message"], sent["add_generation_prompt"]) == (True, False)
+    assert sent["messages"][-1] == {"role": "assistant", "content": "The"}
+
+
+def test_an_upstream_that_may_not_know_how_to_go_on_is_not_asked(gateway, foreign):
+    fake = foreign()
+    fake.reply = whole(content=" end.")
+    running = gateway(fake)
+    counted = {name: value for name, value in BEGUN.items() if name != "max_tokens"}
+    for path, asked in (("", BEGUN), ("/count_tokens", counted)):
+        answer = httpx.post(running.url + "/v1/messages" + path, json=asked)
+        assert (answer.status_code, answer.json()["error"]["type"]) == (400, "invalid_request_error")
+        assert "the upstream foreign" in answer.json()["error"]["message"]
+    assert "/v1/chat/completions" not in fake.paths()
+
+
 def test_tokens_are_counted_by_an_upstream_that_cannot_count(gateway, foreign):
     fake = foreign()
     fake.reply = {**whole("length", content="a"), "usage": USED}

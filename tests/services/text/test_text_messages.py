@@ -64,6 +64,22 @@ def test_the_tokens_of_a_prompt_are_counted_as_they_are_used(text, post):
     assert counted.json() == {"input_tokens": usage["input_tokens"] + usage["cache_read_input_tokens"]}
 
 
+def test_an_answer_goes_on_with_the_assistants_last_turn(client, text, post):
+    turns = [*ASKED["messages"], {"role": "assistant", "content": "ab"}]
+    chat = client.chat.completions.create(
+        model=MODEL, max_tokens=20, temperature=0, messages=turns, extra_body={"continue_final_message": True}
+    )
+    message = post(messages=turns).json()
+    assert message["content"] == [{"type": "text", "text": chat.choices[0].message.content}]
+    assert message["content"] != post().json()["content"]
+    assert read(post(messages=turns, stream=True).text)[1] == message["content"][0]["text"]
+    asked = {"model": MODEL, "messages": turns}
+    counted = httpx.post(f"{text.url}/v1/messages/count_tokens", json=asked, timeout=60).json()["input_tokens"]
+    assert counted == chat.usage.prompt_tokens
+    refused = post(messages=[*ASKED["messages"], {"role": "assistant", "content": "ab "}])
+    assert (refused.status_code, refused.json()["error"]["type"]) == (400, "invalid_request_error")
+
+
 def test_json_output_follows_its_schema(post):
     schema = {"type": "object", "properties": {"a": {"enum": [1, 2]}}, "required": ["a"], "additionalProperties": False}
     form = {"type": "json_schema", "schema": {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}}

@@ -258,3 +258,38 @@ def test_what_cannot_be_done_is_refused_by_its_name(given: dict[str, Any], param
     assert words in refused.value.message
     if param is not None:
         assert refused.value.param == param
+
+
+def begun(*blocks: Any, **fields: Any) -> ChatCompletionRequest:
+    return chat_of(
+        messages=[*user({"type": "text", "text": "Hi"}), {"role": "assistant", "content": list(blocks)}], **fields
+    )
+
+
+def test_the_assistants_last_turn_is_what_the_answer_goes_on_with() -> None:
+    chat = begun({"type": "text", "text": "The"}, {"type": "text", "text": " answer"})
+    assert (chat.messages[-1].role, chat.messages[-1].content) == ("assistant", "The answer")
+    assert (chat.continue_final_message, chat.add_generation_prompt) == (True, False)
+    assert not chat_of().continue_final_message
+    assert chat_of().add_generation_prompt is None
+
+
+@pytest.mark.parametrize(
+    ("block", "fields", "words"),
+    [
+        ({"type": "text", "text": "The "}, {}, "whitespace"),
+        ({"type": "text", "text": "The\n"}, {}, "whitespace"),
+        ({"type": "text", "text": ""}, {}, "no text"),
+        ({"type": "thinking", "thinking": "Hm.", "signature": "s"}, {}, "no text"),
+        ({"type": "tool_use", "id": "a", "name": "f", "input": {}}, {}, "result"),
+        (
+            {"type": "text", "text": "The"},
+            {"output_config": {"format": {"type": "json_schema", "schema": {}}}},
+            "format",
+        ),
+    ],
+)
+def test_what_no_answer_can_go_on_with_is_refused(block: Any, fields: Any, words: str) -> None:
+    with pytest.raises(InvalidRequestError, match=words) as refused:
+        begun(block, **fields)
+    assert refused.value.param == "messages"

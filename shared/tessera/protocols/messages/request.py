@@ -52,14 +52,20 @@ def chat_request(request: MessagesInput) -> ChatCompletionRequest:
     """
     _refuse_unavailable(request)
     tools = _tools(request.tools or [])
+    messages, form = _messages(request), _format(request)
+    goes_on = bool(messages) and messages[-1].role == "assistant"
+    if goes_on:
+        _check_beginning(messages[-1], form)
     chat = ChatCompletionRequest(
         model=request.model,
-        messages=_messages(request),
+        messages=messages,
         tools=tools or None,
         tool_choice=_choice(request) if tools else None,
         parallel_tool_calls=_parallel(request),
         reasoning_effort=_effort(request),
-        response_format=_format(request),
+        response_format=form,
+        continue_final_message=goes_on,
+        add_generation_prompt=False if goes_on else None,
     )
     if not isinstance(request, MessagesRequest):
         return chat
@@ -98,13 +104,22 @@ def _messages(request: MessagesInput) -> list[Message]:
             keep = edit.keep.value
     system = system_text(request.system)
     head = [] if system is None else [Message(role="system", content=system)]
-    messages = chat_messages(request.messages, keep_thoughts=keep)
-    if messages and messages[-1].role == "assistant":
-        raise InvalidRequestError(
-            "`messages` end with the assistant's turn, which this model cannot continue; end with a user's turn",
-            param="messages",
-        )
-    return [*head, *messages]
+    return [*head, *chat_messages(request.messages, keep_thoughts=keep)]
+
+
+def _check_beginning(last: Message, form: JsonSchemaFormat | None) -> None:
+    """Refuse a last turn of the assistant that an answer cannot go on with, as Anthropic does."""
+    reason = None
+    if last.tool_calls:
+        reason = "end with a call; give its result in a user's turn"
+    elif not last.content:
+        reason = "end with a turn of the assistant that has no text to go on with; give some, or end with a user's turn"
+    elif isinstance(last.content, str) and last.content[-1].isspace():
+        reason = "end with a turn of the assistant whose text ends with whitespace; leave that out"
+    elif form is not None:
+        reason = "end with the assistant's turn, which cannot go on in the format of `output_config`; give one of them"
+    if reason is not None:
+        raise InvalidRequestError(f"`messages` {reason}", param="messages")
 
 
 def _tools(given: list[dict[str, Any]]) -> list[Tool]:
