@@ -23,6 +23,7 @@ from tessera.sequence.request import RequestState, SequenceRequest
 from tessera.sequence.runner.build import build_runner
 from tessera.sequence.scheduler import Scheduler
 from tessera.sequence.shares import TURN_TOKENS, Holdings, divide, gives_slot, is_newcomer
+from tessera.sequence.speculation.draft_model import DraftModel
 from tessera.settings.sequence import SequenceEngineSettings
 from tessera.wire.engine import Generate, GeneratedTokens, Grammar, Ready, Sampling
 
@@ -86,6 +87,20 @@ def test_sixty_long_streams_of_one_key_do_not_delay_the_first_token_of_another(p
         assert one.preemptions == 0
         policy.check_integrity()
     assert policy.fair_preemptions <= 5, "one gives way to each newcomer"
+
+
+def test_a_crowd_of_every_priority_does_not_delay_who_asks_for_none():
+    policy = scheduler()
+    for number in range(60):
+        policy.submit(request("many", number, 20, 4000, priority=number % 5))
+    for _ in range(100):
+        step(policy)
+    for number in range(5):
+        one = request("new", number, 30, 5)
+        assert steps_to_first_token(policy, one) == 1
+        while one.state is not RequestState.ENDED:
+            step(policy)
+        assert one.preemptions == 0
 
 
 def test_the_first_token_comes_without_the_decodes_of_a_crowd_beside_it():
@@ -362,15 +377,39 @@ def directory(tmp_path_factory):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("changes", [{"overlap": "off"}, {"overlap": "on"}, {"speculation": "ngram"}])
-@pytest.mark.parametrize("options", [{}, {"temperature": 0.9}, {"logprobs": 2}, {"prompt_logprobs": 1}])
-def test_giving_way_changes_no_token(directory, changes, options):
+@pytest.mark.parametrize(
+    "changes", [{"overlap": "off"}, {"overlap": "on"}, {"speculation": "ngram"}, {"speculation": "draft"}]
+)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"temperature": 0.9},
+        {"logprobs": 2},
+        {"prompt_logprobs": 1},
+        {"stop_ids": [7, 20, 31], "held_ids": [7, 20, 31], "min_tokens": 4, "banned": [[12], [15, 9]]},
+        {"temperature": 0.9, "allowed_ids": list(range(5, 40)), "repetition_penalty": 1.2},
+    ],
+)
+def test_giving_way_changes_no_token(directory, changes, options, monkeypatch):
+    drafts = changes.get("speculation") == "draft"
+
     def answers(tenants: bool) -> tuple[dict[str, list[int]], SequenceEngine]:
         chosen = SequenceEngineSettings(
-            **({"max_batch_tokens": 24, "page_size": 4, "max_running": 4 if tenants else 32} | changes)
+            **(
+                {"max_batch_tokens": 24, "page_size": 4, "max_running": 4 if tenants else 32}
+                | ({} if drafts else changes)
+            )
         )
         runner = build_runner(directory, choose("cpu", threads=1), page_size=4, kv_cache_bytes=400 * 256)
-        engine = SequenceEngine(runner, chosen, Ready(device="cpu", cards=[], directories=[], report={}))
+        drafter = None
+        if drafts:
+            other = build_runner(directory, choose("cpu", threads=1), page_size=4, kv_cache_bytes=400 * 256)
+            drafter = DraftModel(other, max_tokens=24, vocabulary=61)
+        ready = Ready(device="cpu", cards=[], directories=[], report={})
+        engine = SequenceEngine(runner, chosen, ready, drafter=drafter)
+        if drafts:  # whether it pays is measured, and on tiny models it never does
+            monkeypatch.setattr(engine.speculation, "_pays", lambda *_: True)
         found: dict[str, list[int]] = {}
 
         def take() -> None:
@@ -399,3 +438,6 @@ def test_giving_way_changes_no_token(directory, changes, options):
     shared, engine = answers(tenants=True)
     assert engine.scheduler.fair_preemptions > 0
     assert shared == plain
+    if drafts:
+        assert engine.metrics()["draft_tokens_total"] > 0
+        assert engine.speculation.drafter.allocator.used == 0, "the pages of drafts came back"

@@ -6,6 +6,7 @@ import json
 import re
 import threading
 
+import msgspec
 import pytest
 import torch
 import transformers
@@ -115,6 +116,48 @@ def test_others_go_on_while_a_grammar_is_compiled(engine, gated):
     tokens, ended = run(engine)
     assert text(tokens["waits"]) == "slow"
     assert not engine.has_work()
+
+
+@pytest.mark.parametrize("changes", [{"overlap": "off"}, {"overlap": "on"}, {"speculation": "ngram"}])
+def test_a_grammar_goes_on_where_its_request_gave_way(directory, changes):
+    patterns = {"many": r"[0-9]{3}-[a-f]{9}-[x-z]{20}", "new": "(yes|no), [a-c]{4}"}
+
+    def answers(tenants: bool) -> tuple[dict[str, list[int]], SequenceEngine]:
+        limits = {"max_running": 3 if tenants else 32, "max_batch_tokens": 32, "page_size": 4}
+        settings = SequenceEngineSettings(**(limits | changes))
+        runner = build_runner(directory, choose("cpu", threads=1), page_size=4, kv_cache_bytes=1 << 20)
+        grammars = GrammarQueue(
+            lambda: compiler_for("xgrammar", directory, SIZE), vocabulary=SIZE, stop_ids=[STOP], timeout_s=20
+        )
+        engine = SequenceEngine(runner, settings, Ready(device="cpu", cards=[], directories=[], report={}), grammars)
+        tokens: dict[str, list[int]] = {}
+
+        def submit(number: int, tenant: str) -> None:
+            message = generate(f"{tenant}-{number}", patterns[tenant], max_tokens=60, seed=number)
+            engine.submit(msgspec.structs.replace(message, tenant=tenant if tenants else ""))
+
+        def take() -> None:
+            for answer in engine.step():
+                assert isinstance(answer, GeneratedTokens), answer
+                tokens.setdefault(answer.request_id, []).extend(answer.token_ids)
+
+        for number in range(6):
+            submit(number, "many")
+        for number in range(4):
+            before = sum(map(len, tokens.values()))
+            while sum(map(len, tokens.values())) < before + 12:  # grammars are compiled in threads meanwhile
+                take()
+            submit(number, "new")
+        while engine.has_work():
+            take()
+        return tokens, engine
+
+    plain, _ = answers(tenants=False)
+    shared, engine = answers(tenants=True)
+    assert engine.scheduler.fair_preemptions > 0
+    assert shared == plain
+    for name, tokens in shared.items():
+        assert re.fullmatch(patterns[name.split("-")[0]], text(tokens)), text(tokens)
 
 
 def test_one_who_leaves_while_its_grammar_is_compiled_is_forgotten(engine, gated):
