@@ -19,6 +19,7 @@ from tessera.wire.chat import (
     ChatCompletion,
     ChatCompletionChunk,
     ChoiceLogprobs,
+    CompletionTokensDetails,
     Delta,
     FinishReason,
     PromptTokensDetails,
@@ -81,9 +82,10 @@ class ForeignChoice(msgspec.Struct, frozen=True):
 
 
 class ForeignDetails(msgspec.Struct, frozen=True):
-    """Details of the prompt's tokens."""
+    """Details of the prompt's tokens, or of the answer's."""
 
     cached_tokens: int | None = None
+    reasoning_tokens: int | None = None
 
 
 class ForeignUsage(msgspec.Struct, frozen=True):
@@ -92,6 +94,7 @@ class ForeignUsage(msgspec.Struct, frozen=True):
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     prompt_tokens_details: ForeignDetails | None = None
+    completion_tokens_details: ForeignDetails | None = None
 
 
 class ForeignAnswer(msgspec.Struct, frozen=True):
@@ -293,9 +296,13 @@ def _usage(used: ForeignUsage | None) -> Usage | None:
         return None
     prompt, answer = used.prompt_tokens or 0, used.completion_tokens or 0
     cached = used.prompt_tokens_details.cached_tokens if used.prompt_tokens_details else None
-    details = UNSET if cached is None else PromptTokensDetails(cached_tokens=cached)
+    reasoned = used.completion_tokens_details.reasoning_tokens if used.completion_tokens_details else None
     return Usage(
-        prompt_tokens=prompt, completion_tokens=answer, total_tokens=prompt + answer, prompt_tokens_details=details
+        prompt_tokens=prompt,
+        completion_tokens=answer,
+        total_tokens=prompt + answer,
+        prompt_tokens_details=UNSET if cached is None else PromptTokensDetails(cached_tokens=cached),
+        completion_tokens_details=UNSET if reasoned is None else CompletionTokensDetails(reasoning_tokens=reasoned),
     )
 
 

@@ -30,6 +30,7 @@ class ChatAnswer:
         finish: why the choice ended; None while it has not.
         token_ids: all tokens so far, with the one that ended the choice.
         stop_reason: the stop string that ended it, as vLLM shows it; UNSET if something else did.
+        thought_tokens: tokens of the reasoning so far, with the mark that opens it.
     """
 
     def __init__(self, parser: AnswerParser, *, only_calls: bool = False, text_or_calls: bool = False) -> None:
@@ -43,6 +44,9 @@ class ChatAnswer:
         self.finish: Finish | None = None
         self.token_ids: list[int] = []
         self.stop_reason: str | int | UnsetType = UNSET
+        self.thought_tokens = 0
+        self._uncounted = 0
+        """Tokens whose text the parser holds back."""
 
     def take(self, piece: TextDelta) -> list[Delta]:
         """Add a piece of text; returns the deltas that are certain after it."""
@@ -52,7 +56,18 @@ class ChatAnswer:
             self.finish = piece.finish_reason
             self.stop_reason = UNSET if piece.stop_reason is None else piece.stop_reason
             events = [*events, *self._parser.finish(cut=piece.finish_reason == "length")]
+        self._count(len(piece.token_ids), events)
         return [delta for event in events for delta in self._delta(event)]
+
+    def _count(self, tokens: int, events: list[Event]) -> None:
+        """Count the tokens of a piece that are thought, by the text that they gave. A piece of several tokens in which
+        the thought ends is divided by its characters."""
+        self._uncounted += tokens
+        thought = sum(len(event.text) for event in events if isinstance(event, Thought))
+        other = sum(len(event.text) for event in events if isinstance(event, AnswerText | Arguments))
+        if thought or other:
+            self.thought_tokens += round(self._uncounted * thought / (thought + other))
+            self._uncounted = 0
 
     def message(self) -> AnswerMessage:
         """The whole message."""

@@ -116,7 +116,7 @@ class ChatCompletions:
         """Answer a request as a whole."""
         prompt, sampling = await self._prepare(request)
         answers = self._answers(request, prompt, sampling)
-        spent = TokenCount(prompt)
+        spent = TokenCount(prompt, answers)
         prompt_scores: list[TokenScore] = []
         names = TokenNames(self.generator.tokenizer, by_id=bool(request.return_tokens_as_token_ids))
         async with contextlib.aclosing(self._run(request, prompt, sampling)) as pieces:
@@ -160,8 +160,8 @@ class ChatCompletions:
         identity = f"chatcmpl-{request.request_id or uuid.uuid4().hex}"
         names = TokenNames(self.generator.tokenizer, by_id=bool(request.return_tokens_as_token_ids))
         created = int(time.time())
-        extras = StreamExtras(request.stream_options, spent := TokenCount(prompt))
         answers = self._answers(request, prompt, sampling)
+        extras = StreamExtras(request.stream_options, spent := TokenCount(prompt, answers))
 
         def chunk(choices: list[ChatChunkChoice]) -> ChatCompletionChunk:
             return ChatCompletionChunk(

@@ -189,6 +189,12 @@ class PromptTokensDetails(msgspec.Struct, frozen=True, kw_only=True):
     """Tokens that the prefix cache had, because an earlier request began with them."""
 
 
+class CompletionTokensDetails(msgspec.Struct, frozen=True, kw_only=True):
+    """Tokens of the reasoning before the answer, over all choices."""
+
+    reasoning_tokens: int
+
+
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
     """Numbers of tokens of a request."""
 
@@ -196,6 +202,7 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
     completion_tokens: int = 0
     total_tokens: int
     prompt_tokens_details: PromptTokensDetails | UnsetType = UNSET
+    completion_tokens_details: CompletionTokensDetails | UnsetType = UNSET
 
 
 class TopLogprob(msgspec.Struct, frozen=True):

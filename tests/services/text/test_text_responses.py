@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import httpx
 import openai
@@ -131,3 +132,19 @@ def test_truncation_makes_a_long_conversation_fit(client) -> None:
     assert caught.value.code == "context_length_exceeded"
     answer = client.responses.create(model=MODEL, input=turns, max_output_tokens=4, truncation="auto")
     assert 100 < answer.usage.input_tokens < 4096
+
+
+def test_the_tokens_of_thoughts_are_counted(start_service, tiny_text_model, tmp_path):
+    """A model that never closes what its template opens: every token is a thought's."""
+    directory = shutil.copytree(tiny_text_model, tmp_path / "thinking-text")
+    template = directory / "chat_template.jinja"
+    template.write_text(template.read_text() + "<think>{# </think> #}")
+    asked = {"model": "thinking-text", "temperature": 0}
+    messages = [{"role": "user", "content": "abc"}]
+    with start_service("text", text__model=str(directory), text__engine__threads="1") as service:
+        client = openai.OpenAI(base_url=f"{service.url}/v1", api_key="none", max_retries=0, timeout=60)
+        chat = client.chat.completions.create(**asked, messages=messages, max_tokens=20)
+        response = client.responses.create(**asked, input="abc", max_output_tokens=20)
+    assert chat.choices[0].message.reasoning_content
+    assert chat.usage.completion_tokens_details.reasoning_tokens == chat.usage.completion_tokens == 20
+    assert response.usage.output_tokens_details.reasoning_tokens == 20

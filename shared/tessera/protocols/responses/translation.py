@@ -241,12 +241,12 @@ def failure_code(error: TesseraError) -> FailureCode:
 
 
 def _usage(used: Usage) -> GenerationUsage:
-    details = used.prompt_tokens_details
+    details, answered = used.prompt_tokens_details, used.completion_tokens_details
     return GenerationUsage(
         input_tokens=used.prompt_tokens,
         input_tokens_details=InputTokensDetails(cached_tokens=details.cached_tokens if details else 0),
         output_tokens=used.completion_tokens,
-        output_tokens_details=OutputTokensDetails(),
+        output_tokens_details=OutputTokensDetails(reasoning_tokens=answered.reasoning_tokens if answered else 0),
         total_tokens=used.total_tokens,
     )
 

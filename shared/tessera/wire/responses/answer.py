@@ -41,7 +41,7 @@ class OutputTokensDetails(msgspec.Struct, frozen=True, kw_only=True):
     """Details of the output's tokens."""
 
     reasoning_tokens: int = 0
-    """Tokens of the thought, where the upstream counts them."""
+    """Tokens of the thought; 0 where the upstream does not count them."""
 
 
 class GenerationUsage(msgspec.Struct, frozen=True, kw_only=True):
