@@ -88,15 +88,16 @@ def _with_id(item: dict[str, Any]) -> dict[str, Any]:
     return listed
 
 
-def whole_body(body: dict[str, Any], items: list[dict[str, Any]], most_bytes: int) -> bytes:
-    """The body for an upstream: the whole conversation, and nothing that it would have to keep.
+def whole_body(body: dict[str, Any], items: list[dict[str, Any]], most_bytes: int, *, answered: bool = True) -> bytes:
+    """The body for an upstream: the whole conversation, and nothing that it would have to keep. One whose tokens are
+    counted and that is not `answered` cannot be kept, and does not say so.
 
     Raises:
         InvalidRequestError: it is larger than a request may be.
     """
     left_out = {"previous_response_id", "background"}
     sent = {name: value for name, value in body.items() if name not in left_out}
-    encoded = msgspec.json.encode({**sent, "input": items, "store": False})
+    encoded = msgspec.json.encode({**sent, "input": items, **({"store": False} if answered else {})})
     if len(encoded) > most_bytes:
         raise InvalidRequestError(
             f"`previous_response_id`: with this request the conversation has {len(encoded)} bytes, over {most_bytes}",

@@ -47,15 +47,23 @@ class Responses:
         store: where they are kept.
         background: makes them by jobs.
         forward: sends a request to an upstream.
+        count: sends a request to an upstream that counts its tokens.
         most_bytes: most bytes of a request, which a whole conversation has to fit in.
     """
 
     def __init__(
-        self, store: ResponseStore, background: BackgroundResponses, forward: Forward, *, most_bytes: int
+        self,
+        store: ResponseStore,
+        background: BackgroundResponses,
+        forward: Forward,
+        count: Forward,
+        *,
+        most_bytes: int,
     ) -> None:
         self.store = store
         self.background = background
         self._forward = forward
+        self._count = count
         self._most_bytes = most_bytes
 
     async def create(self, request: HTTPRequest, body: JsonBody, owner: str) -> ASGIApp:
@@ -87,6 +95,21 @@ class Responses:
 
         inner = await self._forward(request, msgspec.structs.replace(body, data=whole))
         return ResponseRelay(inner, changed, finish)
+
+    async def count(self, request: HTTPRequest, body: JsonBody, owner: str) -> ASGIApp:
+        """Count the tokens of a request, those of the conversation before it included.
+
+        Raises:
+            NotFoundError: it refers to a response or an item that is not kept, or is another owner's.
+            TesseraError: for the reasons of the upstream.
+        """
+        asked = decode_json(body.data, AskedResponse)
+        if asked.previous_response_id is not None or _REFERENCE in body.data:
+            given = decode_json(body.data, dict[str, Any])
+            before, own = await self._conversation(asked, given, owner)
+            whole = whole_body(given, [*before, *own], self._most_bytes, answered=False)
+            body = msgspec.structs.replace(body, data=whole)
+        return await self._count(request, body)
 
     async def retrieve(self, owner: str, identity: str) -> dict[str, Any]:
         """A kept response as it is now.

@@ -13,7 +13,7 @@ from tessera.jobs.store import make_job_store
 from tessera.settings.tree import Settings
 from tessera.wire.models import Card
 from tessera_gateway.responses.background import BackgroundResponses
-from tessera_gateway.responses.forwarding import forwarding
+from tessera_gateway.responses.forwarding import counting, forwarding
 from tessera_gateway.responses.keeping import Responses
 from tessera_gateway.responses.store import ResponseStore
 from tessera_gateway.translated.translator import Translator
@@ -55,7 +55,13 @@ async def opened_responses(
     resources = JobResources(jobs, make_artifact_store(settings), bell, card, settings)
     background = BackgroundResponses(store, resources, check, enabled=settings.gateway.response_workers > 0)
     try:
-        yield Responses(store, background, forwarding(translator), most_bytes=settings.gateway.max_json_bytes)
+        yield Responses(
+            store,
+            background,
+            forwarding(translator),
+            counting(translator),
+            most_bytes=settings.gateway.max_json_bytes,
+        )
     finally:
         await background.close()
         await store.close()

@@ -5,8 +5,9 @@ from __future__ import annotations
 from litestar import post
 from litestar.types import ASGIApp, Message, Receive, Scope, Send
 
-from tessera.protocols.messages.counting import CountTranslation
+from tessera.protocols.counting import CountTranslation
 from tessera.protocols.messages.errors import request_id_header
+from tessera.protocols.messages.request import chat_request
 from tessera.protocols.messages.translation import MessageTranslation
 from tessera.web.dependencies import HTTPRequest, Injected
 from tessera.web.docs import documented
@@ -45,8 +46,8 @@ async def count_tokens(request: HTTPRequest, translator: Injected[Translator]) -
     """Counts what the model's template writes. An upstream without such a route is asked for one token, and counts."""
     body = await read_json(request)
 
-    def make() -> CountTranslation:
-        return CountTranslation(decode_json(body.data, CountTokensRequest))
+    def make() -> CountTranslation[CountedTokens]:
+        return CountTranslation(chat_request(decode_json(body.data, CountTokensRequest)), CountedTokens)
 
     return WithRequestId(await translator.forward(request, body, make, native="/v1/messages/count_tokens"))
 

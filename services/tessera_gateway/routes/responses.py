@@ -12,9 +12,9 @@ from tessera.api.job_headers import owner_of
 from tessera.web.app import json_response
 from tessera.web.dependencies import HTTPRequest, Injected
 from tessera.web.docs import documented
-from tessera.wire.responses.answer import DeletedResponse, GeneratedResponse, ResponseItemList
+from tessera.wire.responses.answer import DeletedResponse, GeneratedResponse, InputTokens, ResponseItemList
 from tessera.wire.responses.events import StreamedEvent
-from tessera.wire.responses.request import ResponseRequest
+from tessera.wire.responses.request import InputTokensRequest, ResponseRequest
 from tessera_gateway.limits import read_json
 from tessera_gateway.responses.keeping import Responses
 
@@ -34,6 +34,19 @@ async def create_response(request: HTTPRequest, responses: Injected[Responses]) 
     """Streams typed events with `stream: true`. Kept for `previous_response_id` unless `store` is false; with
     `background: true` a job makes it."""
     return await responses.create(request, await read_json(request), owner_of(request))
+
+
+@post(
+    "/v1/responses/input_tokens",
+    status_code=200,
+    summary="Count the tokens of a conversation of items.",
+    tags=["responses"],
+    operation_class=documented(InputTokensRequest, returns=InputTokens),
+)
+async def count_input_tokens(request: HTTPRequest, responses: Injected[Responses]) -> ASGIApp:
+    """Counts what the model's template writes, the conversation before included. An upstream without such a route is
+    asked for one token, and counts."""
+    return await responses.count(request, await read_json(request), owner_of(request))
 
 
 @get(
@@ -99,4 +112,11 @@ async def list_input_items(
     return json_response(page)
 
 
-RESPONSE_ROUTES = [create_response, retrieve_response, delete_response, cancel_response, list_input_items]
+RESPONSE_ROUTES = [
+    create_response,
+    count_input_tokens,
+    retrieve_response,
+    delete_response,
+    cancel_response,
+    list_input_items,
+]

@@ -15,11 +15,14 @@ from tests.scripted_model import MODEL, ScriptedModel
 from tests.waiting import until
 
 from tessera.errors import JobStoreFullError
+from tessera.protocols.responses.translation import ResponseTranslation
 from tessera.settings.gateway import GatewaySettings, UpstreamSettings
 from tessera.settings.jobs import JobSettings
 from tessera.settings.suite import RedisSettings, SuiteSettings
 from tessera.settings.tree import Settings
+from tessera.wire.responses.request import ResponseRequest
 from tessera_gateway.responses.opening import response_store
+from tessera_gateway.translated.foreign import ForeignReader
 
 KEYS = ["one", "two"]
 WEATHER = {
@@ -372,3 +375,26 @@ def test_an_upstream_that_speaks_chat_alone_is_translated_to(gateway, client, sc
         f"{gateway.url}/v1/responses", json={**body, "input": "cut"}, headers={"authorization": "Bearer one"}
     )
     assert parsed(cut.content)[-1]["type"] == "response.failed"
+
+
+@pytest.mark.parametrize("scripted", [True, False], indirect=True, ids=["responses", "chat alone"])
+def test_the_tokens_of_a_whole_conversation_are_counted(gateway, client, scripted) -> None:
+    """The scripted model counts each message as a token."""
+    first = client.responses.create(model=MODEL, input="one")
+    assert client.responses.input_tokens.count(model=MODEL, input="two").input_tokens == 1
+    counted = client.responses.input_tokens.count(model=MODEL, input="two", previous_response_id=first.id)
+    assert (counted.object, counted.input_tokens) == ("response.input_tokens", 3)
+    items = [{"type": "item_reference", "id": first.output[0].id}, {"role": "user", "content": "two"}]
+    assert client.responses.input_tokens.count(model=MODEL, input=items).input_tokens == 2
+    with pytest.raises(openai.NotFoundError):
+        sdk(gateway, "two").responses.input_tokens.count(model=MODEL, input="x", previous_response_id=first.id)
+    with pytest.raises(openai.BadRequestError, match="stream"):
+        client.responses.input_tokens.count(model=MODEL, input="x", extra_body={"stream": True})
+
+
+def test_thoughts_that_an_upstream_counts_are_shown() -> None:
+    usage = {"prompt_tokens": 1, "completion_tokens": 9, "completion_tokens_details": {"reasoning_tokens": 7, "x": 1}}
+    answer = {"choices": [{"message": {"content": "a"}, "finish_reason": "stop"}], "usage": usage}
+    read = ForeignReader("other", "m").completion(json.dumps(answer).encode())
+    asked = ResponseTranslation(ResponseRequest(model="m", input="x"))
+    assert asked.answer(read).usage.output_tokens_details.reasoning_tokens == 7

@@ -134,6 +134,18 @@ def test_truncation_makes_a_long_conversation_fit(client) -> None:
     assert 100 < answer.usage.input_tokens < 4096
 
 
+def test_the_tokens_of_a_request_are_counted_as_they_are_used(client):
+    asked = {"model": MODEL, "input": [{"role": "user", "content": "abc"}], "instructions": "Be brief."}
+    asked |= {"tools": [add_schema("add")], "tool_choice": "auto"}
+    counted = client.responses.input_tokens.count(**asked)
+    made = client.responses.create(**asked, max_output_tokens=1)
+    assert (counted.object, counted.input_tokens) == ("response.input_tokens", made.usage.input_tokens)
+    for refused, param in (({"previous_response_id": "resp_1"}, "previous_response_id"), ({"input": []}, "input")):
+        with pytest.raises(openai.BadRequestError) as caught:
+            client.responses.input_tokens.count(**{**asked, "instructions": None, **refused})
+        assert caught.value.param == param
+
+
 def test_the_tokens_of_thoughts_are_counted(start_service, tiny_text_model, tmp_path):
     """A model that never closes what its template opens: every token is a thought's."""
     directory = shutil.copytree(tiny_text_model, tmp_path / "thinking-text")

@@ -2,44 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol, TypeAlias
+from typing import Any
 
 from litestar import Response, post
 from litestar.response import Stream
 
-from tessera.engine.host import EngineHost
+from tessera.protocols.counting import CountingHost, count_prompt
 from tessera.protocols.messages.errors import request_id_header
 from tessera.protocols.messages.request import chat_request
 from tessera.protocols.messages.translation import MessageTranslation
 from tessera.protocols.serving import AnsweringHost, serve_translated
-from tessera.web.app import json_response
 from tessera.web.dependencies import HTTPRequest, Injected
-from tessera.web.disconnect import unless_client_leaves
 from tessera.web.docs import documented
-from tessera.wire.chat import ChatCompletionRequest
 from tessera.wire.decoding import decode_json
 from tessera.wire.message_answers import CountedTokens, MessageAnswer, MessageEvent
 from tessera.wire.messages import CountTokensRequest, MessagesRequest
-
-
-class PromptCounts(Protocol):
-    """Counts the tokens of prompts."""
-
-    async def count(self, request: ChatCompletionRequest) -> int:
-        """Number of tokens of a request's prompt."""
-        ...
-
-
-class CountingTools(Protocol):
-    """What counting needs of the tools of a service's model."""
-
-    @property
-    def tokens(self) -> PromptCounts:
-        """Counts prompts."""
-        ...
-
-
-CountingHost: TypeAlias = EngineHost[CountingTools]
 
 
 @post(
@@ -68,11 +45,8 @@ async def create_message(request: HTTPRequest, host: Injected[AnsweringHost]) ->
 )
 async def count_tokens(request: HTTPRequest, host: Injected[CountingHost]) -> Response[CountedTokens]:
     """Counts what the model's template writes, images and tools included."""
-    body = decode_json(await request.body(), CountTokensRequest)
-    chat = chat_request(body)
-    tokens = (await host.tools(body.model)).tokens
-    counted = CountedTokens(await unless_client_leaves(request, tokens.count(chat)))
-    return json_response(counted, headers=request_id_header())
+    chat = chat_request(decode_json(await request.body(), CountTokensRequest))
+    return await count_prompt(request, host, chat, CountedTokens, request_id_header())
 
 
 MESSAGE_ROUTES = [create_message, count_tokens]

@@ -97,6 +97,13 @@ class GeneratedResponse(msgspec.Struct, frozen=True, kw_only=True):
     metadata: Metadata = {}
 
 
+class InputTokens(msgspec.Struct, frozen=True):
+    """Answer of `POST /v1/responses/input_tokens`."""
+
+    input_tokens: int
+    object: Literal["response.input_tokens"] = "response.input_tokens"
+
+
 class DeletedResponse(msgspec.Struct, frozen=True, kw_only=True):
     """Answer of `DELETE /v1/responses/{id}`."""
 

@@ -88,20 +88,45 @@ class ResponseStreamOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_un
     """Accepted and without effect: no padding is ever added."""
 
 
-class ResponseRequest(Request, frozen=True, kw_only=True):
-    """Body of `POST /v1/responses`. An explicit null is the same as a field that is left out."""
+class ResponsePrompt(Request, frozen=True, kw_only=True):
+    """What the prompt of a response is made of, and what the answer has to be. An explicit null is the same as a field
+    that is left out."""
 
     model: str
     input: str | Annotated[list[dict[str, Any]], Meta(max_length=MOST_ITEMS)] | None = None
     """A text of the user, or the items of the conversation."""
     instructions: str | None = None
     """A system message in front of the input. It is not carried over to a response that follows this one."""
+    previous_response_id: str | None = None
+    """A kept response whose conversation this one goes on with."""
+    tools: Annotated[list[dict[str, Any]], Meta(max_length=128)] | None = None
+    tool_choice: Literal["none", "auto", "required"] | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = None
+    text: TextOptions | None = None
+    reasoning: ReasoningOptions | None = None
+    truncation: Literal["auto", "disabled"] | None = None
+    """With `auto` the oldest turns are left out of a conversation that is too long for the model. Where tokens are
+    counted it has no effect: all are."""
+    chat_template_kwargs: dict[str, Any] | None = None
+    conversation: str | dict[str, Any] | None = None
+    """Refused by name: conversations are not kept."""
+
+
+class InputTokensRequest(ResponsePrompt, frozen=True, kw_only=True):
+    """Body of `POST /v1/responses/input_tokens`."""
+
+    def whole(self) -> ResponseRequest:
+        """The request for a response whose prompt is counted."""
+        return ResponseRequest(**{name: getattr(self, name) for name in self.__struct_fields__})
+
+
+class ResponseRequest(ResponsePrompt, frozen=True, kw_only=True):
+    """Body of `POST /v1/responses`."""
+
     stream: bool | None = None
     stream_options: ResponseStreamOptions | None = None
     store: bool | None = None
     """Whether the response is kept. Left out, a gateway with Redis keeps it; a service alone keeps nothing."""
-    previous_response_id: str | None = None
-    """A kept response whose conversation this one goes on with."""
     background: bool | None = None
     """Whether the response is made by a job and looked at under its id."""
     temperature: Temperature | None = None
@@ -109,15 +134,8 @@ class ResponseRequest(Request, frozen=True, kw_only=True):
     max_output_tokens: Count | None = None
     max_tool_calls: Count | None = None
     """Accepted and without effect: it counts calls of tools that the server runs, and there are none."""
-    tools: Annotated[list[dict[str, Any]], Meta(max_length=128)] | None = None
-    tool_choice: Literal["none", "auto", "required"] | dict[str, Any] | None = None
-    parallel_tool_calls: bool | None = None
-    text: TextOptions | None = None
-    reasoning: ReasoningOptions | None = None
     include: list[Includable] | None = None
     top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
-    truncation: Literal["auto", "disabled"] | None = None
-    """With `auto` the oldest turns are left out of a conversation that is too long for the model."""
     metadata: Metadata | None = None
     # hints, which change no answer
     user: str | None = None
@@ -138,9 +156,7 @@ class ResponseRequest(Request, frozen=True, kw_only=True):
     priority: Priority | None = None
     cache_salt: Annotated[str, Meta(min_length=1, max_length=128)] | None = None
     deadline_s: Deadline | None = None
-    chat_template_kwargs: dict[str, Any] | None = None
     # refused by name, with the reason
-    conversation: str | dict[str, Any] | None = None
     prompt: dict[str, Any] | None = None
     context_management: list[dict[str, Any]] | None = None
     moderation: dict[str, Any] | None = None
