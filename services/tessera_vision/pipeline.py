@@ -18,6 +18,7 @@ from PIL import Image
 from transformers import AutoProcessor
 
 from tessera.engine.client import EngineClient
+from tessera.engine.fair_gate import FairGate
 from tessera.engine.host import context_of, directory_of
 from tessera.errors import InvalidRequestError, ModelLoadError
 from tessera.language.attachments.reading import AttachmentReader
@@ -36,7 +37,6 @@ from tessera.wire.chat import ChatCompletionRequest
 from tessera.wire.conversation import ImagePart, Message
 from tessera.wire.engine import Array, Ready
 from tessera.wire.image_decoding import EncodedImage
-from tessera_vision.fair_gate import FairGate
 from tessera_vision.image_processes import ImageProcesses
 
 LOW_DETAIL = 512

@@ -59,6 +59,7 @@ TranscribePiece = Callable[[Transcribe], Awaitable[list[Transcript]]]
 class _JobRequest:
     """The request of a job, decoded and checked."""
 
+    owner: str
     given: TranscriptionInput
     body: TranscriptionRequest
     prompt_ids: list[int]
@@ -132,6 +133,7 @@ class TranscriptionJobs:
                 param="chunking_strategy",
             )
         return _JobRequest(
+            owner=job.owner,
             given=msgspec.structs.replace(given, language=self._tokenizer.language(given.language)),
             body=body,
             prompt_ids=self._tokenizer.prompt_ids(given.prompt),
@@ -226,6 +228,7 @@ class TranscriptionJobs:
             windows=[(begin - first, stop - first) for begin, stop in windows],
             words=request.words,
             offset=first,
+            tenant=request.owner,
         )
 
     def _store_checkpoint(self, state: TranscriptionCheckpoint, context: JobContext) -> None:

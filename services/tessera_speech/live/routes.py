@@ -17,7 +17,7 @@ from tessera.engine.waits import WaitMeter
 from tessera.errors import InvalidRequestError, OverloadedError, TesseraError
 from tessera.web.dependencies import Injected
 from tessera.web.draining import draining, stopping_error
-from tessera.web.tenant import tenant_from
+from tessera.web.tenant import tenant_from, tenant_var
 from tessera_speech.live.chat_client import ChatClient
 from tessera_speech.live.conversation import new_id
 from tessera_speech.live.session import LiveSession
@@ -74,6 +74,7 @@ async def realtime(
     live_sessions: Injected[LiveSessionLimit],
 ) -> None:
     """Serves one client until it leaves. `?intent=transcription` only transcribes; other sessions also answer."""
+    tenant_var.set(tenant_from(socket.scope))  # of this connection's own context, and of the tasks of its session
     await socket.accept(subprotocols="realtime" if "realtime" in _offered(socket) else None)
 
     async def send(event: bytes) -> None:

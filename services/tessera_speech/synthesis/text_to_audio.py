@@ -20,6 +20,7 @@ from prometheus_client import Histogram
 from tessera.engine.client import EngineClient
 from tessera.errors import InvalidRequestError, ModelNotFoundError
 from tessera.settings.speech import SpeechSettings
+from tessera.web.tenant import tenant_var
 from tessera.wire.audio import SpeechRequest, SpeechUsage, SpokenWord
 from tessera.wire.engine import Audio, Synthesize
 from tessera.wire.models import Card
@@ -135,6 +136,7 @@ class SynthesisPipeline:
             voices=weights,
             speed=body.speed,
             seed=secrets.randbits(63) if body.seed is None else body.seed,
+            tenant=tenant_var.get(),
         )
 
 

@@ -15,9 +15,11 @@ from pathlib import Path
 from typing import Protocol
 
 from tessera.engine.client import EngineClient
+from tessera.engine.fair_gate import FairGate
 from tessera.engine.waits import WaitMeter
 from tessera.errors import InvalidRequestError, ModelNotFoundError, OverloadedError, PayloadTooLargeError
 from tessera.settings.speech import SpeechSettings
+from tessera.web.tenant import tenant_var
 from tessera.wire.audio import Segment, TranscriptionRequest, TranscriptTextSegment, Word
 from tessera.wire.engine import Array, FromEngine, Transcribe, Transcript, TranscriptSegment, TranscriptWord
 from tessera.wire.models import Card
@@ -60,7 +62,7 @@ class TranscriptionPipeline:
         self._tokenizer = TranscriptTokenizer(directory)
         self._engine = engine
         self._settings = settings
-        self._decoding = asyncio.Semaphore(MAX_DECODERS)
+        self._decoding = FairGate(MAX_DECODERS, None)  # the memory of uploads is bounded before
         self._planner = WindowPlanner(card, self._tokenizer, settings)
         # Weak: a recording counts for as long as it is in memory, however its request ends.
         self._held: weakref.WeakSet[RunningTranscription] = weakref.WeakSet()
@@ -100,13 +102,17 @@ class TranscriptionPipeline:
             )
         options = self._planner.options(body)
         known = await asyncio.to_thread(known_speakers, body) if options.diarized else None
-        async with self._decoding:
+        tenant = tenant_var.get()
+        async with self._decoding.turn(tenant):
             samples = await asyncio.to_thread(
                 recordings.decode, data, rate=self.rate, max_seconds=self._settings.max_audio_seconds
             )
             plan = await asyncio.to_thread(self._planner.plan, samples, options, known)
         held_s = sum(running.seconds for running in self._held)
-        if held_s + samples.size / self.rate > MAX_HELD_RECORDINGS * self._settings.max_audio_seconds:
+        held_most = MAX_HELD_RECORDINGS
+        if not any(running.tenant == tenant for running in self._held):
+            held_most += 1  # nobody's recordings keep the first one of another key out
+        if held_s + samples.size / self.rate > held_most * self._settings.max_audio_seconds:
             wait_s = self._meter.wait(held_s)
             raise OverloadedError(
                 f"{held_s:.0f} s of recordings are already waiting; try again in about {wait_s:.0f} s",
@@ -123,6 +129,7 @@ class TranscriptionPipeline:
             windows=plan.windows,
             words=options.diarized or "word" in body.timestamp_granularities,
             translate=translate,
+            tenant=tenant,
         )
         running = RunningTranscription(message, self._engine, self._tokenizer, samples.size / self.rate, plan.turns)
         self._held.add(running)
@@ -154,6 +161,7 @@ class RunningTranscription:
         turns: SpeakerTurns | None = None,
     ) -> None:
         self.seconds = seconds
+        self.tenant = message.tenant
         only = tokenizer.languages[0] if len(tokenizer.languages) == 1 else ""
         self.language = message.language or only
         self.words: list[Word] = []

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
@@ -15,6 +16,7 @@ import torch
 
 from tessera.encoders.encoder import Encoder
 from tessera.encoders.turns import EncodeRequest, Share, Turns
+from tessera.engine import waiting_room
 from tessera.engine.process import failed
 from tessera.engine.stages import StageTimer
 from tessera.engine.waits import WaitMeter
@@ -57,10 +59,11 @@ class EncoderEngine:
         """
         if not isinstance(message, Encode):
             raise InvalidRequestError(f"the encoder engine does not know {type(message).__name__}")
-        if len(self._requests) >= self.settings.max_waiting:
+        waiting = Counter(request.message.tenant for request in self._requests.values())
+        if not waiting_room.takes(message.tenant, waiting, self.settings.max_waiting):
             wait_s = self._meter.wait(len(self._requests))
             raise OverloadedError(
-                f"{self.settings.max_waiting} requests are already waiting, for about {wait_s:.0f} s; try again then",
+                f"{len(self._requests)} requests are already waiting, for about {wait_s:.0f} s; try again then",
                 retry_after=wait_s,
             )
         most = self.encoders[message.model].card.context_length or 0

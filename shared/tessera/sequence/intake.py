@@ -9,8 +9,10 @@ from __future__ import annotations
 import hashlib
 import math
 import time
+from collections import Counter
 from collections.abc import Sequence
 
+from tessera.engine import waiting_room
 from tessera.engine.waits import WaitMeter
 from tessera.errors import InvalidRequestError, OverloadedError
 from tessera.sequence.fair_queue import FairQueue
@@ -58,19 +60,19 @@ class Intake:
             OverloadedError: `max_waiting` are.
         """
         ahead = len(self.queue) + sum(len(some) for other, some in self._preparing.items() if other >= state)
-        if ahead >= self.max_waiting and not self._is_below_its_share(tenant, ahead):
+        if not waiting_room.takes(tenant, self._counts(), self.max_waiting, ahead):
             wait_s = self._meter.wait(self._work_left())
             raise OverloadedError(
                 f"{ahead} requests are waiting, which is the limit, for about {wait_s:.0f} s; try again then",
                 retry_after=wait_s,
             )
 
-    def _is_below_its_share(self, tenant: str, ahead: int) -> bool:
+    def _counts(self) -> Counter[str]:
+        """Requests that wait, by tenant."""
         counts = self.queue.waiting()
         for held in self._preparing.values():
             counts.update(request.tenant for request, _ in held.values())
-        others = sum(1 for other, count in counts.items() if count and other != tenant)
-        return others > 0 and counts[tenant] < self.max_waiting // (1 + others) and ahead < 2 * self.max_waiting
+        return counts
 
     def hold(self, request: SequenceRequest, state: RequestState, media: dict[str, Array]) -> None:
         """Let a request wait for its grammar or its images. Ask `check_room` first.

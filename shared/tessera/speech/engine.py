@@ -1,16 +1,19 @@
 """The speech engine: a bounded queue of requests; a step is one window of a text and one step of all recordings.
 
-Texts take turns after every window, see `tessera.speech.synthesis.request`; with a codec language model they share
-their steps, see `tessera.speech.codec.queue`. Recordings share theirs, see `tessera.speech.transcription.queue`. A
-cancel takes effect between steps. Every request draws from random numbers of its own, so that its result does not
-depend on what runs beside it. Knows nothing about the insides of models, text or HTTP.
+Tenants take turns, and so do their texts, after every window, see `tessera.speech.synthesis.request`; with a codec
+language model they share their steps, see `tessera.speech.codec.queue`. Recordings share theirs, see
+`tessera.speech.transcription.queue`. A cancel takes effect between steps. Every request draws from random numbers of
+its own, so that its result does not depend on what runs beside it. Knows nothing about the insides of models, text or
+HTTP.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterable
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator
+from itertools import count
 
+from tessera.engine import waiting_room
 from tessera.engine.process import failed
 from tessera.engine.waits import WaitMeter
 from tessera.errors import InvalidRequestError, OverloadedError
@@ -55,6 +58,9 @@ class SpeechEngine:
         self._ready = ready
         self._syntheses: deque[SynthesisRequest] = deque()
         self._transcriptions = TranscriptionQueue(transcriber, max_windows=max_windows)
+        self._last_turns: dict[str, int] = {}
+        """Number of the last turn of each tenant whose texts wait."""
+        self._turn_numbers = count(1)
         self._synthesized_s = 0.0
         self._meter = WaitMeter()
 
@@ -69,10 +75,12 @@ class SpeechEngine:
             OverloadedError: the queue is full.
             InvalidRequestError: the message is not a speech request, or is empty.
         """
-        if self._queued >= self.max_waiting:
+        if not isinstance(message, Synthesize | Transcribe):
+            raise InvalidRequestError(f"the speech engine does not know {type(message).__name__}")
+        if not waiting_room.takes(message.tenant, Counter(self._tenants()), self.max_waiting):
             wait_s = self._meter.wait(self._queued)
             raise OverloadedError(
-                f"{self.max_waiting} speech requests are already waiting, for about {wait_s:.0f} s; try again then",
+                f"{self._queued} speech requests are already waiting, for about {wait_s:.0f} s; try again then",
                 retry_after=wait_s,
             )
         if isinstance(message, Synthesize):
@@ -80,10 +88,8 @@ class SpeechEngine:
                 self.synthesizer.submit(message)
             else:
                 self._syntheses.append(SynthesisRequest(message, self.synthesizer))
-        elif isinstance(message, Transcribe):
-            self._transcriptions.submit(message)
         else:
-            raise InvalidRequestError(f"the speech engine does not know {type(message).__name__}")
+            self._transcriptions.submit(message)
         self._meter.came(1, self._queued)
 
     def cancel(self, request_id: str) -> None:
@@ -102,6 +108,13 @@ class SpeechEngine:
             + (len(self._codec_queue) if self._codec_queue is not None else 0)
         )
 
+    def _tenants(self) -> Iterator[str]:
+        """The tenant of each request that waits or is in flight."""
+        yield from (request.message.tenant for request in self._syntheses)
+        yield from self._transcriptions.tenants()
+        if self._codec_queue is not None:
+            yield from self._codec_queue.tenants()
+
     def has_work(self) -> bool:
         """Whether a request is queued."""
         return self._queued > 0
@@ -109,11 +122,22 @@ class SpeechEngine:
     def step(self) -> Iterable[FromEngine]:
         """Synthesize a window of the next text, or a frame of all texts; and run a step of the recordings."""
         if self._syntheses:
-            yield from self._synthesize(self._syntheses.popleft())
+            yield from self._synthesize(self._take_text())
         if self._codec_queue is not None and len(self._codec_queue):
             yield from self._codec_queue.step()
         if len(self._transcriptions):
             yield from self._transcriptions.step()
+
+    def _take_text(self) -> SynthesisRequest:
+        """Take the text whose turn it is: tenants take turns, and so do the texts of each."""
+        first_texts: dict[str, SynthesisRequest] = {}
+        for request in self._syntheses:
+            first_texts.setdefault(request.message.tenant, request)
+        self._last_turns = {tenant: self._last_turns.get(tenant, 0) for tenant in first_texts}
+        tenant = min(first_texts, key=self._last_turns.__getitem__)
+        self._last_turns[tenant] = next(self._turn_numbers)
+        self._syntheses.remove(first_texts[tenant])
+        return first_texts[tenant]
 
     def _synthesize(self, first: SynthesisRequest) -> list[FromEngine]:
         """Synthesize a window of `first`, in one forward with windows of other texts that have its length."""

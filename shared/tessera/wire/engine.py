@@ -164,6 +164,7 @@ class Synthesize(EngineMessage, frozen=True, kw_only=True):
     voices: dict[int, float] = msgspec.field(default_factory=lambda: {0: 1.0})
     speed: float = 1.0
     seed: int = 0
+    tenant: str = ""
 
 
 class Transcribe(EngineMessage, frozen=True, kw_only=True):
@@ -189,6 +190,7 @@ class Transcribe(EngineMessage, frozen=True, kw_only=True):
     """Whether to translate into English, if the model can."""
     offset: int = 0
     """Samples of the recording before `audio`, if that is a part of it; times count from the recording's beginning."""
+    tenant: str = ""
 
 
 class Cancel(EngineMessage, frozen=True, kw_only=True):

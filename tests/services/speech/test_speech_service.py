@@ -610,6 +610,23 @@ def test_recordings_that_wait_do_not_fill_the_memory(strict: Any, recording: Any
     assert ask().status_code == 200, "what was held is free again"
 
 
+def test_recordings_of_one_key_leave_room_for_anothers(strict: Any, recording: Any, melody: Any) -> None:
+    sound = recording("opus", melody(1.9))
+    tenants = iter([*["many"] * 11, "new"])
+
+    def ask() -> httpx.Response:
+        headers = {"x-tessera-tenant": next(tenants)}
+        return httpx.post(f"{strict.url}/v1/audio/transcriptions", **form(sound), headers=headers, timeout=60)
+
+    answers = while_the_engine_rests(strict, ask, 12, answered_before=3)
+    held = {
+        answer.request.headers["x-tessera-tenant"]
+        for answer in answers
+        if answer.status_code == 429 and "s of recordings are already waiting" in error_of(answer)["message"]
+    }
+    assert held == {"many"}
+
+
 def test_the_sdk_understands_the_errors(strict: Any) -> None:
     client = openai.OpenAI(base_url=f"{strict.url}/v1", api_key="none", max_retries=0)
     with client:

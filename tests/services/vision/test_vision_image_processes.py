@@ -20,12 +20,12 @@ from PIL import Image, ImageFilter
 from tests.processes import alive
 from tests.waiting import until
 
+from tessera.engine.fair_gate import FairGate
 from tessera.errors import InvalidRequestError, OverloadedError, PayloadTooLargeError, TesseraError, UnavailableError
 from tessera.errors import UnprocessableError as TooSlowError
 from tessera.settings.sequence import SequenceEngineSettings
 from tessera.settings.vision import VisionSettings
 from tessera.wire.image_decoding import EncodedImage
-from tessera_vision.fair_gate import FairGate
 from tessera_vision.image_processes import RECYCLE_BYTES, ImageProcesses
 from tessera_vision.images import ImageLimits, decode_data_url
 

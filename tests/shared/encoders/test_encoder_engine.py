@@ -165,6 +165,18 @@ def test_a_full_queue_and_texts_that_do_not_fit_are_refused() -> None:
     assert refused.value.retry_after
 
 
+def test_a_full_queue_still_takes_another_keys_request() -> None:
+    engine = engine_of(Sums("a"), max_waiting=2)
+    engine.submit(encode("one", 3, tenant="many"))
+    engine.submit(encode("two", 3, tenant="many"))
+    with pytest.raises(OverloadedError):
+        engine.submit(encode("three", 3, tenant="many"))
+    engine.submit(encode("new", 3, tenant="new"))
+    with pytest.raises(OverloadedError):
+        engine.submit(encode("newer", 3, tenant="new"))
+    assert set(all_answers(engine)) == {"one", "two", "new"}
+
+
 def test_who_is_refused_is_told_the_pace_of_the_queue() -> None:
     now = 0.0
     engine = engine_of(Sums("a"), max_waiting=4, max_batch_tokens=4)

@@ -335,6 +335,30 @@ def test_a_text_that_had_to_give_its_pages_back_says_the_same(
     assert scarce.codes == plenty.codes
 
 
+@pytest.mark.slow
+def test_a_crowd_of_texts_gives_way_to_another_keys_and_says_the_same(
+    sampling_model: CodecLanguageModel, turns: SpokenTurns
+) -> None:
+    crowd = [turns.encode(f"Number {number} of many.", 0) for number in range(6)]
+    new = turns.encode("Only one.", 0)
+    said = Said(queue_of(sampling_model, seconds=2.0))
+    for number, one in enumerate(crowd):
+        said.ask(spoken(f"many-{number}", one, seed=number, tenant="many"))
+    for _ in range(3):
+        said.step()
+    said.ask(spoken("new", new, seed=9, tenant="new"))
+    said.step()
+    assert len(said.codes["new"]) == 1, "its first frame comes with the next step"
+    assert said.queue.scheduler.fair_preemptions == 1
+    said.all()
+    alone = Said(queue_of(sampling_model, seconds=2.0))
+    for number, one in enumerate(crowd):
+        alone.ask(spoken(f"many-{number}", one, seed=number))
+    alone.ask(spoken("new", new, seed=9))
+    alone.all()
+    assert said.codes == alone.codes
+
+
 # ---- ends
 
 

@@ -12,6 +12,7 @@ from tests.shared.speech.engine_requests import all_answers
 
 from tessera.errors import InvalidRequestError, OverloadedError
 from tessera.speech.engine import SpeechEngine
+from tessera.speech.transcription.queue import TranscriptionQueue
 from tessera.wire.engine import (
     Array,
     Audio,
@@ -55,6 +56,64 @@ def test_texts_take_turns_after_every_sentence_beside_recordings(engine: SpeechE
         ("a", True),
     ]
     assert ("b", True) in made
+
+
+def test_a_crowd_of_texts_of_one_key_does_not_delay_another(make_engine: Callable[[int], SpeechEngine]) -> None:
+    engine = make_engine(64)
+    for number in range(20):
+        engine.submit(speech(f"many-{number}", 2, tenant="many"))
+    list(engine.step())
+    engine.submit(speech("new", 2, tenant="new"))
+    ended = [(answer.request_id, answer.last) for answer in all_answers(engine)]
+    assert ended.index(("new", True)) <= 3, "every second turn is its own"
+    assert len({name for name, last in ended if last}) == 21
+
+
+@pytest.mark.parametrize("at_once", [1, 4])
+def test_a_crowd_of_recordings_of_one_key_does_not_delay_another(
+    make_engine: Callable[[int], SpeechEngine], melody: Any, at_once: int
+) -> None:
+    queue = TranscriptionQueue(make_engine(1).transcriber, max_windows=at_once)
+    for number in range(12):
+        queue.submit(recording(f"many-{number}", melody(1.0), tenant="many"))
+    queue.step()
+    queue.submit(recording("new", melody(1.0), tenant="new"))
+    ended: list[str] = []
+    while len(queue):
+        ended += [answer.request_id for answer in queue.step() if isinstance(answer, Transcript) and answer.last]
+    assert ended.index("new") <= at_once + 1, "it got the first place that was free"
+    assert len(ended) == 13
+
+
+def test_a_long_recording_of_one_key_shares_the_places_with_another(
+    make_engine: Callable[[int], SpeechEngine], melody: Any
+) -> None:
+    queue = TranscriptionQueue(make_engine(1).transcriber, max_windows=2)
+    for number in range(4):
+        windows = [(16_000 * second, 16_000 * (second + 1)) for second in range(4)]
+        queue.submit(recording(f"many-{number}", melody(4.0), windows=windows, language="en", tenant="many"))
+    queue.step()
+    windows = [(0, 16_000), (16_000, 32_000)]
+    queue.submit(recording("new", melody(2.0), windows=windows, language="en", tenant="new"))
+    ended: list[str] = []
+    while len(queue):
+        ended += [answer.request_id for answer in queue.step() if isinstance(answer, Transcript) and answer.last]
+    assert ended.index("new") <= 2
+
+
+def test_a_full_engine_still_takes_another_keys_request(engine: SpeechEngine, melody: Any) -> None:
+    for number in range(LIMIT):
+        engine.submit(speech(f"many-{number}", tenant="many"))
+    with pytest.raises(OverloadedError):
+        engine.submit(recording("one too many", melody(1.0), tenant="many"))
+    for number in range(LIMIT // 2):
+        engine.submit(speech(f"new-{number}", tenant="new"))
+    with pytest.raises(OverloadedError):
+        engine.submit(speech("more than its share", tenant="new"))
+    assert {answer.request_id for answer in all_answers(engine) if not isinstance(answer, Failed)} == {
+        *(f"many-{number}" for number in range(LIMIT)),
+        *(f"new-{number}" for number in range(LIMIT // 2)),
+    }
 
 
 def test_a_cancel_takes_effect_at_the_next_unit(engine: SpeechEngine) -> None:

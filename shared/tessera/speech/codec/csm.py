@@ -219,13 +219,14 @@ def load_codec_language_model(
     return CodecLanguageModel(model, card, directory, kv_cache_bytes=kv_cache_bytes, max_streams=max_streams)
 
 
-def make_sequence(request_id: str, entries: list[SequenceEntry], *, context: int) -> SequenceRequest:
+def make_sequence(request_id: str, entries: list[SequenceEntry], *, context: int, tenant: str = "") -> SequenceRequest:
     """A request of the sequence scheduler for `entries`, which may grow to `context` positions."""
     return SequenceRequest(
         request_id,
         [SequenceEntries.identify(entry) for entry in entries],
         Sampling(max_tokens=context - len(entries)),
         media=SequenceEntries(list(entries)),
+        tenant=tenant,
     )
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
+from collections.abc import Iterator
 
 import torch
 
@@ -52,7 +53,9 @@ class CodecSpeechQueue:
             PrefixCache(PageAllocator(model.pages, model.page_size)),
             max_batch_tokens=max(BATCH_TOKENS, model.max_streams),
             max_running=model.max_streams,
-            max_waiting=max_waiting,
+            # The engine bounds the texts, of which a full room still takes some; the next sentence of one that it holds
+            # is never refused here.
+            max_waiting=2 * max_waiting,
             context_length=model.context_length,
         )
         self._texts: dict[str, CodecSpeechRequest] = {}
@@ -75,6 +78,10 @@ class CodecSpeechQueue:
             "kv_pages_used": allocator.used - cache.idle,
             "preemptions_total": self.scheduler.preemptions,
         }
+
+    def tenants(self) -> Iterator[str]:
+        """The tenant of each text."""
+        return (text.message.tenant for text in self._texts.values())
 
     def submit(self, message: Synthesize) -> None:
         """Queue a text. Raises as `CodecSpeechRequest` and `Scheduler.check` do."""

@@ -106,7 +106,12 @@ class CodecSpeechRequest:
             extend_sequence(self.sequence, ids)
             return None
         kept = before if len(before) <= spare else []
-        self.sequence = make_sequence(self.message.request_id, [*self._voice, *kept, *ids], context=self._context)
+        self.sequence = make_sequence(
+            self.message.request_id,
+            [*self._voice, *kept, *ids],
+            context=self._context,
+            tenant=self.message.tenant,
+        )
         return self.sequence
 
     def add_frame(self, codes: tuple[int, ...]) -> None:

@@ -7,7 +7,8 @@ hour of audio does not keep a sentence waiting. Knows nothing about the insides 
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
+from collections.abc import Iterator
 from itertools import count
 from typing import Any
 
@@ -154,6 +155,8 @@ class TranscriptionQueue:
         self._suspects: deque[RecordingRequest] = deque()
         self._keys = count()
         self._turn_numbers = count(1)
+        self._last_turns: dict[str, int] = {}
+        """Number of the last place that each tenant got whose recordings are here."""
         self.transcribed_s = 0.0
         """Seconds of audio transcribed since the start."""
 
@@ -164,6 +167,10 @@ class TranscriptionQueue:
     def running(self) -> int:
         """Requests with a window that has begun."""
         return sum(request.started for request in self._requests)
+
+    def tenants(self) -> Iterator[str]:
+        """The tenant of each recording."""
+        return (request.message.tenant for request in self._requests)
 
     def submit(self, message: Transcribe) -> None:
         """Queue a recording. Raises as `RecordingRequest` does."""
@@ -200,7 +207,8 @@ class TranscriptionQueue:
         return answers
 
     def _fill(self) -> None:
-        """Fill the batch: first the request with the fewest windows in flight, then the one served longest ago."""
+        """Fill the batch. First comes the tenant with the fewest windows in flight, then the one served longest ago,
+        and of its requests likewise."""
         while self._suspects and self._suspects[0] not in self._requests:
             self._suspects.popleft()
         if self._suspects and not self._suspects[0].can_begin_window and not self._suspects[0].in_flight:
@@ -210,8 +218,18 @@ class TranscriptionQueue:
             able = [request for request in candidates if request.can_begin_window]
             if not able:
                 return
-            request = min(able, key=lambda one: (one.in_flight, one.last_served))
-            request.last_served = next(self._turn_numbers)
+            windows = Counter(request.message.tenant for request, _ in self._in_flight.values())
+            self._last_turns = {tenant: self._last_turns.get(tenant, 0) for tenant in self.tenants()}
+            request = min(
+                able,
+                key=lambda one: (
+                    windows[one.message.tenant],
+                    self._last_turns[one.message.tenant],
+                    one.in_flight,
+                    one.last_served,
+                ),
+            )
+            self._last_turns[request.message.tenant] = request.last_served = next(self._turn_numbers)
             number, window = request.begin_window()
             key = next(self._keys)
             self._in_flight[key] = (request, number)

@@ -11,6 +11,7 @@ from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
+from tessera.engine import waiting_room
 from tessera.engine.waits import WaitMeter
 from tessera.errors import OverloadedError
 
@@ -21,11 +22,11 @@ class FairGate:
     Args:
         places: requests that may be inside.
         max_waiting: requests that may wait. A tenant that has less than its share of them may still wait beyond that,
-            up to twice as many together.
+            up to twice as many together. None for any number.
         clock: tells the time in seconds.
     """
 
-    def __init__(self, places: int, max_waiting: int, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, places: int, max_waiting: int | None, clock: Callable[[], float] = time.monotonic) -> None:
         self._places = places
         self._max_waiting = max_waiting
         self._inside: Counter[str] = Counter()
@@ -61,15 +62,13 @@ class FairGate:
             self._work -= work
 
     def _check_room(self, tenant: str) -> None:
-        waiting = sum(map(len, self._waiting.values()))
-        if waiting < self._max_waiting:
+        if self._max_waiting is None:
             return
-        own = len(self._waiting.get(tenant, ()))
-        others = len(self._waiting.keys() - {tenant})
-        if not others or own >= self._max_waiting // (1 + others) or waiting >= 2 * self._max_waiting:
+        waiting = {name: len(turns) for name, turns in self._waiting.items()}
+        if not waiting_room.takes(tenant, waiting, self._max_waiting):
             wait_s = self._meter.wait(self._work)
             raise OverloadedError(
-                f"{waiting} requests are waiting to be read, for about {wait_s:.0f} s; try again then",
+                f"{sum(waiting.values())} requests are waiting to be read, for about {wait_s:.0f} s; try again then",
                 retry_after=wait_s,
             )
 
