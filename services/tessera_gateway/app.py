@@ -185,7 +185,7 @@ def create_app(settings: Settings) -> Litestar:
         sites=sites_of(settings, checked=not keys.required),
         shape_of=shape_of,
         http=settings.http,
-        before_router=hot_path.before,
+        early=hot_path,
     )
 
 

@@ -217,15 +217,12 @@ class Upstreams:
             UnavailableError: the upstreams that have the model are away.
         """
         able = self._able(self.own_name(model), task)
-        if len(able) == 1 and able[0].reachable:
-            return able
         if not any(upstream.reachable for upstream in able):
             await self.refresh()
             able = self._able(self.own_name(model), task)
         if not able:
             raise self._not_able(model, task)
-        reachable = [upstream for upstream in able if upstream.reachable]
-        if not reachable:
+        if not any(upstream.reachable for upstream in able):
             away = "; ".join(f"{upstream.name}: {upstream.reason}" for upstream in able)
             logger.warning("no upstream for model %s: %s", model, away)
             names = ", ".join(upstream.name for upstream in able)
@@ -233,6 +230,19 @@ class Upstreams:
                 f"the model {model!r} is served by {names}, which cannot be reached now; try again",
                 retry_after=min(upstream.back_in_s() for upstream in able),
             )
+        return self._best(able, cache_key)
+
+    def known(self, name: str, task: Task, cache_key: str = "") -> tuple[str, list[Upstream]]:
+        """The model that a name stands for, and its `candidates`, by what is known now. There are none if upstreams
+        would have to be asked first, or if there is an error to raise."""
+        own = self.own_name(name)
+        return own, self._best(self._able(own, task), cache_key)
+
+    def _best(self, able: list[Upstream], cache_key: str) -> list[Upstream]:
+        """Those that can be reached, in the order of `candidates`."""
+        reachable = [upstream for upstream in able if upstream.reachable]
+        if len(reachable) < 2:
+            return reachable
         best = sorted(reachable, key=lambda upstream: (upstream.state != "ok", upstream.in_flight, upstream.sent))
         if not cache_key:
             return best

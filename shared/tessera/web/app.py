@@ -15,13 +15,14 @@ from litestar import Litestar, MediaType, Response, get
 from litestar.di import Provide
 from litestar.openapi.config import OpenAPIConfig
 from litestar.openapi.spec import Components, SecurityScheme
-from litestar.types import ASGIApp, ControllerRouterHandler
+from litestar.types import ControllerRouterHandler
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
 from tessera.settings.http import HttpSettings
 from tessera.web import docs
 from tessera.web.bodies.budget import BodyBudget, BudgetedApp
 from tessera.web.draining import draining
+from tessera.web.early import AnyEarlyAnswers, FrontDoor
 from tessera.web.errors import ShapeOf, handle_in_shape, openai_shape
 from tessera.web.metrics import HTTPMetrics
 from tessera.web.middleware import ObservedApp
@@ -57,7 +58,7 @@ def build_app(
     sites: Sites | None = None,
     shape_of: ShapeOf = lambda _: openai_shape,
     http: HttpSettings | None = None,
-    before_router: Callable[[ASGIApp], ASGIApp] | None = None,
+    early: AnyEarlyAnswers | None = None,
 ) -> Litestar:
     """Make a service's app.
 
@@ -71,8 +72,7 @@ def build_app(
         dependencies: the collaborators that handlers take as typed parameters, by name.
         max_body_bytes: most bytes of a body, where a route does not set its own limit.
         security_schemes: ways to authorize, for the API description; each route names the one that it needs.
-        before_router: makes of the router an app that answers some requests itself, behind all that every request
-            passes.
+        early: answers some requests before the app, if the app is served by `tessera.web.serve`.
         sites: names of the server, and pages that may use it; None knows local names and no other pages.
         shape_of: the envelope of a request's errors; OpenAI's unless the app has routes of other protocols.
         http: how much memory bodies may hold; None takes the defaults.
@@ -126,10 +126,13 @@ def build_app(
     components = app.openapi_schema.components
     components.schemas = {**(components.schemas or {}), **docs.component_schemas(app.openapi_schema)}
     docs.describe_errors(app.openapi_schema)
-    router = before_router(app.asgi_handler) if before_router else app.asgi_handler
-    bounded = BudgetedApp(router, BodyBudget((http or HttpSettings()).body_memory_bytes, registry))
+    budget = BodyBudget((http or HttpSettings()).body_memory_bytes, registry)
+    sites = sites or Sites()
     # Around the router, not inside it, so that unmatched paths have a request id and are counted too.
-    app.asgi_handler = ObservedApp(GuardedApp(bounded, sites or Sites()), http_metrics, shape_of)
+    app.asgi_handler = ObservedApp(GuardedApp(BudgetedApp(app.asgi_handler, budget), sites), http_metrics, shape_of)
+    if early is not None:
+        early.behind(FrontDoor(http_metrics, sites, budget))
+        app.state["early"] = early
     return app
 
 

@@ -40,16 +40,29 @@ class Draining:
         for end in list(self._ends):
             end()
 
+    @property
+    def has_open(self) -> bool:
+        """Whether an answer is open that said how to end it."""
+        return bool(self._ends)
+
+    def add(self, end: Callable[[], None]) -> None:
+        """Have `end` called if the server's time is over before `discard`."""
+        self._ends.add(end)
+
+    def discard(self, end: Callable[[], None]) -> None:
+        """The answer that `end` would have ended has ended."""
+        self._ends.discard(end)
+
     @contextlib.contextmanager
     def ended_by(self, end: Callable[[], None]) -> Iterator[None]:
         """Have `end` called if the server's time is over within the context; at once if it is over already."""
-        self._ends.add(end)
+        self.add(end)
         try:
             if self.over:
                 end()
             yield
         finally:
-            self._ends.discard(end)
+            self.discard(end)
 
 
 _draining: ContextVar[Draining] = ContextVar("draining")

@@ -28,9 +28,18 @@ _QUIET = frozenset({"/health", "/ready", "/metrics"})
 def request_id_from(scope: Scope) -> str:
     """The client's `x-request-id` if it is short and plain, else a new id."""
     for name, value in scope["headers"]:
-        if name == b"x-request-id" and _SAFE_ID.match(value):
-            return value.decode()
-    # 128 bits of a generator that is seeded once: no system call. An id is not a secret, and opens nothing.
+        if name == b"x-request-id" and (given := safe_request_id(value)):
+            return given
+    return new_request_id()
+
+
+def safe_request_id(value: bytes) -> str:
+    """The value of an `x-request-id` header if it is short and plain, else nothing."""
+    return value.decode() if _SAFE_ID.match(value) else ""
+
+
+def new_request_id() -> str:
+    """128 bits of a generator that is seeded once: no system call. An id is not a secret, and opens nothing."""
     return f"req_{random.getrandbits(128):032x}"
 
 

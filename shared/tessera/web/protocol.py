@@ -3,8 +3,10 @@ its body.
 
 httptools keeps a head of any size in memory and waits for the end of a head or a body for ever. The time of a body runs
 only while the server reads, so an app that is slow to take a body is not its client's fault. A body that is too slow is
-refused in the envelope of its request's protocol, what never was a request in OpenAI's. Does not know apps, and leaves
-the size of bodies to them.
+refused in the envelope of its request's protocol, what never was a request in OpenAI's.
+
+What an app wants to answer without ASGI (`tessera.web.early`) is offered here, with its whole body: uvicorn's scope,
+cycle and task are made only for what goes to the app. Does not know apps, and leaves the size of bodies to them.
 """
 
 from __future__ import annotations
@@ -15,10 +17,12 @@ from typing import Any, cast
 
 import msgspec
 from litestar.types import Scope
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from tessera.errors import HeaderTooLargeError, InvalidRequestError, RequestTimeoutError, TesseraError
-from tessera.web.errors import openai_shape, shape_in
+from tessera.web.draining import Draining
+from tessera.web.early import AnyEarlyAnswers, EarlyAnswer
+from tessera.web.errors import ErrorShape, openai_shape, shape_in
 
 MAX_HEAD_BYTES = 64 * 1024
 """Most bytes of a request line and its headers together."""
@@ -42,11 +46,31 @@ class BoundedProtocol(HttpToolsProtocol):
 
     Args:
         pace: how slowly a body may arrive.
+        early: what answers some requests before the app.
+        draining: whether the server is about to stop.
         arguments, options: those of uvicorn's class.
     """
 
-    def __init__(self, *arguments: Any, pace: BodyPace | None = None, **options: Any) -> None:
+    def __init__(
+        self,
+        *arguments: Any,
+        pace: BodyPace | None = None,
+        early: AnyEarlyAnswers | None = None,
+        draining: Draining | None = None,
+        **options: Any,
+    ) -> None:
         super().__init__(*arguments, **options)
+        self.draining = draining or Draining()
+        self.keeps_alive = True
+        """Whether the client of the request that was read last keeps its connection open."""
+        self._early = early
+        self._early_head: Any = None
+        """Head of a request whose body is collected, to be answered early; None for any other request."""
+        self._early_body: list[bytes] = []
+        self._early_counted = 0
+        """Bytes of it that the budget of bodies knows."""
+        self._early_answer: EarlyAnswer | None = None
+        """The answer that is being sent, if it is an early one."""
         self._pace = pace or BodyPace()
         self._in_body = False
         self._body_bytes = 0
@@ -68,7 +92,22 @@ class BoundedProtocol(HttpToolsProtocol):
         self._stop_timer()
         self._in_body = False
         self._stop_body_timer()
+        self._forget_early()
+        if self._early_answer is not None:
+            self._early_answer.left()
         super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        """Called when the client reads more slowly than it is sent."""
+        super().pause_writing()
+        if self._early_answer is not None:
+            self._early_answer.pause()
+
+    def resume_writing(self) -> None:
+        """Called when the client has read most of what it was sent."""
+        super().resume_writing()
+        if self._early_answer is not None:
+            self._early_answer.resume()
 
     def data_received(self, data: bytes) -> None:
         """Feed the parser, unless the head has grown over its limit. Most bodies come with their head and never start
@@ -82,7 +121,11 @@ class BoundedProtocol(HttpToolsProtocol):
             if self._body_timer is None and not self.transport.is_closing():
                 self._waited_s, self._looked_at = 0.0, self.loop.time()
                 self._look_again()
+            if self._early_head is not None:
+                self._hold_early_body()
         if self._in_head:
+            if self._head_timer is None:
+                self._start_timer()
             self._head_bytes += len(data)
             if self._head_bytes > MAX_HEAD_BYTES and not self.transport.is_closing():
                 self._too_large = True
@@ -90,11 +133,11 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         """Called when a head begins."""
-        super().on_message_begin()
+        self.url = b""
+        self.headers = []
+        self.expect_100_continue = False
         self._in_head = True
         self._head_bytes = 0
-        if self._head_timer is None:
-            self._start_timer()
 
     def on_headers_complete(self) -> None:
         """Called when a head has ended: check its size before anything is done with it."""
@@ -106,14 +149,106 @@ class BoundedProtocol(HttpToolsProtocol):
             raise ValueError("the head is too large")
         self._in_body = True
         self._body_bytes = 0
-        super().on_headers_complete()
+        if (
+            self._early is not None
+            and self.url in self._early.urls
+            and not self.expect_100_continue
+            and (self.cycle is None or self.cycle.response_complete)
+            and self.parser.get_method() == b"POST"
+            and self.parser.get_http_version() == "1.1"
+            and not self.parser.should_upgrade()
+        ):
+            self._early_head = self._early.head(self.url, self.headers)
+        if self._early_head is None:
+            self._begin_for_app()
+
+    def on_body(self, body: bytes) -> None:
+        """Called with a piece of a body."""
+        if self._early_head is not None:
+            self._early_body.append(body)
+        else:
+            super().on_body(body)
 
     def on_message_complete(self) -> None:
         """Called when a body has ended, or a head without one."""
         self._in_body = False
         if self._body_timer is not None:
             self._stop_body_timer()
-        super().on_message_complete()
+        if self._early_head is not None:
+            self._answer_early()
+        else:
+            super().on_message_complete()
+
+    def shutdown(self) -> None:
+        """Called when the server stops: close the connection when it is idle. A request that is arriving is
+        answered."""
+        self._give_up_early()
+        super().shutdown()
+
+    def early_answer_ended(self, answer: EarlyAnswer) -> None:
+        """Called by an early answer at its end: the next request of the connection, or its end."""
+        self._early_answer = None
+        if not answer.response_complete:
+            self.transport.close()  # cut: what the client has is less than was promised
+            return
+        if not answer.keep_alive:
+            self.transport.close()
+        self.on_response_complete()
+
+    def _answer_early(self) -> None:
+        """Answer the request that was read, or give it to the app."""
+        head, pieces, early = self._early_head, self._early_body, self._early
+        self._forget_early()
+        assert early is not None, "it gave the head"
+        self.keeps_alive = self.parser.should_keep_alive()
+        body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        answer = early.answer(self, head, body)
+        if answer is None:
+            self._begin_for_app()
+            super().on_body(body)
+            super().on_message_complete()
+            return
+        self.cycle = cast("RequestResponseCycle", answer)  # whose attributes it has, as far as uvicorn's class asks
+        self._early_answer = answer
+        answer.began()
+        answer.start()
+        if self.draining.over and not answer.response_complete:
+            answer.end_early()
+
+    def _hold_early_body(self) -> None:
+        """Count what has arrived of a body that is not complete yet; the app refuses what is too much."""
+        early = self._early
+        assert early is not None, "it gave the head"
+        more = self._body_bytes - self._early_counted
+        if self._body_bytes <= early.most_bytes and early.budget.has_room(more):
+            early.budget.take(more)
+            self._early_counted += more
+        else:
+            self._give_up_early()
+
+    def _give_up_early(self) -> None:
+        """Give a request to the app whose body has not arrived whole."""
+        if self._early_head is None:
+            return
+        pieces = self._early_body
+        self._forget_early()
+        if not self.transport.is_closing():
+            self._begin_for_app()
+            super().on_body(b"".join(pieces))
+
+    def _forget_early(self) -> None:
+        if self._early_counted:
+            assert self._early is not None, "it counted"
+            self._early.budget.take(-self._early_counted)
+        self._early_head, self._early_body, self._early_counted = None, [], 0
+
+    def _begin_for_app(self) -> None:
+        """Make uvicorn's scope and cycle of the head that was read, and start the app."""
+        url, headers, expects = self.url, self.headers, self.expect_100_continue
+        super().on_message_begin()
+        self.url, self.expect_100_continue = url, expects
+        self.headers = self.scope["headers"] = headers
+        super().on_headers_complete()
 
     def send_400_response(self, msg: str) -> None:
         """Answer a request that never reaches the app, and close the connection. uvicorn calls it for bytes that are
@@ -127,13 +262,21 @@ class BoundedProtocol(HttpToolsProtocol):
                 f"for {self._pace.idle_s:g} s; send the body at once (http.body_idle_s, http.body_bytes_per_s)"
             )
         # A request whose body is slow has been to the app, which noted in the scope how its errors are written.
-        reply = (shape_in(cast("Scope", self.scope)) if self._too_slow else openai_shape).reply(error)
+        reply = self._shape().reply(error)
         head = (
             f"HTTP/1.1 {reply.status} {HTTPStatus(reply.status).phrase}\r\ncontent-type: application/json\r\n"
             f"content-length: {len(reply.body)}\r\nconnection: close\r\n\r\n"
         )
         self.transport.write(head.encode() + reply.body)
         self._close_after_answer()
+
+    def _shape(self) -> ErrorShape:
+        """How an error of this connection is written that no app answers."""
+        if not self._too_slow:
+            return openai_shape
+        if self._early is not None and self._early_head is not None:
+            return self._early.shape(self._early_head)
+        return shape_in(cast("Scope", self.scope))
 
     def _start_timer(self) -> None:
         self._head_timer = self.loop.call_later(HEAD_TIMEOUT_S, self._give_up)
@@ -163,13 +306,14 @@ class BoundedProtocol(HttpToolsProtocol):
         passed, self._looked_at = now - self._looked_at, now
         if not self._in_body or self.transport.is_closing():
             return
-        if not self.flow.read_paused and not self.cycle.waiting_for_100_continue:
+        is_early = self._early_head is not None
+        if is_early or (not self.flow.read_paused and not self.cycle.waiting_for_100_continue):
             self._waited_s += passed
             self._silent_s += passed
         pace = self._pace
         if self._silent_s < pace.idle_s and self._waited_s < pace.idle_s + self._body_bytes / pace.bytes_per_s:
             self._look_again()
-        elif self.cycle.response_started:
+        elif not is_early and self.cycle.response_started:
             self.transport.close()  # the answer is on its way or has been sent: nothing more can be said
         else:
             self._too_slow = True

@@ -70,12 +70,16 @@ class DrainingServer(uvicorn.Server):
             if isinstance(connection, BoundedProtocol):  # closes it when it is idle; a live session goes on
                 connection.shutdown()
         tasks = self.server_state.tasks
-        if not await self._wait(lambda: not tasks, self.drain_s):
+
+        def is_done() -> bool:
+            return not tasks and not self.state.has_open
+
+        if not await self._wait(is_done, self.drain_s):
             self.state.end_all()
-            if not await self._wait(lambda: not tasks, LAST_WORDS_S):
+            if not await self._wait(is_done, LAST_WORDS_S):
                 for task in list(tasks):
                     task.cancel()
-                await self._wait(lambda: not tasks, LAST_WORDS_S)
+                await self._wait(is_done, LAST_WORDS_S)
         await super().shutdown(sockets)
 
     async def _wait(self, done: Callable[[], bool], seconds: float) -> bool:
@@ -91,13 +95,14 @@ def server(app: Litestar, *, host: str, port: int, http: HttpSettings | None = N
     http = http or HttpSettings()
     pace = BodyPace(idle_s=http.body_idle_s, bytes_per_s=http.body_bytes_per_s)
     state = Draining()
+    protocol = partial(BoundedProtocol, pace=pace, early=app.state.get("early"), draining=state)
     config = uvicorn.Config(
         DrainedApp(cast("ASGIApp", app), state),
         host=host,
         port=port,
         loop="uvloop",
         lifespan="on",
-        http=cast("type[asyncio.Protocol]", partial(BoundedProtocol, pace=pace)),
+        http=cast("type[asyncio.Protocol]", protocol),
         log_config=None,
         access_log=False,
         server_header=False,

@@ -45,6 +45,14 @@ class BodyBudget:
         gauge = Gauge("tessera_http_body_memory_bytes", "Bytes of request bodies held in memory.", registry=registry)
         gauge.set_function(lambda: self.used)
 
+    def has_room(self, size: int) -> bool:
+        """Whether so many bytes more are within the limit. A body that is alone always is."""
+        return not self.used or self.used + size <= self.limit
+
+    def take(self, size: int) -> None:
+        """Count bytes that are held from now on, until `end`."""
+        self.used += size
+
     def end(self, size: int, seconds: float) -> None:
         """Note that a body of `size` bytes, held for so many seconds, has ended."""
         self.used -= size
