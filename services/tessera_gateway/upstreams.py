@@ -43,6 +43,8 @@ MOST_AWAY_S = 120.0
 """Longest wait that a client is told for an upstream that is away, in seconds."""
 CONTINUING = frozenset({"vllm", "sglang"})
 """What servers that take `continue_final_message` list as `owned_by`."""
+MOST_FOUND = 1024
+"""Most names whose upstreams are remembered between two polls."""
 MAX_ANSWER_BYTES = 8 * 1024 * 1024
 """Most bytes of an upstream's answer to a poll."""
 
@@ -124,6 +126,8 @@ class Upstreams:
         self._session: aiohttp.ClientSession | None = None
         self._refreshing: asyncio.Task[None] | None = None
         self._refreshed_at = 0.0
+        self._found: dict[tuple[str, Task], tuple[str, list[Upstream]]] = {}
+        """What `known` found since the last poll."""
 
     @contextlib.asynccontextmanager
     async def polling(self, session: aiohttp.ClientSession) -> AsyncIterator[None]:
@@ -235,8 +239,14 @@ class Upstreams:
     def known(self, name: str, task: Task, cache_key: str = "") -> tuple[str, list[Upstream]]:
         """The model that a name stands for, and its `candidates`, by what is known now. There are none if upstreams
         would have to be asked first, or if there is an error to raise."""
-        own = self.own_name(name)
-        return own, self._best(self._able(own, task), cache_key)
+        found = self._found.get((name, task))
+        if found is None:
+            own = self.own_name(name)
+            found = own, self._able(own, task)
+            if found[1] and len(self._found) < MOST_FOUND:
+                self._found[name, task] = found
+        own, able = found
+        return own, self._best(able, cache_key)
 
     def _best(self, able: list[Upstream], cache_key: str) -> list[Upstream]:
         """Those that can be reached, in the order of `candidates`."""
@@ -323,6 +333,7 @@ class Upstreams:
             upstream.lost(str(error) or type(error).__name__)
         except DAMAGED as error:
             upstream.lost(f"GET /v1/models answered what is no list of models: {error}")
+        self._found.clear()
         self.metrics.up.labels(upstream.name).set(1 if upstream.state == "ok" else 0)
 
     async def _readiness(self, upstream: Upstream) -> tuple[State, str]:

@@ -19,7 +19,7 @@ from litestar import Litestar
 
 from tessera.errors import TesseraError
 from tessera.web.early import FrontDoor
-from tessera.web.errors import ErrorShape, openai_shape
+from tessera.web.errors import CLIENT_CLOSED_REQUEST, ErrorShape, openai_shape
 from tessera.web.middleware import new_request_id, safe_request_id
 from tessera.web.protocol import BoundedProtocol
 from tessera.web.tenant import TENANT_HEADER
@@ -112,24 +112,24 @@ class HotPath:
         sent: list[bytes] = []
         keys: dict[bytes, bytes] = {}
         for name, value in headers:
-            match _MEANING.get(name):
-                case None:
-                    pass
-                case "length":
-                    length = int(value)
-                case "type":
-                    content_type = value
-                case "key":
-                    keys.setdefault(name, value)
-                case "sent":
-                    sent += [name, b": ", value, b"\r\n"]
-                case "host":
-                    if self.door.sites.checked and not self.door.sites.is_host(value):
-                        return None
-                case "id":
-                    request_id = request_id or safe_request_id(value)
-                case _:  # of a browser's page, or of a body whose length is not known
+            meaning = _MEANING.get(name)
+            if meaning is None:
+                continue
+            if meaning == "sent":
+                sent += [name, b": ", value, b"\r\n"]
+            elif meaning == "key":
+                keys.setdefault(name, value)
+            elif meaning == "length":
+                length = int(value)
+            elif meaning == "type":
+                content_type = value
+            elif meaning == "host":
+                if self.door.sites.checked and not self.door.sites.is_host(value):
                     return None
+            elif meaning == "id":
+                request_id = request_id or safe_request_id(value)
+            else:
+                return None
         if not 0 < length <= self.most_bytes or not _is_json(content_type):
             return None
         try:
@@ -137,6 +137,10 @@ class HotPath:
         except TesseraError:
             return None
         return Head(url, owner, request_id or new_request_id(), sent)
+
+    def left(self, head: Head) -> None:
+        """Implement `EarlyAnswers.left`."""
+        self.door.count(head.url.decode(), CLIENT_CLOSED_REQUEST, 0.0, head.request_id)
 
     def shape(self, head: Head) -> ErrorShape:
         """Implement `EarlyAnswers.shape`."""
@@ -201,12 +205,13 @@ _MEANING = {
     b"content-type": "type",
     b"host": "host",
     b"x-request-id": "id",
-    b"origin": "page",
-    b"transfer-encoding": "unknown length",
+    b"origin": "a browser's page",
+    b"transfer-encoding": "a body of unknown length",
+    b"expect": "a client that waits before it sends the body",
     **dict.fromkeys(_KEYS, "key"),
     **dict.fromkeys([name.encode() for name in SENT_HEADERS], "sent"),
 }
-"""What a header is read for; all others are not looked at."""
+"""What a header is read for; what is not common is for the app. All other headers are not looked at."""
 
 
 def _is_json(content_type: bytes) -> bool:

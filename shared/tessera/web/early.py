@@ -35,6 +35,13 @@ class FrontDoor(msgspec.Struct, frozen=True):
     sites: Sites
     budget: BodyBudget
 
+    def count(self, path: str, status: int, seconds: float, request_id: str) -> None:
+        """Count and log a POST request that the app has not seen."""
+        self.metrics.requests.add(("POST", path), status, seconds)
+        token = request_id_var.set(request_id)
+        log_request(logger, "%s %s %d %.0f ms", "POST", path, status, seconds * 1000)
+        request_id_var.reset(token)
+
 
 class EarlyAnswer(ABC):
     """One request that is answered below ASGI, and its answer. It stands where uvicorn has a cycle.
@@ -103,13 +110,9 @@ class EarlyAnswer(ABC):
         """Count and log the request, and give the connection back. Called once, at the end of the answer."""
         self.client.draining.discard(self.end_early)
         seconds = time.perf_counter() - self._began
-        metrics = self._door.metrics
-        metrics.in_flight -= 1
-        metrics.requests.add(("POST", self._path), self.status, seconds)
+        self._door.metrics.in_flight -= 1
         self._door.budget.end(self._body_bytes, seconds)
-        token = request_id_var.set(self.request_id)
-        log_request(logger, "%s %s %d %.0f ms", "POST", self._path, self.status, seconds * 1000)
-        request_id_var.reset(token)
+        self._door.count(self._path, self.status, seconds, self.request_id)
         self.client.early_answer_ended(self)
 
 
@@ -131,6 +134,9 @@ class EarlyAnswers(Protocol, Generic[HeadT]):
 
     def head(self, url: bytes, headers: list[tuple[bytes, bytes]]) -> HeadT | None:
         """What is needed of a request's head; None if the app answers the request."""
+
+    def left(self, head: HeadT) -> None:
+        """Count a request whose client has left before its body was there."""
 
     def shape(self, head: HeadT) -> ErrorShape:
         """How the errors of a request are written."""

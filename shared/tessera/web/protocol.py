@@ -69,6 +69,9 @@ class BoundedProtocol(HttpToolsProtocol):
         self._early_body: list[bytes] = []
         self._early_counted = 0
         """Bytes of it that the budget of bodies knows."""
+        self._idle_timer: TimerHandle | None = None
+        self._idle_since: float | None = None
+        """When the latest request was answered, if that was early."""
         self._early_answer: EarlyAnswer | None = None
         """The answer that is being sent, if it is an early one."""
         self._pace = pace or BodyPace()
@@ -79,6 +82,9 @@ class BoundedProtocol(HttpToolsProtocol):
         self._too_slow = False
         self._in_head = False
         self._head_bytes = 0
+        """Bytes that came while a head was being read, without the latest."""
+        self._read_bytes = 0
+        """Bytes that came last."""
         self._too_large = False
         self._head_timer: TimerHandle | None = None
 
@@ -92,6 +98,10 @@ class BoundedProtocol(HttpToolsProtocol):
         self._stop_timer()
         self._in_body = False
         self._stop_body_timer()
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
+        if self._early is not None and self._early_head is not None:
+            self._early.left(self._early_head)
         self._forget_early()
         if self._early_answer is not None:
             self._early_answer.left()
@@ -114,6 +124,7 @@ class BoundedProtocol(HttpToolsProtocol):
         a clock."""
         if self._too_slow:
             return  # answered already; see `_close_after_answer`
+        self._read_bytes = len(data)
         super().data_received(data)
         if self._in_body:
             self._body_bytes += len(data)
@@ -135,24 +146,27 @@ class BoundedProtocol(HttpToolsProtocol):
         """Called when a head begins."""
         self.url = b""
         self.headers = []
-        self.expect_100_continue = False
         self._in_head = True
         self._head_bytes = 0
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Called with each header."""
+        self.headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
         """Called when a head has ended: check its size before anything is done with it."""
         self._in_head = False
         self._stop_timer()
-        size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
-        if size > MAX_HEAD_BYTES:
-            self._too_large = True
-            raise ValueError("the head is too large")
+        if self._head_bytes + self._read_bytes > MAX_HEAD_BYTES:  # else there is nothing to add up
+            size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
+            if size > MAX_HEAD_BYTES:
+                self._too_large = True
+                raise ValueError("the head is too large")
         self._in_body = True
         self._body_bytes = 0
         if (
             self._early is not None
             and self.url in self._early.urls
-            and not self.expect_100_continue
             and (self.cycle is None or self.cycle.response_complete)
             and self.parser.get_method() == b"POST"
             and self.parser.get_http_version() == "1.1"
@@ -188,12 +202,29 @@ class BoundedProtocol(HttpToolsProtocol):
     def early_answer_ended(self, answer: EarlyAnswer) -> None:
         """Called by an early answer at its end: the next request of the connection, or its end."""
         self._early_answer = None
-        if not answer.response_complete:
-            self.transport.close()  # cut: what the client has is less than was promised
-            return
-        if not answer.keep_alive:
+        if not answer.response_complete or not answer.keep_alive:
+            # Without its end, the client has less than was promised, and sees that it has.
             self.transport.close()
-        self.on_response_complete()
+        if self.pipeline or self.flow.read_paused:
+            self.on_response_complete()
+            return
+        self.server_state.total_requests += 1
+        self._idle_since = self.loop.time()
+        if self._idle_timer is None:  # it outlives requests, because that costs less than one for each
+            self._idle_timer = self.loop.call_later(self.timeout_keep_alive, self._look_at_idleness)
+
+    def _look_at_idleness(self) -> None:
+        """Close a connection that has been idle since its last early answer, for as long as idle ones are kept."""
+        self._idle_timer = None
+        if self.transport.is_closing() or self._idle_since is None:
+            return  # a request that the app answered came after it: uvicorn's own timer is at work
+        left = self._idle_since + self.timeout_keep_alive - self.loop.time()
+        is_busy = self._in_head or self._in_body or self._early_answer is not None
+        if is_busy or left > 0:
+            wait = self.timeout_keep_alive if is_busy else left
+            self._idle_timer = self.loop.call_later(wait, self._look_at_idleness)
+        else:
+            self.transport.close()
 
     def _answer_early(self) -> None:
         """Answer the request that was read, or give it to the app."""
@@ -244,10 +275,14 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _begin_for_app(self) -> None:
         """Make uvicorn's scope and cycle of the head that was read, and start the app."""
-        url, headers, expects = self.url, self.headers, self.expect_100_continue
+        self._idle_since = None
+        url, headers = self.url, self.headers
         super().on_message_begin()
-        self.url, self.expect_100_continue = url, expects
+        self.url = url
         self.headers = self.scope["headers"] = headers
+        self.expect_100_continue = any(
+            name == b"expect" and value.lower() == b"100-continue" for name, value in headers
+        )
         super().on_headers_complete()
 
     def send_400_response(self, msg: str) -> None:

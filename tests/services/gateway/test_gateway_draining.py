@@ -200,6 +200,8 @@ def refuses(server: Server) -> bool:
         httpx.get(server.url + "/ready")
     except httpx.ConnectError:
         return True
+    except httpx.TransportError:  # accepted, and closed before its request came
+        return False
     return False
 
 
