@@ -18,6 +18,7 @@ from prometheus_client import CollectorRegistry
 from tessera.api.mounting import mount_transcriptions, mount_videos
 from tessera.api.transcriptions.submission import FORM_BYTES
 from tessera.protocols.error_shapes import shape_of
+from tessera.protocols.messages.errors import REQUEST_ID_HEADER, messages_shape
 from tessera.settings.tree import Settings
 from tessera.web.app import build_app
 from tessera.web.bodies.spool import SpoolPlace
@@ -31,7 +32,7 @@ from tessera_gateway.keys import Keys
 from tessera_gateway.live import LiveProxy, realtime
 from tessera_gateway.metrics import GatewayMetrics
 from tessera_gateway.proxy import Proxy
-from tessera_gateway.responses.keeping import Responses
+from tessera_gateway.responses.keeping import Responses, keeps_nothing
 from tessera_gateway.responses.opening import opened_responses
 from tessera_gateway.routes.audio import speech, transcriptions, translations
 from tessera_gateway.routes.home import home
@@ -194,6 +195,8 @@ HOT_ROUTES: Mapping[str, HotRoute] = {
     "/v1/completions": HotRoute("completions"),
     "/v1/embeddings": HotRoute("embeddings"),
     "/v1/audio/speech": HotRoute("speech"),
+    "/v1/messages": HotRoute("chat", ours_only=True, shape=messages_shape, id_header=REQUEST_ID_HEADER.encode()),
+    "/v1/responses": HotRoute("chat", ours_only=True, takes=keeps_nothing),
 }
 """Routes that pass a body through unchanged and are asked for often."""
 

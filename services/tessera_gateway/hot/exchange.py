@@ -20,8 +20,9 @@ import httptools
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from tessera.errors import BadGatewayError, TesseraError, UnavailableError
+from tessera.telemetry import request_id_var
 from tessera.web.draining import stopping_error
-from tessera.web.early import EarlyAnswer
+from tessera.web.early import EarlyAnswer, named
 from tessera.web.errors import CLIENT_CLOSED_REQUEST, handle
 from tessera.web.protocol import BoundedProtocol
 from tessera_gateway.events import WholeEvents
@@ -31,7 +32,7 @@ from tessera_gateway.proxy import MAX_RESENDS
 from tessera_gateway.upstreams import Upstream
 
 if TYPE_CHECKING:
-    from tessera_gateway.hot.path import Head, HotPath
+    from tessera_gateway.hot.path import Head, HotPath, HotRoute
 
 logger = logging.getLogger(__name__)
 
@@ -45,6 +46,7 @@ class Exchange(EarlyAnswer):
     Args:
         client: the connection that the request came by.
         path: the hot path.
+        route: the request's.
         head: what is needed of the request's head.
         model: the model's own name.
         data: the body for the upstream.
@@ -55,6 +57,7 @@ class Exchange(EarlyAnswer):
         self,
         client: BoundedProtocol,
         path: HotPath,
+        route: HotRoute,
         head: Head,
         model: str,
         data: bytes,
@@ -63,6 +66,7 @@ class Exchange(EarlyAnswer):
         super().__init__(client, path.door, head.url.decode(), head.request_id, len(data))
         self._path_to = path
         self._proxy = path.proxy()
+        self._route = route
         self._head = head
         self._model = model
         self._data = data
@@ -120,7 +124,8 @@ class Exchange(EarlyAnswer):
         """Implement `EarlyAnswer.end_early`."""
         self._let_go()
         self.keep_alive = False
-        self._fail(stopping_error())
+        with named(self.request_id):
+            self._fail(stopping_error())
 
     def took(self, data: bytes, *, ended: bool) -> None:
         """Implement `Listener.took`."""
@@ -135,7 +140,8 @@ class Exchange(EarlyAnswer):
                 if ended:
                     self._connection = None  # it may be another request's by now
                 self._let_go()
-                self._refuse(error)
+                with named(self.request_id):
+                    self._refuse(error)
                 return
             head = self._begin(self._upstream, self._connection)
         if self._events is not None:
@@ -151,6 +157,10 @@ class Exchange(EarlyAnswer):
 
     def broke(self, error: Exception) -> None:
         """Implement `Listener.broke`."""
+        with named(self.request_id):
+            self._broke(error)
+
+    def _broke(self, error: Exception) -> None:
         upstream, self._connection = self._upstream, None
         assert upstream is not None, "it was asked"
         self._let_go()
@@ -174,6 +184,7 @@ class Exchange(EarlyAnswer):
         self._fail(shown)
 
     async def _connect(self, upstream: Upstream) -> None:
+        request_id_var.set(self.request_id)  # of this task alone
         try:
             connection = await self._path_to.pool(upstream).connect()
         except OSError as error:
@@ -237,7 +248,10 @@ class Exchange(EarlyAnswer):
         for name, value in [*self.client.server_state.default_headers, *headers]:
             has_length = has_length or name == b"content-length"
             pieces += [name, b": ", value, b"\r\n"]
-        pieces.append(f"x-request-id: {self.request_id}\r\n".encode())
+        request_id = self.request_id.encode()
+        pieces += [b"x-request-id: ", request_id, b"\r\n"]
+        if self._route.id_header:
+            pieces += [self._route.id_header, b": ", request_id, b"\r\n"]
         if not self.keep_alive:
             pieces.append(b"connection: close\r\n")
         self._is_chunked = not has_length and status not in _NO_BODY
@@ -259,16 +273,17 @@ class Exchange(EarlyAnswer):
             self._refuse(error)
             return
         if self._events is not None:
-            self._write(b"", self._path_to.shape(self._head).event(error), ended=True)
+            self._write(b"", self._route.shape.event(error), ended=True)
             self.response_complete = True
         self.ended()
 
     def _refuse(self, error: Exception) -> None:
         """Answer with an error."""
-        refusal = handle(error, self._path_to.shape(self._head))
+        refusal = handle(error, self._route.shape)
         status, body = refusal.status_code or CLIENT_CLOSED_REQUEST, refusal.content
         own = {"content-type": "application/json", "content-length": str(len(body))}
         headers = {**{name.lower(): value for name, value in refusal.headers.items()}, **own}
+        headers.pop(self._route.id_header.decode(), None)  # the head has it
         head = self._head_of(status, [(name.encode(), value.encode()) for name, value in headers.items()])
         self._write(head, body, ended=True)
         self.response_complete = True

@@ -46,8 +46,14 @@ class HotRoute:
 
     task: Task
     """What the model must be able to do."""
+    ours_only: bool = False
+    """Whether other servers than the suite's may lack it: then the app's handler translates."""
     shape: ErrorShape = openai_shape
     """How its errors are written."""
+    id_header: bytes = b""
+    """Name of a header that has the request's id too."""
+    takes: Callable[[bytes], bool] = lambda _: True
+    """Whether a body passes through unchanged; what does not is for the app's handler."""
 
 
 class Head(msgspec.Struct, frozen=True):
@@ -153,12 +159,14 @@ class HotPath:
             routed = decode_json(body, Routed)
         except TesseraError:
             return None
-        task = self.urls[head.url].task
-        own, candidates = proxy.upstreams.known(routed.model, task, routed.prompt_cache_key or "")
-        if not candidates or not self.budget.has_room(len(body)):
+        route = self.urls[head.url]
+        own, candidates = proxy.upstreams.known(routed.model, route.task, routed.prompt_cache_key or "")
+        if not candidates or not self.budget.has_room(len(body)) or not route.takes(body):
+            return None
+        if route.ours_only and not all(upstream.ours for upstream in candidates):
             return None
         data = body if own == routed.model else renamed_json(body, own)
-        return Exchange(client, self, head, own, data, candidates)
+        return Exchange(client, self, route, head, own, data, candidates)
 
     def pool(self, upstream: Upstream) -> ConnectionPool:
         """The connections to an upstream."""

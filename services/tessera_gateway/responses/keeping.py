@@ -40,6 +40,19 @@ class AskedResponse(msgspec.Struct, frozen=True):
     background: bool | None = None
 
 
+def keeps_nothing(body: bytes) -> bool:
+    """Whether a request says that nothing is kept and refers to nothing that is, so that its bytes pass as they are."""
+    try:
+        asked = decode_json(body, AskedResponse)
+    except InvalidRequestError:
+        return False
+    return asked.store is False and not asked.background and not _refers(asked, body)
+
+
+def _refers(asked: AskedResponse, body: bytes) -> bool:
+    return asked.previous_response_id is not None or _REFERENCE in body
+
+
 class Responses:
     """The responses of all owners.
 
@@ -75,7 +88,7 @@ class Responses:
             TesseraError: for the reasons of the upstream.
         """
         asked = decode_json(body.data, AskedResponse)
-        refers = asked.previous_response_id is not None or _REFERENCE in body.data
+        refers = _refers(asked, body.data)
         if asked.background:
             return await self._in_background(request, asked, body, owner)
         if not refers and (asked.store is False or not await self._keeps(asked)):

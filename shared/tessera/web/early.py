@@ -10,7 +10,8 @@ from __future__ import annotations
 import logging
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Container
+from collections.abc import Container, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 import msgspec
@@ -38,8 +39,17 @@ class FrontDoor(msgspec.Struct, frozen=True):
     def count(self, path: str, status: int, seconds: float, request_id: str) -> None:
         """Count and log a POST request that the app has not seen."""
         self.metrics.requests.add(("POST", path), status, seconds)
-        token = request_id_var.set(request_id)
-        log_request(logger, "%s %s %d %.0f ms", "POST", path, status, seconds * 1000)
+        with named(request_id):
+            log_request(logger, "%s %s %d %.0f ms", "POST", path, status, seconds * 1000)
+
+
+@contextmanager
+def named(request_id: str) -> Iterator[None]:
+    """Logs and errors within the context are of this request. A callback has no context of its own."""
+    token = request_id_var.set(request_id)
+    try:
+        yield
+    finally:
         request_id_var.reset(token)
 
 

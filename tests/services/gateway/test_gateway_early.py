@@ -9,11 +9,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import httpx
 import pytest
 
 from tessera.settings.gateway import GatewaySettings, UpstreamSettings
 from tessera.settings.http import HttpSettings
+from tessera.settings.text import TextSettings
 from tessera.settings.tree import Settings
+from tessera_gateway.hot.path import HotPath
 
 KEY = "sk-one-0123456789"
 PATH = b"/v1/chat/completions"
@@ -218,3 +221,53 @@ def test_a_silent_answer_is_ended_when_the_servers_time_is_over(gateway: Any, up
         assert (status, headers[b"connection"]) == (503, b"close")
         assert "stopping" in json.loads(answer)["error"]["message"]
         assert is_closed(line)
+
+
+@pytest.fixture
+def of_ours(gateway_of: Any, upstream: Any, model: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A gateway before a text service, the fake service, and a list that gets each request that is answered early."""
+    early: list[str] = []
+    answer = HotPath.answer
+
+    def noted(self: HotPath, client: Any, head: Any, body: bytes) -> Any:
+        if (taken := answer(self, client, head, body)) is not None:
+            early.append(head.url.decode())
+        return taken
+
+    monkeypatch.setattr(HotPath, "answer", noted)
+    fake = upstream(model("a", "chat"), name="text")
+    front = GatewaySettings(services=["text"], aliases={})
+    settings = Settings(gateway=front, text=TextSettings(port=fake.port))
+    return gateway_of(settings).knows("a"), fake, early
+
+
+def test_messages_of_our_service_pass_below_the_app_in_anthropics_shapes(of_ours: Any) -> None:
+    running, fake, early = of_ours
+    told = {"model": "a", "max_tokens": 9, "messages": []}
+    url = running.url + "/v1/messages"
+    answer = httpx.post(url, json=told)
+    assert answer.json() == {"from": "text"}
+    assert answer.headers["request-id"] == answer.headers["x-request-id"]
+    assert fake.requests[-1][0] == "/v1/messages"
+    assert fake.requests[-1][1]["x-tessera-tenant"] == "anonymous"
+    died = httpx.post(url, json={**told, "behave": "die"})
+    assert (died.status_code, died.json()["error"]["type"]) == (502, "api_error")
+    assert died.headers.get_list("request-id") == [died.json()["request_id"]]
+    cut = httpx.post(url, json={**told, "behave": "stream", "cut_after": 3}).content.split(b"\n\n")
+    assert cut[-2].startswith(b"event: error\ndata: ")
+    assert json.loads(cut[-2].partition(b"data: ")[2])["type"] == "error"
+    assert early == ["/v1/messages"] * 3
+
+
+def test_responses_that_keep_nothing_pass_below_the_app_and_others_do_not(of_ours: Any) -> None:
+    running, fake, early = of_ours
+    told = {"model": "a", "input": "Hello", "store": False}
+    url = running.url + "/v1/responses"
+    assert httpx.post(url, json=told).json() == {"from": "text"}
+    assert early == ["/v1/responses"]
+    assert json.loads(fake.requests[-1][2]) == told
+    for more in ({"store": None}, {"previous_response_id": "resp_1"}, {"background": True}, {"store": 1}):
+        httpx.post(url, json={**told, **more})
+    item = {"type": "item_reference", "id": "msg_1"}
+    httpx.post(url, json={**told, "input": [item]})
+    assert early == ["/v1/responses"], "a handler has the others"

@@ -12,6 +12,8 @@ from tessera.wire.message_answers import MessageError, MessageFault
 
 OVERLOADED = 529
 """Anthropic's status for a server with too much to do; 429 means a limit of the key alone."""
+REQUEST_ID_HEADER = "request-id"
+"""The header by which Anthropic's clients name a request."""
 _TYPES = {
     401: "authentication_error",
     403: "permission_error",
@@ -52,9 +54,9 @@ def _reply(error: TesseraError) -> ErrorReply:
 
 
 def request_id_header() -> dict[str, str]:
-    """The header by which Anthropic's clients name a request."""
+    """The header with the current request's id."""
     identity = request_id_var.get()
-    return {"request-id": identity} if identity else {}
+    return {REQUEST_ID_HEADER: identity} if identity else {}
 
 
 messages_shape = ErrorShape(_reply, error_event)
