@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tessera.errors import SettingsError
 from tessera.settings.tree import Settings
-from tessera_gateway.upstreams import Upstream
+from tessera_gateway.upstream import Upstream
 
 
 def configured(settings: Settings) -> list[Upstream]:

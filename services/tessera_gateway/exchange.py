@@ -14,7 +14,7 @@ from litestar import Request
 from tessera.errors import BadGatewayError
 from tessera.telemetry import request_id_var
 from tessera.web.tenant import TENANT_HEADER
-from tessera_gateway.upstreams import Upstream
+from tessera_gateway.upstream import Upstream
 
 SENT_HEADERS = ("accept", "traceparent", "tracestate")
 """Headers of the client that are passed on to the upstream."""

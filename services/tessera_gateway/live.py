@@ -33,7 +33,8 @@ from tessera.wire.models import Task
 from tessera_gateway.keys import Keys
 from tessera_gateway.live_names import UPDATE, with_own_names
 from tessera_gateway.metrics import GatewayMetrics
-from tessera_gateway.upstreams import Upstream, Upstreams
+from tessera_gateway.upstream import Upstream
+from tessera_gateway.upstreams import Upstreams
 
 logger = logging.getLogger(__name__)
 

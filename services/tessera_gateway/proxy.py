@@ -37,7 +37,8 @@ from tessera_gateway.events import WholeEvents
 from tessera_gateway.exchange import RETURNED_HEADERS, SentHeaders, UpstreamResponse, refuse_unusable
 from tessera_gateway.limits import Body, renamed
 from tessera_gateway.metrics import GatewayMetrics
-from tessera_gateway.upstreams import Upstream, Upstreams
+from tessera_gateway.upstream import Upstream
+from tessera_gateway.upstreams import Upstreams
 
 logger = logging.getLogger(__name__)
 

@@ -29,7 +29,7 @@ from tessera_gateway.events import WholeEvents
 from tessera_gateway.exchange import RETURNED_HEADERS, refuse_unusable
 from tessera_gateway.hot.connections import UpstreamConnection
 from tessera_gateway.proxy import MAX_RESENDS
-from tessera_gateway.upstreams import Upstream
+from tessera_gateway.upstream import Upstream
 
 if TYPE_CHECKING:
     from tessera_gateway.hot.path import Head, HotPath, HotRoute

@@ -32,7 +32,7 @@ from tessera_gateway.keys import KEY_HEADERS, Keys
 from tessera_gateway.limits import Routed
 from tessera_gateway.proxy import Proxy
 from tessera_gateway.renaming import renamed_json
-from tessera_gateway.upstreams import Upstream
+from tessera_gateway.upstream import Upstream
 
 MOST_BYTES = 256 * 1024
 """Largest body that takes the hot path."""

@@ -33,7 +33,7 @@ from tessera_gateway.translated.event_data import EventData
 from tessera_gateway.translated.failures import failure_of
 from tessera_gateway.translated.foreign import ForeignReader, as_chunk
 from tessera_gateway.translated.lacking import LACKING, LackingRoutes
-from tessera_gateway.upstreams import Upstream
+from tessera_gateway.upstream import Upstream
 
 logger = logging.getLogger(__name__)
 

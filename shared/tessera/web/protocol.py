@@ -15,7 +15,6 @@ from asyncio import TimerHandle, Transport
 from http import HTTPStatus
 from typing import Any, cast
 
-import msgspec
 from litestar.types import Scope
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
@@ -23,22 +22,14 @@ from tessera.errors import HeaderTooLargeError, InvalidRequestError, RequestTime
 from tessera.web.draining import Draining
 from tessera.web.early import AnyEarlyAnswers, EarlyAnswer
 from tessera.web.errors import ErrorShape, openai_shape, shape_in
+from tessera.web.pace import BodyClock, BodyPace
 
 MAX_HEAD_BYTES = 64 * 1024
 """Most bytes of a request line and its headers together."""
 HEAD_TIMEOUT_S = 30.0
 """Most seconds from connecting, or from the first byte of a request, to the end of its headers."""
-LOOKS = 8
-"""Looks at a body within its idle time."""
 LINGER_S = 1.0
 """Seconds for which what a slow client still sends is thrown away."""
-
-
-class BodyPace(msgspec.Struct, frozen=True):
-    """How slowly a body may arrive: seconds without a byte, and bytes a second on average after that time."""
-
-    idle_s: float = 30.0
-    bytes_per_s: float = 1024.0
 
 
 class BoundedProtocol(HttpToolsProtocol):
@@ -74,11 +65,8 @@ class BoundedProtocol(HttpToolsProtocol):
         """When the latest request was answered, if that was early."""
         self._early_answer: EarlyAnswer | None = None
         """The answer that is being sent, if it is an early one."""
-        self._pace = pace or BodyPace()
         self._in_body = False
-        self._body_bytes = 0
-        self._body_timer: TimerHandle | None = None
-        self._waited_s = self._silent_s = self._looked_at = 0.0
+        self._body_clock = BodyClock(self.loop, pace or BodyPace(), self._is_reading, self._give_up_body)
         self._too_slow = False
         self._in_head = False
         self._head_bytes = 0
@@ -97,7 +85,7 @@ class BoundedProtocol(HttpToolsProtocol):
         """Stop the clocks."""
         self._stop_timer()
         self._in_body = False
-        self._stop_body_timer()
+        self._body_clock.stop()
         if self._idle_timer is not None:
             self._idle_timer.cancel()
         if self._early is not None and self._early_head is not None:
@@ -126,12 +114,8 @@ class BoundedProtocol(HttpToolsProtocol):
             return  # answered already; see `_close_after_answer`
         self._read_bytes = len(data)
         super().data_received(data)
-        if self._in_body:
-            self._body_bytes += len(data)
-            self._silent_s = 0.0
-            if self._body_timer is None and not self.transport.is_closing():
-                self._waited_s, self._looked_at = 0.0, self.loop.time()
-                self._look_again()
+        if self._in_body and not self.transport.is_closing():
+            self._body_clock.took(len(data))
             if self._early_head is not None:
                 self._hold_early_body()
         if self._in_head:
@@ -163,7 +147,6 @@ class BoundedProtocol(HttpToolsProtocol):
                 self._too_large = True
                 raise ValueError("the head is too large")
         self._in_body = True
-        self._body_bytes = 0
         if (
             self._early is not None
             and self.url in self._early.urls
@@ -186,8 +169,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         """Called when a body has ended, or a head without one."""
         self._in_body = False
-        if self._body_timer is not None:
-            self._stop_body_timer()
+        self._body_clock.stop()
         if self._early_head is not None:
             self._answer_early()
         else:
@@ -250,8 +232,9 @@ class BoundedProtocol(HttpToolsProtocol):
         """Count what has arrived of a body that is not complete yet; the app refuses what is too much."""
         early = self._early
         assert early is not None, "it gave the head"
-        more = self._body_bytes - self._early_counted
-        if self._body_bytes <= early.most_bytes and early.budget.has_room(more):
+        size = self._body_clock.bytes
+        more = size - self._early_counted
+        if size <= early.most_bytes and early.budget.has_room(more):
             early.budget.take(more)
             self._early_counted += more
         else:
@@ -292,9 +275,10 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._too_large:
             error = HeaderTooLargeError(f"request line and headers may have {MAX_HEAD_BYTES} bytes together")
         if self._too_slow:
+            clock = self._body_clock
             error = RequestTimeoutError(
-                f"{self._body_bytes} bytes of the body came in {self._waited_s:.0f} s and then nothing, or too little, "
-                f"for {self._pace.idle_s:g} s; send the body at once (http.body_idle_s, http.body_bytes_per_s)"
+                f"{clock.bytes} bytes of the body came in {clock.waited_s:.0f} s and then nothing, or too little, "
+                f"for {clock.pace.idle_s:g} s; send the body at once (http.body_idle_s, http.body_bytes_per_s)"
             )
         # A request whose body is slow has been to the app, which noted in the scope how its errors are written.
         reply = self._shape().reply(error)
@@ -325,30 +309,14 @@ class BoundedProtocol(HttpToolsProtocol):
         self._head_timer = None
         self.transport.close()
 
-    def _look_again(self) -> None:
-        self._body_timer = self.loop.call_later(self._pace.idle_s / LOOKS, self._look_at_body)
+    def _is_reading(self) -> bool:
+        return self._early_head is not None or not (self.flow.read_paused or self.cycle.waiting_for_100_continue)
 
-    def _stop_body_timer(self) -> None:
-        if self._body_timer is not None:
-            self._body_timer.cancel()
-            self._body_timer = None
-
-    def _look_at_body(self) -> None:
-        """Count the time since the last look against the client, if the server was reading; give up a body that is
-        over its time."""
-        self._body_timer = None
-        now = self.loop.time()
-        passed, self._looked_at = now - self._looked_at, now
+    def _give_up_body(self) -> None:
+        """Answer a client whose body is too slow."""
         if not self._in_body or self.transport.is_closing():
             return
-        is_early = self._early_head is not None
-        if is_early or (not self.flow.read_paused and not self.cycle.waiting_for_100_continue):
-            self._waited_s += passed
-            self._silent_s += passed
-        pace = self._pace
-        if self._silent_s < pace.idle_s and self._waited_s < pace.idle_s + self._body_bytes / pace.bytes_per_s:
-            self._look_again()
-        elif not is_early and self.cycle.response_started:
+        if self._early_head is None and self.cycle.response_started:
             self.transport.close()  # the answer is on its way or has been sent: nothing more can be said
         else:
             self._too_slow = True

@@ -23,7 +23,8 @@ from litestar.types import ASGIApp
 from tessera.settings.http import HttpSettings
 from tessera.web.bodies.memory import keep_large_allocations_apart
 from tessera.web.draining import DrainedApp, Draining
-from tessera.web.protocol import BodyPace, BoundedProtocol
+from tessera.web.pace import BodyPace
+from tessera.web.protocol import BoundedProtocol
 
 MOST_FRAME_BYTES = 16 * 1024 * 1024
 """Most bytes of a WebSocket message; a larger one ends its connection."""
