@@ -27,7 +27,8 @@ from tessera.web.sites import sites_of
 from tessera.wire.models import Card
 from tessera_gateway.aliases import Aliases
 from tessera_gateway.configured import configured
-from tessera_gateway.hot.path import HotPath, HotRoute
+from tessera_gateway.hot.path import HotPath
+from tessera_gateway.hot.requests import HotRoute
 from tessera_gateway.keys import Keys
 from tessera_gateway.live import LiveProxy, realtime
 from tessera_gateway.metrics import GatewayMetrics

@@ -14,7 +14,6 @@ import logging
 import time
 from collections import deque
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 import httptools
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
@@ -22,17 +21,14 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 from tessera.errors import BadGatewayError, TesseraError, UnavailableError
 from tessera.telemetry import request_id_var
 from tessera.web.draining import stopping_error
-from tessera.web.early import EarlyAnswer, named
+from tessera.web.early import ClientConnection, EarlyAnswer, FrontDoor, named
 from tessera.web.errors import CLIENT_CLOSED_REQUEST, handle
-from tessera.web.protocol import BoundedProtocol
 from tessera_gateway.events import WholeEvents
 from tessera_gateway.exchange import RETURNED_HEADERS, refuse_unusable
 from tessera_gateway.hot.connections import UpstreamConnection
+from tessera_gateway.hot.requests import Head, HotRoute, Sender
 from tessera_gateway.proxy import MAX_RESENDS
 from tessera_gateway.upstream import Upstream
-
-if TYPE_CHECKING:
-    from tessera_gateway.hot.path import Head, HotPath, HotRoute
 
 logger = logging.getLogger(__name__)
 
@@ -45,7 +41,8 @@ class Exchange(EarlyAnswer):
 
     Args:
         client: the connection that the request came by.
-        path: the hot path.
+        door: what the request passed.
+        sender: has the connections to upstreams.
         route: the request's.
         head: what is needed of the request's head.
         model: the model's own name.
@@ -55,17 +52,18 @@ class Exchange(EarlyAnswer):
 
     def __init__(
         self,
-        client: BoundedProtocol,
-        path: HotPath,
+        client: ClientConnection,
+        door: FrontDoor,
+        sender: Sender,
         route: HotRoute,
         head: Head,
         model: str,
         data: bytes,
         upstreams: Iterable[Upstream],
     ) -> None:
-        super().__init__(client, path.door, head.url.decode(), head.request_id, len(data))
-        self._path_to = path
-        self._proxy = path.proxy()
+        super().__init__(client, door, head.url.decode(), head.request_id, len(data))
+        self._sender = sender
+        self._proxy = sender.proxy
         self._route = route
         self._head = head
         self._model = model
@@ -84,7 +82,7 @@ class Exchange(EarlyAnswer):
         """Implement `EarlyAnswer.start`: ask the next upstream."""
         while self._waiting:
             upstream = self._waiting.popleft()
-            connection = self._path_to.pool(upstream).idle()
+            connection = self._sender.pool(upstream).idle()
             if connection is None:
                 self._connecting = asyncio.get_running_loop().create_task(self._connect(upstream))
             else:
@@ -186,7 +184,7 @@ class Exchange(EarlyAnswer):
     async def _connect(self, upstream: Upstream) -> None:
         request_id_var.set(self.request_id)  # of this task alone
         try:
-            connection = await self._path_to.pool(upstream).connect()
+            connection = await self._sender.pool(upstream).connect()
         except OSError as error:
             reason = str(error) or type(error).__name__
             upstream.lost(reason)
@@ -206,7 +204,7 @@ class Exchange(EarlyAnswer):
         upstream.in_flight += 1
         upstream.sent += 1
         self._asked_at = time.perf_counter()
-        connection.send(self._path_to.head_for(upstream, self._head, len(self._data)), self._data, self)
+        connection.send(self._sender.head_for(upstream, self._head, len(self._data)), self._data, self)
 
     def _ask_again(self, upstream: Upstream) -> None:
         """Ask the others, and in the end the same upstream again, which has cut a connection without an answer."""

@@ -12,58 +12,26 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 
-import msgspec
 from litestar import Litestar
 
 from tessera.errors import TesseraError
-from tessera.web.early import FrontDoor
-from tessera.web.errors import CLIENT_CLOSED_REQUEST, ErrorShape, openai_shape
+from tessera.web.early import ClientConnection, FrontDoor
+from tessera.web.errors import CLIENT_CLOSED_REQUEST, ErrorShape
 from tessera.web.middleware import new_request_id, safe_request_id
-from tessera.web.protocol import BoundedProtocol
-from tessera.web.tenant import TENANT_HEADER
 from tessera.wire.decoding import decode_json
-from tessera.wire.models import Task
 from tessera_gateway.exchange import SENT_HEADERS
-from tessera_gateway.hot.connections import ConnectionPool
 from tessera_gateway.hot.exchange import Exchange
+from tessera_gateway.hot.requests import Head, HotRoute, Sender
 from tessera_gateway.keys import KEY_HEADERS, Keys
 from tessera_gateway.limits import Routed
 from tessera_gateway.proxy import Proxy
 from tessera_gateway.renaming import renamed_json
-from tessera_gateway.upstream import Upstream
 
 MOST_BYTES = 256 * 1024
 """Largest body that takes the hot path."""
 MOST_OWNERS = 1024
 """Most values of `Authorization` headers whose owner is remembered. They are accepted keys, which are held anyway."""
-
-
-@dataclass(frozen=True)
-class HotRoute:
-    """A route whose bodies pass through unchanged."""
-
-    task: Task
-    """What the model must be able to do."""
-    ours_only: bool = False
-    """Whether other servers than the suite's may lack it: then the app's handler translates."""
-    shape: ErrorShape = openai_shape
-    """How its errors are written."""
-    id_header: bytes = b""
-    """Name of a header that has the request's id too."""
-    takes: Callable[[bytes], bool] = lambda _: True
-    """Whether a body passes through unchanged; what does not is for the app's handler."""
-
-
-class Head(msgspec.Struct, frozen=True):
-    """What is needed of the head of a request that takes the hot path."""
-
-    url: bytes
-    owner: str
-    request_id: str
-    sent: list[bytes]
-    """Lines that every upstream is sent, in pieces."""
 
 
 class HotPath:
@@ -90,12 +58,9 @@ class HotPath:
     ) -> None:
         self.urls = {path.encode(): route for path, route in routes.items()}
         self.keys = keys
-        self.proxy = proxy
+        self.sender = Sender(proxy, connect_timeout_s)
         self.most_bytes = min(MOST_BYTES, most_bytes)
-        self._connect_timeout_s = connect_timeout_s
         self._owners: dict[bytes, str] = {}
-        self._pools: dict[str, ConnectionPool] = {}
-        self._heads: dict[tuple[str, bytes], bytes] = {}
 
     @asynccontextmanager
     async def lifespan(self, _: Litestar) -> AsyncIterator[None]:
@@ -103,9 +68,7 @@ class HotPath:
         try:
             yield
         finally:
-            for pool in self._pools.values():
-                pool.close()
-            self._pools.clear()
+            self.sender.close()
 
     def behind(self, door: FrontDoor) -> None:
         """Implement `EarlyAnswers.behind`."""
@@ -152,44 +115,21 @@ class HotPath:
         """Implement `EarlyAnswers.shape`."""
         return self.urls[head.url].shape
 
-    def answer(self, client: BoundedProtocol, head: Head, body: bytes) -> Exchange | None:
+    def answer(self, client: ClientConnection, head: Head, body: bytes) -> Exchange | None:
         """Implement `EarlyAnswers.answer`."""
-        proxy = self.proxy()
+        upstreams = self.sender.proxy.upstreams
         try:
             routed = decode_json(body, Routed)
         except TesseraError:
             return None
         route = self.urls[head.url]
-        own, candidates = proxy.upstreams.known(routed.model, route.task, routed.prompt_cache_key or "")
+        own, candidates = upstreams.known(routed.model, route.task, routed.prompt_cache_key or "")
         if not candidates or not self.budget.has_room(len(body)) or not route.takes(body):
             return None
         if route.ours_only and not all(upstream.ours for upstream in candidates):
             return None
         data = body if own == routed.model else renamed_json(body, own)
-        return Exchange(client, self, route, head, own, data, candidates)
-
-    def pool(self, upstream: Upstream) -> ConnectionPool:
-        """The connections to an upstream."""
-        pool = self._pools.get(upstream.name)
-        if pool is None:
-            pool = self._pools[upstream.name] = ConnectionPool(
-                upstream.url, connect_timeout_s=self._connect_timeout_s, idle_timeout_s=self.proxy().idle_timeout_s
-            )
-        return pool
-
-    def head_for(self, upstream: Upstream, head: Head, size: int) -> bytes:
-        """The head of the request to an upstream, whose body has `size` bytes."""
-        begin = self._heads.get((upstream.name, head.url))
-        if begin is None:
-            pool = self.pool(upstream)
-            lines = [f"POST {pool.path}{head.url.decode()} HTTP/1.1", f"host: {pool.host}", "accept-encoding: identity"]
-            lines += [f"{name}: {value}" for name, value in upstream.headers.items()]
-            begin = "\r\n".join([*lines, "content-type: application/json", ""]).encode()
-            self._heads[upstream.name, head.url] = begin
-        # Only the suite's own services are sent the tenant.
-        tenant = f"{TENANT_HEADER}: {head.owner}\r\n" if upstream.ours else ""
-        own = f"{tenant}x-request-id: {head.request_id}\r\ncontent-length: {size}\r\n\r\n".encode()
-        return b"".join([begin, *head.sent, own])
+        return Exchange(client, self.door, self.sender, route, head, own, data, candidates)
 
     def _owner(self, keys: dict[bytes, bytes]) -> str:
         """The owner of a request. A header that was accepted is remembered, up to some: its digest takes longer to

@@ -10,20 +10,20 @@ from __future__ import annotations
 import logging
 import time
 from abc import ABC, abstractmethod
+from asyncio import Transport
 from collections.abc import Container, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
+from uvicorn.server import ServerState
 
 from tessera.telemetry import log_request, request_id_var
 from tessera.web.bodies.budget import BodyBudget
+from tessera.web.draining import Draining
 from tessera.web.errors import ErrorShape
 from tessera.web.metrics import HTTPMetrics
 from tessera.web.sites import Sites
-
-if TYPE_CHECKING:
-    from tessera.web.protocol import BoundedProtocol
 
 logger = logging.getLogger("tessera.access")
 HeadT = TypeVar("HeadT")
@@ -53,6 +53,20 @@ def named(request_id: str) -> Iterator[None]:
         request_id_var.reset(token)
 
 
+class ClientConnection(Protocol):
+    """What an early answer needs of the connection that its request came by (`tessera.web.protocol`)."""
+
+    transport: Transport
+    server_state: ServerState
+    draining: Draining
+    """Whether the server is about to stop."""
+    keeps_alive: bool
+    """Whether the client of the request that was read last keeps its connection open."""
+
+    def early_answer_ended(self, answer: EarlyAnswer) -> None:
+        """Called by an early answer at its end: the next request of the connection, or its end."""
+
+
 class EarlyAnswer(ABC):
     """One request that is answered below ASGI, and its answer. It stands where uvicorn has a cycle.
 
@@ -67,7 +81,7 @@ class EarlyAnswer(ABC):
     waiting_for_100_continue = False
     """uvicorn asks for it; a client that waits for it is answered by the app."""
 
-    def __init__(self, client: BoundedProtocol, door: FrontDoor, path: str, request_id: str, body_bytes: int) -> None:
+    def __init__(self, client: ClientConnection, door: FrontDoor, path: str, request_id: str, body_bytes: int) -> None:
         self.client = client
         self.keep_alive = client.keeps_alive
         """Whether the connection is used again; uvicorn sets it to False when the server stops."""
@@ -151,7 +165,7 @@ class EarlyAnswers(Protocol, Generic[HeadT]):
     def shape(self, head: HeadT) -> ErrorShape:
         """How the errors of a request are written."""
 
-    def answer(self, client: BoundedProtocol, head: HeadT, body: bytes) -> EarlyAnswer | None:
+    def answer(self, client: ClientConnection, head: HeadT, body: bytes) -> EarlyAnswer | None:
         """The answer to a request, which has not begun; None if the app answers it."""
 
 

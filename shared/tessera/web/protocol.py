@@ -19,10 +19,10 @@ from litestar.types import Scope
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from tessera.errors import HeaderTooLargeError, InvalidRequestError, RequestTimeoutError, TesseraError
+from tessera.web.bodies.pace import BodyClock, BodyPace
 from tessera.web.draining import Draining
 from tessera.web.early import AnyEarlyAnswers, EarlyAnswer
 from tessera.web.errors import ErrorShape, openai_shape, shape_in
-from tessera.web.pace import BodyClock, BodyPace
 
 MAX_HEAD_BYTES = 64 * 1024
 """Most bytes of a request line and its headers together."""

@@ -22,8 +22,8 @@ from litestar.types import ASGIApp
 
 from tessera.settings.http import HttpSettings
 from tessera.web.bodies.memory import keep_large_allocations_apart
+from tessera.web.bodies.pace import BodyPace
 from tessera.web.draining import DrainedApp, Draining
-from tessera.web.pace import BodyPace
 from tessera.web.protocol import BoundedProtocol
 
 MOST_FRAME_BYTES = 16 * 1024 * 1024

@@ -1,1 +1,1 @@
-"""Request bodies: how much memory they may hold together, and forms that wait on a disk. Torch-free."""
+"""Request bodies: how slowly they may come, how much memory they may hold, forms that wait on a disk. Torch-free."""
