@@ -104,7 +104,9 @@ def on_packed_attention(model: PreTrainedModel, directory: Path) -> PackedModel:
             if not found.calls:
                 raise ModelLoadError(
                     f"{directory}: {type(model).__name__} never calls Transformers' AttentionInterface, so texts that "
-                    "share a step would be mixed; it cannot be served"
+                    "share a step would be mixed; it cannot be served here. Take a model of another class (BERT, "
+                    "RoBERTa, XLM-RoBERTa, ModernBERT, DistilBERT, Qwen3), or run this one in a server of its own, "
+                    "such as Text Embeddings Inference, and name that in gateway.upstreams"
                 )
             off.append(float((hidden - expected).float().norm() / expected.float().norm()))
             if off[-1] <= TOLERANCE.get(expected.dtype, LOW_PRECISION_TOLERANCE):

@@ -15,8 +15,9 @@ import msgspec
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
-from tessera.errors import SettingsError, TesseraError
+from tessera.errors import ModelLoadError, SettingsError, TesseraError
 from tessera.hub import store
+from tessera.hub.encoder_files import read_encoder_files
 from tessera.jobs.artifacts.selection import make_artifact_store
 from tessera.jobs.disk import free_bytes
 from tessera.settings.tree import Settings
@@ -151,8 +152,28 @@ def _models(settings: Settings, selection: Selection) -> Iterator[Finding]:
             except TesseraError as error:
                 yield Finding("fail", "model", error.message, f"correct `{service}.{key}`")
             else:
-                how = "is there" if found else "will be fetched or made at the first start"
-                yield Finding("ok", "model", f"{model} {how}")
+                yield Finding("ok", "model", f"{model} {_is_there(found)}")
+    if "text" in selection.services:
+        yield from _encoders(settings)
+
+
+def _encoders(settings: Settings) -> Iterator[Finding]:
+    for number, encoder in enumerate(settings.text.encoders):
+        key = f"`source` of [[text.encoders]] number {number + 1}"
+        try:
+            if encoder.source in store.starters():
+                raise ModelLoadError(f"{encoder.source!r} is a starter, and none of those is an encoder")
+            found = store.locate(encoder.source, settings.models_dir)
+            if found is not None:
+                read_encoder_files(found.path, encoder)
+        except TesseraError as error:
+            yield Finding("fail", "encoder", error.message, f"correct the {key}, or what its message names")
+        else:
+            yield Finding("ok", "encoder", f"{encoder.source} {_is_there(found)}")
+
+
+def _is_there(found: store.ModelDirectory | None) -> str:
+    return "is there" if found else "will be fetched or made at the first start"
 
 
 def _ports(settings: Settings, selection: Selection) -> Iterator[Finding]:

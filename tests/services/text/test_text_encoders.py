@@ -366,6 +366,36 @@ def encoder_pid(service) -> int:
     raise AssertionError("there is no encoder engine")
 
 
+def test_who_leaves_is_not_encoded(service, ask) -> None:
+    def metric(name: str) -> float:
+        lines = httpx.get(f"{service.url}/metrics").text.splitlines()
+        return float(next(line.split()[1] for line in lines if line.startswith(f"{name} ")))
+
+    def leave(number: int) -> None:
+        paths = {"/v1/embeddings": {"model": "bi", "input": many}, "/v1/moderations": {"input": many}}
+        paths["/v1/rerank"] = {"model": "cross", "query": "red", "documents": many}
+        path, body = list(paths.items())[number % 3]
+        with pytest.raises(httpx.ReadTimeout):
+            httpx.post(f"{service.url}{path}", json=body, timeout=httpx.Timeout(60, read=2))
+
+    many = ["red cat green dog house river"] * 50
+    ask("/v1/embeddings", model="bi", input=TEXTS)
+    before = metric("tessera_encoder_engine_encoded_texts_total")
+    engine = encoder_pid(service)
+    os.kill(engine, signal.SIGSTOP)  # all are there, and have left, before a step begins
+    try:
+        with ThreadPoolExecutor(9) as pool:
+            list(pool.map(leave, range(9)))
+        until(lambda: metric("tessera_http_requests_in_flight") == 1, what="the service to notice that they left")
+    finally:
+        os.kill(engine, signal.SIGCONT)
+    assert len(ask("/v1/embeddings", model="bi", input=TEXTS)["data"]) == 4
+    until(lambda: metric("tessera_encoder_engine_encoded_texts_total") >= before + 4, what="the metrics of that step")
+    for state in ("waiting", "running"):
+        until(lambda state=state: metric(f"tessera_encoder_engine_requests_{state}") == 0, what=f"nobody {state}")
+    assert metric("tessera_encoder_engine_encoded_texts_total") < before + 4 + 9 * 50 / 3
+
+
 def test_a_killed_engine_comes_back_and_the_language_model_does_not_notice(service, ask) -> None:
     pid = encoder_pid(service)
     os.kill(pid, signal.SIGKILL)

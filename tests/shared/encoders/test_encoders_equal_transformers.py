@@ -178,8 +178,10 @@ def test_a_class_that_never_calls_the_interface_is_refused_by_its_name(
 ) -> None:
     transformers.AutoModel.from_config(config).save_pretrained(tmp_path / "model")
     write_tokenizer(tmp_path / "model")
-    with pytest.raises(ModelLoadError, match=f"{name}.*never calls Transformers' AttentionInterface"):
+    with pytest.raises(ModelLoadError, match=f"{name}.*never calls Transformers' AttentionInterface") as refused:
         load(tmp_path / "model")
+    assert "ModernBERT" in refused.value.message, "what would be served"
+    assert "gateway.upstreams" in refused.value.message, "where this one can be"
 
 
 def test_a_class_whose_packed_numbers_differ_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import json
 import os
 import socket
 from collections.abc import Iterator
@@ -117,6 +118,24 @@ def test_a_model_that_is_nowhere_is_found_before_the_start(tmp_path: Path) -> No
     (found,) = failures(settings_for(tmp_path, text={"model": "no-such-model"}))
     assert "no-such-model" in found.message
     assert "text.model" in found.cure
+
+
+def test_the_sources_of_encoders_are_looked_at(tmp_path: Path) -> None:
+    good, damaged = tmp_path / "good", tmp_path / "damaged"
+    for path, config in ((good, {"architectures": ["BertModel"], "model_type": "bert"}), (damaged, [])):
+        path.mkdir()
+        (path / "config.json").write_text(json.dumps(config))
+        (path / "tokenizer_config.json").write_text("{}")
+    sources = [str(good), "nowhere", str(damaged), "english-voices"]
+    settings = settings_for(
+        tmp_path, text={"encoders": [{"source": source, "role": "embedding"} for source in sources]}
+    )
+    found = doctor.examine(settings, select("text,gateway", settings))
+    encoders = [finding for finding in found if finding.subject == "encoder"]
+    assert [finding.level for finding in encoders] == ["ok", "fail", "fail", "fail"]
+    for number, finding in enumerate(encoders[1:], 2):
+        assert sources[number - 1] in finding.message
+        assert f"[[text.encoders]] number {number}" in finding.cure
 
 
 def test_a_socket_path_that_is_too_long_is_found(tmp_path: Path) -> None:
