@@ -13,8 +13,8 @@ One item is open at a time. Knows neither chat nor the response around the outpu
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from typing import Protocol
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
 
 from msgspec import UNSET
 
@@ -64,8 +64,8 @@ class OpenItem(Protocol):
         ...
 
 
-class OpenMessage:
-    """A message that grows.
+class ItemPlace:
+    """Where an item stands in the output: makes its events, each with the next number.
 
     Args:
         numbers: of the stream's events.
@@ -74,189 +74,113 @@ class OpenMessage:
     """
 
     def __init__(self, numbers: EventNumbers, index: int, identity: str) -> None:
-        self._numbers, self._index, self._id = numbers, index, identity
+        self._numbers, self._index, self.id = numbers, index, identity
+
+    def event(self, kind: Callable[..., wire.GenerationEvent], **fields: Any) -> wire.GenerationEvent:
+        """An event about a part of the item, with its other fields."""
+        return kind(sequence_number=self._numbers.take(), output_index=self._index, item_id=self.id, **fields)
+
+    def added(self, item: OutputItem) -> wire.GenerationEvent:
+        """The first event of the item."""
+        return wire.OutputItemAdded(sequence_number=self._numbers.take(), output_index=self._index, item=item)
+
+    def done(self, item: OutputItem) -> wire.GenerationEvent:
+        """The last event of the item."""
+        return wire.OutputItemDone(sequence_number=self._numbers.take(), output_index=self._index, item=item)
+
+
+class OpenMessage:
+    """A message that grows.
+
+    Args:
+        place: of the item.
+    """
+
+    def __init__(self, place: ItemPlace) -> None:
+        self._place = place
         self._text: list[str] = []
         self._scores: list[TokenLogprob] = []
 
     def begin(self) -> Iterator[wire.GenerationEvent]:
         """Implement `OpenItem.begin`."""
-        item = OutputMessageItem(id=self._id, content=[], status="in_progress")
-        yield wire.OutputItemAdded(sequence_number=self._numbers.take(), output_index=self._index, item=item)
-        yield wire.ContentPartAdded(
-            sequence_number=self._numbers.take(),
-            output_index=self._index,
-            item_id=self._id,
-            content_index=0,
-            part=OutputTextPart(text=""),
-        )
+        yield self._place.added(OutputMessageItem(id=self._place.id, content=[], status="in_progress"))
+        yield self._place.event(wire.ContentPartAdded, content_index=0, part=OutputTextPart(text=""))
 
     def add(self, text: str, scores: list[TokenLogprob]) -> Iterator[wire.GenerationEvent]:
         """The event of a piece of text with its log-probabilities."""
         self._text.append(text)
         self._scores += scores
-        yield wire.OutputTextDelta(
-            sequence_number=self._numbers.take(),
-            output_index=self._index,
-            item_id=self._id,
-            content_index=0,
-            delta=text,
-            logprobs=scores,
-        )
+        yield self._place.event(wire.OutputTextDelta, content_index=0, delta=text, logprobs=scores)
 
     def end(self, status: ItemStatus) -> Iterator[wire.GenerationEvent]:
         """Implement `OpenItem.end`."""
         item = self.item(status)
-        yield wire.OutputTextDone(
-            sequence_number=self._numbers.take(),
-            output_index=self._index,
-            item_id=self._id,
-            content_index=0,
-            text=item.content[0].text,
-            logprobs=self._scores,
-        )
-        yield wire.ContentPartDone(
-            sequence_number=self._numbers.take(),
-            output_index=self._index,
-            item_id=self._id,
-            content_index=0,
-            part=item.content[0],
-        )
-        yield wire.OutputItemDone(sequence_number=self._numbers.take(), output_index=self._index, item=item)
+        (part,) = item.content
+        yield self._place.event(wire.OutputTextDone, content_index=0, text=part.text, logprobs=self._scores)
+        yield self._place.event(wire.ContentPartDone, content_index=0, part=part)
+        yield self._place.done(item)
 
     def item(self, status: ItemStatus) -> OutputMessageItem:
         """Implement `OpenItem.item`."""
         part = OutputTextPart(text="".join(self._text), logprobs=self._scores)
-        return OutputMessageItem(id=self._id, content=[part], status=status)
+        return OutputMessageItem(id=self._place.id, content=[part], status=status)
 
 
 class OpenThought:
-    """A thought that grows, as content.
+    """A thought that grows.
 
     Args:
-        numbers: of the stream's events.
-        index: its place in the output.
-        identity: its id.
+        place: of the item.
         seal: whether the item has `encrypted_content`.
+        summarised: whether the thought is shown as a summary, not as content.
     """
 
-    def __init__(self, numbers: EventNumbers, index: int, identity: str, *, seal: bool) -> None:
-        self._numbers, self._index, self._id, self._seal = numbers, index, identity, seal
+    def __init__(self, place: ItemPlace, *, seal: bool, summarised: bool) -> None:
+        self._place, self._seal, self._summarised = place, seal, summarised
         self._text: list[str] = []
 
     def begin(self) -> Iterator[wire.GenerationEvent]:
         """Implement `OpenItem.begin`."""
-        item = ReasoningItem(
-            id=self._id, content=[], status="in_progress", encrypted_content="" if self._seal else UNSET
+        content: list[ThoughtText] | None = None if self._summarised else []
+        encrypted = "" if self._seal else UNSET
+        yield self._place.added(
+            ReasoningItem(id=self._place.id, content=content, status="in_progress", encrypted_content=encrypted)
         )
-        yield wire.OutputItemAdded(sequence_number=self._numbers.take(), output_index=self._index, item=item)
-        yield wire.ContentPartAdded(
-            sequence_number=self._numbers.take(),
-            output_index=self._index,
-            item_id=self._id,
-            content_index=0,
-            part=ThoughtText(text=""),
-        )
+        if self._summarised:
+            yield self._place.event(wire.SummaryPartAdded, summary_index=0, part=SummaryText(text=""))
+        else:
+            yield self._place.event(wire.ContentPartAdded, content_index=0, part=ThoughtText(text=""))
 
     def add(self, text: str) -> Iterator[wire.GenerationEvent]:
         """The event of a piece of the thought."""
         self._text.append(text)
-        yield wire.ReasoningTextDelta(
-            sequence_number=self._numbers.take(),
-            output_index=self._index,
-            item_id=self._id,
-            content_index=0,
-            delta=text,
-        )
+        if self._summarised:
+            yield self._place.event(wire.SummaryTextDelta, summary_index=0, delta=text)
+        else:
+            yield self._place.event(wire.ReasoningTextDelta, content_index=0, delta=text)
 
     def end(self, status: ItemStatus) -> Iterator[wire.GenerationEvent]:
         """Implement `OpenItem.end`."""
         text = "".join(self._text)
-        yield wire.ReasoningTextDone(
-            sequence_number=self._numbers.take(),
-            output_index=self._index,
-            item_id=self._id,
-            content_index=0,
-            text=text,
-        )
-        yield wire.ContentPartDone(
-            sequence_number=self._numbers.take(),
-            output_index=self._index,
-            item_id=self._id,
-            content_index=0,
-            part=ThoughtText(text=text),
-        )
-        item = self.item(status)
-        yield wire.OutputItemDone(sequence_number=self._numbers.take(), output_index=self._index, item=item)
+        if self._summarised:
+            yield self._place.event(wire.SummaryTextDone, summary_index=0, text=text)
+            yield self._place.event(wire.SummaryPartDone, summary_index=0, part=SummaryText(text=text))
+        else:
+            yield self._place.event(wire.ReasoningTextDone, content_index=0, text=text)
+            yield self._place.event(wire.ContentPartDone, content_index=0, part=ThoughtText(text=text))
+        yield self._place.done(self.item(status))
 
     def item(self, status: ItemStatus) -> ReasoningItem:
         """Implement `OpenItem.item`."""
         text = "".join(self._text)
-        content = sealed(text) if self._seal else UNSET
-        return ReasoningItem(id=self._id, content=[ThoughtText(text=text)], status=status, encrypted_content=content)
-
-
-class OpenSummary:
-    """A thought that grows, in the form of a summary.
-
-    Args:
-        numbers: of the stream's events.
-        index: its place in the output.
-        identity: its id.
-        seal: whether the item has `encrypted_content`.
-    """
-
-    def __init__(self, numbers: EventNumbers, index: int, identity: str, *, seal: bool) -> None:
-        self._numbers, self._index, self._id, self._seal = numbers, index, identity, seal
-        self._text: list[str] = []
-
-    def begin(self) -> Iterator[wire.GenerationEvent]:
-        """Implement `OpenItem.begin`."""
-        item = ReasoningItem(id=self._id, status="in_progress", encrypted_content="" if self._seal else UNSET)
-        yield wire.OutputItemAdded(sequence_number=self._numbers.take(), output_index=self._index, item=item)
-        yield wire.SummaryPartAdded(
-            sequence_number=self._numbers.take(),
-            output_index=self._index,
-            item_id=self._id,
-            summary_index=0,
-            part=SummaryText(text=""),
+        encrypted = sealed(text) if self._seal else UNSET
+        if self._summarised:
+            return ReasoningItem(
+                id=self._place.id, summary=[SummaryText(text=text)], status=status, encrypted_content=encrypted
+            )
+        return ReasoningItem(
+            id=self._place.id, content=[ThoughtText(text=text)], status=status, encrypted_content=encrypted
         )
-
-    def add(self, text: str) -> Iterator[wire.GenerationEvent]:
-        """The event of a piece of the thought."""
-        self._text.append(text)
-        yield wire.SummaryTextDelta(
-            sequence_number=self._numbers.take(),
-            output_index=self._index,
-            item_id=self._id,
-            summary_index=0,
-            delta=text,
-        )
-
-    def end(self, status: ItemStatus) -> Iterator[wire.GenerationEvent]:
-        """Implement `OpenItem.end`."""
-        text = "".join(self._text)
-        yield wire.SummaryTextDone(
-            sequence_number=self._numbers.take(),
-            output_index=self._index,
-            item_id=self._id,
-            summary_index=0,
-            text=text,
-        )
-        yield wire.SummaryPartDone(
-            sequence_number=self._numbers.take(),
-            output_index=self._index,
-            item_id=self._id,
-            summary_index=0,
-            part=SummaryText(text=text),
-        )
-        item = self.item(status)
-        yield wire.OutputItemDone(sequence_number=self._numbers.take(), output_index=self._index, item=item)
-
-    def item(self, status: ItemStatus) -> ReasoningItem:
-        """Implement `OpenItem.item`."""
-        text = "".join(self._text)
-        content = sealed(text) if self._seal else UNSET
-        return ReasoningItem(id=self._id, summary=[SummaryText(text=text)], status=status, encrypted_content=content)
 
 
 class OpenCall:
@@ -266,59 +190,41 @@ class OpenCall:
     the client are known only when the arguments are whole.
 
     Args:
-        numbers: of the stream's events.
-        index: its place in the output.
-        identity: its id, without the prefix of its kind.
+        place: of the item.
         call_id: id of the call, which its result names.
         tool: that is called.
     """
 
-    def __init__(self, numbers: EventNumbers, index: int, identity: str, call_id: str, tool: CallableTool) -> None:
-        prefixes = {"function": "fc", "custom": "ctc"}
-        prefix = prefixes.get(tool.kind) or CLIENT_TOOLS[tool.kind].prefix
-        self._numbers, self._index, self._id = numbers, index, f"{prefix}_{identity}"
-        self._call_id, self._tool = call_id, tool
+    def __init__(self, place: ItemPlace, call_id: str, tool: CallableTool) -> None:
+        self._place, self._call_id, self._tool = place, call_id, tool
         self._arguments: list[str] = []
 
     def begin(self) -> Iterator[wire.GenerationEvent]:
         """Implement `OpenItem.begin`."""
-        item = self.item("in_progress")
-        yield wire.OutputItemAdded(sequence_number=self._numbers.take(), output_index=self._index, item=item)
+        yield self._place.added(self.item("in_progress"))
 
     def add(self, arguments: str) -> Iterator[wire.GenerationEvent]:
         """The event of a piece of the arguments."""
         self._arguments.append(arguments)
         if self._tool.kind == "function":
-            yield wire.CallArgumentsDelta(
-                sequence_number=self._numbers.take(), output_index=self._index, item_id=self._id, delta=arguments
-            )
+            yield self._place.event(wire.CallArgumentsDelta, delta=arguments)
 
     def end(self, status: ItemStatus) -> Iterator[wire.GenerationEvent]:
         """Implement `OpenItem.end`."""
         item = self.item(status)
         if isinstance(item, FunctionCallItem):
-            yield wire.CallArgumentsDone(
-                sequence_number=self._numbers.take(),
-                output_index=self._index,
-                item_id=self._id,
-                name=item.name,
-                arguments=item.arguments,
-            )
+            yield self._place.event(wire.CallArgumentsDone, name=item.name, arguments=item.arguments)
         elif isinstance(item, CustomToolCallItem):
-            yield wire.CustomInputDelta(
-                sequence_number=self._numbers.take(), output_index=self._index, item_id=self._id, delta=item.input
-            )
-            yield wire.CustomInputDone(
-                sequence_number=self._numbers.take(), output_index=self._index, item_id=self._id, input=item.input
-            )
-        yield wire.OutputItemDone(sequence_number=self._numbers.take(), output_index=self._index, item=item)
+            yield self._place.event(wire.CustomInputDelta, delta=item.input)
+            yield self._place.event(wire.CustomInputDone, input=item.input)
+        yield self._place.done(item)
 
     def item(self, status: ItemStatus) -> OutputItem:
         """Implement `OpenItem.item`."""
         text, tool = "".join(self._arguments), self._tool
         if tool.kind == "function":
             return FunctionCallItem(
-                id=self._id,
+                id=self._place.id,
                 call_id=self._call_id,
                 name=tool.name,
                 arguments=text,
@@ -327,14 +233,19 @@ class OpenCall:
             )
         if tool.kind == "custom":
             return CustomToolCallItem(
-                id=self._id,
+                id=self._place.id,
                 call_id=self._call_id,
                 name=tool.name,
                 input="" if status == "in_progress" else custom_input(text),
                 namespace=tool.namespace or UNSET,
                 status=status,
             )
-        return CLIENT_TOOLS[tool.kind].item(self._id, self._call_id, _object(text), status != "in_progress")
+        return CLIENT_TOOLS[tool.kind].item(self._place.id, self._call_id, _object(text), status != "in_progress")
+
+
+def item_prefix(tool: CallableTool) -> str:
+    """How the ids of a tool's calls begin, as OpenAI has it."""
+    return {"function": "fc", "custom": "ctc"}.get(tool.kind) or CLIENT_TOOLS[tool.kind].prefix
 
 
 def _object(text: str) -> dict[str, object]:

@@ -13,7 +13,15 @@ import msgspec
 from msgspec import UNSET
 
 from tessera.errors import BadGatewayError, InvalidRequestError, OverloadedError, TesseraError
-from tessera.protocols.responses.output import EventNumbers, OpenCall, OpenItem, OpenMessage, OpenSummary, OpenThought
+from tessera.protocols.responses.output import (
+    EventNumbers,
+    ItemPlace,
+    OpenCall,
+    OpenItem,
+    OpenMessage,
+    OpenThought,
+    item_prefix,
+)
 from tessera.protocols.responses.request import chat_request, refuse_unsupported
 from tessera.protocols.responses.tools import OfferedTools
 from tessera.protocols.responses.truncation import without_oldest
@@ -145,18 +153,17 @@ class ResponseTranslation:
 
     def _thought(self, text: str) -> Iterator[wire.GenerationEvent]:
         self._scores = []
-        if not isinstance(self._open, OpenThought | OpenSummary):
+        if not isinstance(self._open, OpenThought):
             yield from self._close("completed")
-            kind = OpenSummary if self._summarised else OpenThought
-            self._open = kind(self._numbers, len(self._done), self._identity("rs"), seal=self._sealed)
+            self._open = OpenThought(self._place("rs"), seal=self._sealed, summarised=self._summarised)
             yield from self._open.begin()
-        assert isinstance(self._open, OpenThought | OpenSummary)
+        assert isinstance(self._open, OpenThought)
         yield from self._open.add(text)
 
     def _text(self, text: str, scores: list[TokenLogprob]) -> Iterator[wire.GenerationEvent]:
         if not isinstance(self._open, OpenMessage):
             yield from self._close("completed")
-            self._open = OpenMessage(self._numbers, len(self._done), self._identity("msg"))
+            self._open = OpenMessage(self._place("msg"))
             yield from self._open.begin()
         assert isinstance(self._open, OpenMessage)
         yield from self._open.add(text, [*self._scores, *scores])
@@ -170,7 +177,7 @@ class ResponseTranslation:
                 raise BadGatewayError("the model's server sent a piece of a call that is not the current one")
             tool = self._tools.called(call.function.name)
             self._call = call.index
-            self._open = OpenCall(self._numbers, len(self._done), self._identity(), call.id, tool)
+            self._open = OpenCall(self._place(item_prefix(tool)), call.id, tool)
             yield from self._open.begin()
         assert isinstance(self._open, OpenCall)
         if call.function.arguments:
@@ -179,7 +186,7 @@ class ResponseTranslation:
     def _last(self) -> Iterator[wire.GenerationEvent]:
         """The events that end the output; an answer without anything is a message without text."""
         if not self._done and self._open is None:
-            self._open = OpenMessage(self._numbers, 0, self._identity("msg"))
+            self._open = OpenMessage(self._place("msg"))
             yield from self._open.begin()
         yield from self._close("completed" if self._ending() == "completed" else "incomplete")
 
@@ -189,9 +196,9 @@ class ResponseTranslation:
             self._done.append(item.item(status))
             yield from item.end(status)
 
-    def _identity(self, prefix: str = "") -> str:
-        own = f"{self._unique}{len(self._done):04x}"
-        return f"{prefix}_{own}" if prefix else own
+    def _place(self, prefix: str) -> ItemPlace:
+        """The place of the next item, whose id begins with `prefix`."""
+        return ItemPlace(self._numbers, len(self._done), f"{prefix}_{self._unique}{len(self._done):04x}")
 
     def _ending(self) -> GenerationStatus:
         return "incomplete" if self._reason in {"length", "content_filter"} else "completed"
