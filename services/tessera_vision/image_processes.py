@@ -61,12 +61,12 @@ class ImageProcess:
 
     @property
     def pid(self) -> int:
-        """Its process id."""
+        """The id of the operating system's process, for its memory and for logs."""
         return self._process.pid
 
     @property
     def alive(self) -> bool:
-        """Whether it runs."""
+        """Whether the process is still running, so that it can be asked."""
         return self._process.poll() is None
 
     def ask(self, message: DecodeImages) -> tuple[list[Image.Image], int]:

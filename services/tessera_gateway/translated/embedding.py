@@ -16,14 +16,14 @@ from tessera_gateway.translated.translator import Translator
 
 
 class ForeignVector(msgspec.Struct, frozen=True):
-    """One text's vector."""
+    """The vector of one text, at the text's place in the request."""
 
     embedding: list[float]
     index: int | None = None
 
 
 class ForeignEmbeddingUsage(msgspec.Struct, frozen=True):
-    """Number of tokens."""
+    """Number of tokens of all texts together."""
 
     prompt_tokens: int | None = None
 

@@ -212,7 +212,7 @@ class TranslatedWhole:
         self.body = body
 
     async def __call__(self, _: Scope, __: Receive, send: Send) -> None:
-        """Send it."""
+        """Send the answer with status 200."""
         headers = [(b"content-type", b"application/json"), (b"content-length", str(len(self.body)).encode())]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body", "body": self.body, "more_body": False})

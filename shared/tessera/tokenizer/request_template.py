@@ -62,12 +62,12 @@ class RequestTemplate(ChatTemplate):
 
     @cached_property
     def text_arguments(self) -> bool:
-        """See `ChatTemplate.text_arguments`."""
+        """Whether the template takes the arguments of calls as JSON texts, as `ChatTemplate.text_arguments` says."""
         return self._described.text_arguments
 
     @cached_property
     def null_content(self) -> bool:
-        """See `ChatTemplate.null_content`."""
+        """Whether a message with calls alone may have no content, as `ChatTemplate.null_content` says."""
         return self._described.null_content
 
     def _run(self, job: TemplateJob) -> TemplateResult:

@@ -17,7 +17,7 @@ class Hints(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     user: str | None = None
     """Without effect: fair shares and limits belong to API keys."""
     safety_identifier: str | None = None
-    """Without effect, as `user`."""
+    """Without effect: nobody is watched by it, and limits belong to API keys."""
     metadata: dict[str, Any] | None = None
     """Without effect: nothing of an answer is kept."""
     store: bool | None = None

@@ -15,7 +15,7 @@ class EncodedImage(msgspec.Struct, frozen=True, kw_only=True):
     """An image as a client sent it."""
 
     url: str
-    """Data URL."""
+    """The image's file as a data URL: a media type and its bytes in base64."""
     param: str
     """Where it stands in the request, for errors."""
     longest_side: int | None = None

@@ -20,7 +20,7 @@ class TextOutput(msgspec.Struct, frozen=True, tag_field="type", tag="text"):
 
 
 class ThinkingOutput(msgspec.Struct, frozen=True, tag_field="type", tag="thinking"):
-    """The model's thought."""
+    """What the model thought before its answer."""
 
     thinking: str
     signature: str
@@ -74,7 +74,7 @@ class CountedTokens(msgspec.Struct, frozen=True):
 
 
 class MessageStart(msgspec.Struct, frozen=True, tag_field="type", tag="message_start"):
-    """The first event."""
+    """The first event of a stream: the message, with empty content."""
 
     message: MessageAnswer
 
@@ -87,7 +87,7 @@ class ContentBlockStart(msgspec.Struct, frozen=True, tag_field="type", tag="cont
 
 
 class TextBlockDelta(msgspec.Struct, frozen=True, tag_field="type", tag="text_delta"):
-    """More text."""
+    """The next piece of a text block."""
 
     text: str
 
@@ -118,7 +118,7 @@ class ContentBlockDelta(msgspec.Struct, frozen=True, tag_field="type", tag="cont
 
 
 class ContentBlockStop(msgspec.Struct, frozen=True, tag_field="type", tag="content_block_stop"):
-    """A block ends."""
+    """The block with this index is complete."""
 
     index: int
 
@@ -139,7 +139,7 @@ class MessageDelta(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", 
 
 
 class MessageStop(msgspec.Struct, frozen=True, tag_field="type", tag="message_stop"):
-    """The last event."""
+    """The last event of a stream that did not fail."""
 
 
 class MessagePing(msgspec.Struct, frozen=True, tag_field="type", tag="ping"):

@@ -38,7 +38,7 @@ class FileSource(msgspec.Struct, frozen=True, tag_field="type", tag="file", forb
 
 
 class PlainTextSource(msgspec.Struct, frozen=True, tag_field="type", tag="text", forbid_unknown_fields=True):
-    """A document's text."""
+    """A document that is plain text, which is given in the request itself."""
 
     data: str
     media_type: Literal["text/plain"] = "text/plain"
@@ -51,7 +51,7 @@ class CitationsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class TextBlock(msgspec.Struct, frozen=True, tag_field="type", tag="text", forbid_unknown_fields=True):
-    """A text."""
+    """A part of a turn, or of a system prompt, that is text."""
 
     text: str
     cache_control: Hint = None  # hint: prefixes are always cached
@@ -59,7 +59,7 @@ class TextBlock(msgspec.Struct, frozen=True, tag_field="type", tag="text", forbi
 
 
 class ImageBlock(msgspec.Struct, frozen=True, tag_field="type", tag="image", forbid_unknown_fields=True):
-    """An image."""
+    """An image in a user's turn or in the result of a call."""
 
     source: Base64Source | UrlSource | FileSource
     cache_control: Hint = None
@@ -175,7 +175,7 @@ class ClientTool(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class AutoToolChoice(msgspec.Struct, frozen=True, tag_field="type", tag="auto", forbid_unknown_fields=True):
-    """The model decides."""
+    """The model decides whether it calls tools, and which."""
 
     disable_parallel_tool_use: bool | None = None
 

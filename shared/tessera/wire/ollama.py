@@ -34,9 +34,9 @@ class OllamaOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
     mirostat: Literal[0] | None = None
-    """Only off."""
+    """Only 0, which switches it off: this sampler is not offered."""
     tfs_z: Annotated[float, Meta(ge=1, le=1)] | None = None
-    """Only off."""
+    """Only 1, which switches it off: tail-free sampling is not offered."""
     mirostat_tau: Hint = None  # hint: mirostat is off
     mirostat_eta: Hint = None  # hint
     repeat_last_n: Hint = None  # hint: the penalty counts the prompt and the answer

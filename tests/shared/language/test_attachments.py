@@ -300,7 +300,6 @@ def bomb() -> bytes:
 
 
 def test_a_pdf_is_read_by_its_text():
-    pytest.importorskip("pypdf")
     (part,) = read(request(file(pdf("First page", "Second page"), filename="a.pdf")), times=2)
     assert part == TextPart('<file name="a.pdf">\nFirst page\nSecond page\n</file>')
 
@@ -319,7 +318,6 @@ def test_a_pdf_is_read_by_its_text():
     ids=["pages", "characters", "empty", "cut", "noise", "encrypted", "bomb"],
 )
 def test_a_pdf_that_cannot_be_read_says_why(data, kind, words):
-    pytest.importorskip("pypdf")
     error = refused(request(file(data)), settings(max_pages=2, max_file_characters=50, file_timeout_s=15))
     assert isinstance(error, kind)
     assert error.body().param == f"{FILE}.file_data"
@@ -327,17 +325,9 @@ def test_a_pdf_that_cannot_be_read_says_why(data, kind, words):
 
 
 def test_a_pdf_that_takes_too_long_is_given_up_and_its_process_ended():
-    pytest.importorskip("pypdf")
     error = refused(request(file(pdf("x"))), settings(file_timeout_s=0.001))
     assert isinstance(error, InvalidRequestError)
     assert "takes over 0.001 seconds" in error.message
-
-
-def test_without_the_library_a_pdf_is_refused_with_advice(monkeypatch):
-    monkeypatch.setattr("tessera.language.attachments.files.find_spec", lambda _: None)
-    error = refused(request(file(pdf("x"))))
-    assert isinstance(error, UnsupportedMediaError)
-    assert "install pypdf" in error.message
 
 
 def test_a_failure_of_one_attachment_ends_the_others(speech):

@@ -11,7 +11,6 @@ import base64
 import contextlib
 import sys
 from dataclasses import dataclass
-from importlib.util import find_spec
 
 import msgspec
 
@@ -99,13 +98,8 @@ class FileReader:
         Raises:
             InvalidRequestError: the file is damaged, encrypted or without text, or takes too long.
             PayloadTooLargeError: it has too many pages or characters.
-            UnsupportedMediaError: this server has no reader of PDF files.
         """
         param = f"{param}.file_data"
-        if find_spec("pypdf") is None:
-            raise UnsupportedMediaError(
-                f"`{param}`: this server cannot read PDF files (its operator can install pypdf); send text", param=param
-            )
         async with self._gate:
             found = await self._run(data, param)
         if found.error:

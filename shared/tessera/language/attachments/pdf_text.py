@@ -28,7 +28,7 @@ class PDFText(msgspec.Struct, frozen=True, kw_only=True):
 
 def text_of(data: bytes, most_pages: int, most_characters: int) -> PDFText:
     """The text of a PDF file, a line break between pages."""
-    from pypdf import PdfReader  # noqa: PLC0415 - an optional library that only this process loads
+    from pypdf import PdfReader  # noqa: PLC0415 - a library that only this process loads
 
     try:
         reader = PdfReader(io.BytesIO(data))

@@ -81,7 +81,7 @@ class OllamaTranslation:
         raise NotImplementedError
 
     def begin(self) -> list[bytes]:
-        """Nothing."""
+        """Add nothing: the first line has the first chunk's text."""
         return []
 
     def chunk(self, chunk: ChatCompletionChunk) -> list[bytes]:

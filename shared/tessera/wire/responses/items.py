@@ -53,7 +53,7 @@ class InputAudioData(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class InputAudioPart(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="input_audio"):
-    """A recording."""
+    """A recording within a user's message."""
 
     input_audio: InputAudioData
 
