@@ -14,7 +14,7 @@ from pathlib import Path
 
 import uvloop
 
-from tessera_bench import codec_synthesis, quality, speech_synthesis, start, text, transcription, video
+from tessera_bench import codec_synthesis, fairness, quality, speech_synthesis, start, text, transcription, video
 from tessera_bench.front_door import measure
 from tessera_bench.peers import PEERS
 from tessera_bench.suite import Suite
@@ -69,6 +69,10 @@ def main() -> int:
     door.add_argument("--before", type=Path, help="another checkout whose gateway is measured too")
     door.add_argument("--rounds", type=int, default=3, help="of everything, the median counts (%(default)s)")
     door.add_argument("--no-suite", action="store_true", help="leave out the share of a suite with real streams")
+    fair = commands.add_parser("fairness", help="a newcomer's first token beside another key's crowd, and alone")
+    fair.add_argument("--streams", type=int, default=60, help="of the crowd (%(default)s)")
+    fair.add_argument("--rounds", type=int, default=15, help="newcomers, alone and beside it (%(default)s)")
+    fair.add_argument("--model", default="smollm2-135m-instruct", help="starter to measure (%(default)s)")
     judged = commands.add_parser("quality", help="perplexity of one text, each fast way of computing against none")
     judged.add_argument("--tokens", type=int, default=20_000, help="of the text (%(default)s)")
     judged.add_argument("--model", default="smollm2-135m-instruct", help="starter to measure (%(default)s)")
@@ -165,6 +169,14 @@ def main() -> int:
                 real=not given.no_suite,
                 models=given.models,
             )
+        if command == "fairness":
+            with Suite(
+                Path(folder) / "fairness",
+                only="text,gateway",
+                models=given.models,
+                settings={"text.model": given.model, **fairness.SETTINGS, **settings},
+            ) as suite:
+                uvloop.run(fairness.run(suite, model=given.model, streams=given.streams, rounds=given.rounds))
         if command == "quality":
             quality.run(Path(folder), models=given.models, model=given.model, tokens=given.tokens, ways=given.way)
     return 0

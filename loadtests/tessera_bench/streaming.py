@@ -47,13 +47,15 @@ def joined(rounds: Sequence[Round]) -> Round:
     return Round([stream for one in rounds for stream in one.streams], sum(one.seconds for one in rounds))
 
 
-def client() -> aiohttp.ClientSession:
-    """An HTTP client whose time limit is long enough for any peer.
+def client(key: str = "") -> aiohttp.ClientSession:
+    """An HTTP client whose time limit is long enough for any peer, and which sends an API key if it has one.
 
     Each request has a connection of its own, because a server may close a connection after an answer.
     """
     timeout = aiohttp.ClientTimeout(total=900)
-    return aiohttp.ClientSession(timeout=timeout, connector=aiohttp.TCPConnector(limit=0, force_close=True))
+    headers = {"authorization": f"Bearer {key}"} if key else {}
+    connector = aiohttp.TCPConnector(limit=0, force_close=True)
+    return aiohttp.ClientSession(timeout=timeout, connector=connector, headers=headers)
 
 
 async def at_once(
