@@ -17,6 +17,7 @@ from tessera.api.job_resources import JobResources
 from tessera.api.transcriptions.request import is_background, read_transcription, with_objects
 from tessera.api.transcriptions.submission import accept_form, accept_stream, announced_bytes
 from tessera.errors import InvalidRequestError, UnsupportedMediaError
+from tessera.web.bodies.budget import let_body_go
 from tessera.web.dependencies import HTTPRequest, Injected
 from tessera.web.disconnect import unless_client_leaves
 from tessera.web.docs import documented
@@ -74,7 +75,9 @@ async def transcribe(
     body = read_transcription(form.fields)
     transcription = (await host.tools(body.model)).transcription
     work = transcription.transcribe(body, data, timestamps=body.response_format in TIMED_FORMATS)
+    del form, data  # the upload is needed until it is decoded, not until it is transcribed
     running = await unless_client_leaves(request, work)
+    let_body_go(request.scope)
     if body.stream:
         events = _diarized_events if body.response_format == "diarized_json" else _transcript_events
         return await unless_client_leaves(request, stream_response(events(running), done=False))
@@ -111,7 +114,9 @@ async def translate(
     transcription = (await host.tools(body.model)).transcription
     timestamps = body.response_format in TIMED_FORMATS
     work = transcription.transcribe(body, data, timestamps=timestamps, translate=True)
+    del form, data  # the upload is needed until it is decoded, not until it is transcribed
     running = await unless_client_leaves(request, work)
+    let_body_go(request.scope)
     return await unless_client_leaves(request, _finished(running, body, task="translate"))
 
 

@@ -610,6 +610,29 @@ def test_recordings_that_wait_do_not_fill_the_memory(strict: Any, recording: Any
     assert ask().status_code == 200, "what was held is free again"
 
 
+def test_an_upload_takes_memory_until_it_is_decoded_and_not_until_it_is_transcribed(
+    strict: Any, recording: Any, melody: Any
+) -> None:
+    sound = recording("opus", melody(1.9))
+    engine = strict.engine_pid()
+
+    def ask(_: int) -> httpx.Response:
+        return httpx.post(f"{strict.url}/v1/audio/transcriptions", **form(sound), timeout=60)
+
+    os.kill(engine, signal.SIGSTOP)
+    try:
+        with ThreadPoolExecutor(10) as pool:
+            asked = [pool.submit(ask, number) for number in range(10)]
+            # 8 fit into the memory for recordings: the refusal of the others says that those are decoded.
+            until(lambda: sum(future.done() for future in asked) == 2, WAIT_S)
+            metrics = httpx.get(f"{strict.url}/metrics").text
+            os.kill(engine, signal.SIGCONT)
+    finally:
+        os.kill(engine, signal.SIGCONT)
+    assert "tessera_http_requests_in_flight 9.0" in metrics
+    assert "tessera_http_body_memory_bytes 0.0" in metrics
+
+
 def test_recordings_of_one_key_leave_room_for_anothers(strict: Any, recording: Any, melody: Any) -> None:
     sound = recording("opus", melody(1.9))
     tenants = iter([*["many"] * 11, "new"])

@@ -96,13 +96,17 @@ class HeldBody:
         """Have `close` called when the request has ended."""
         self._at_end = close
 
+    def let_go(self) -> None:
+        """Give back all that is held: nobody needs the body any more, though its request may go on."""
+        if self._most:
+            self._budget.end(self._size, time.monotonic() - self._began)
+            self._size = self._most = 0
+
     def end(self) -> None:
         """Give back all that is held. The request has ended."""
         if self._at_end is not None:
             self._at_end()
-        if self._most:
-            self._budget.end(self._size, time.monotonic() - self._began)
-            self._size = 0
+        self.let_go()
 
     def _take(self, size: int) -> None:
         budget = self._budget
@@ -137,6 +141,12 @@ class BudgetedApp:
             await self.app(scope, held.receive, send)
         finally:
             held.end()
+
+
+def let_body_go(scope: Scope) -> None:
+    """Say that the body of a request is used up, before the request has ended. Drop its bytes, too."""
+    if (held := held_body(scope)) is not None:
+        held.let_go()
 
 
 def held_body(scope: Scope) -> HeldBody | None:
