@@ -67,11 +67,9 @@ async def ollama_chat(
 ) -> ASGIApp:
     """Lines of JSON unless `stream` is false."""
     asked = await _asked(request, OllamaChatRequest, upstreams)
-    translation = OllamaTranslation(asked)
     if not asked.messages:
-        await upstreams.model(asked.model)
-        return Response(translation.loaded(), media_type=JSON).to_asgi_response(None, request)
-    return await _answered(request, translator, asked.model, translation, CHAT)
+        return await _loaded(request, asked, upstreams)
+    return await _answered(request, translator, asked, CHAT)
 
 
 @post(
@@ -86,12 +84,9 @@ async def ollama_generate(
 ) -> ASGIApp:
     """Lines of JSON unless `stream` is false. With `raw` or `suffix`, the prompt is continued without a template."""
     asked = await _asked(request, OllamaGenerateRequest, upstreams)
-    translation = OllamaTranslation(asked)
     if not asked.prompt and not asked.suffix and not asked.images:
-        await upstreams.model(asked.model)
-        return Response(translation.loaded(), media_type=JSON).to_asgi_response(None, request)
-    to = COMPLETIONS if is_plain(asked) else CHAT
-    return await _answered(request, translator, asked.model, translation, to, suffix=asked.suffix)
+        return await _loaded(request, asked, upstreams)
+    return await _answered(request, translator, asked, COMPLETIONS if is_plain(asked) else CHAT, suffix=asked.suffix)
 
 
 @post(
@@ -216,14 +211,22 @@ async def _asked(request: HTTPRequest, kind: type[Asked], upstreams: Upstreams) 
     return msgspec.structs.replace(asked, model=await _own_name(upstreams, asked.model))
 
 
+async def _loaded(
+    request: HTTPRequest, asked: OllamaChatRequest | OllamaGenerateRequest, upstreams: Upstreams
+) -> ASGIApp:
+    """The answer to a request without a prompt, by which clients load a model."""
+    await upstreams.model(asked.model)
+    return Response(OllamaTranslation(asked).loaded(), media_type=JSON).to_asgi_response(None, request)
+
+
 async def _answered(
     request: HTTPRequest,
     translator: Translator,
-    model: str,
-    translation: OllamaTranslation,
+    asked: OllamaChatRequest | OllamaGenerateRequest,
     to: tuple[Task, str],
     suffix: str | None = None,
 ) -> ASGIApp:
+    translation = OllamaTranslation(asked)
     task, path = to
 
     def encode(chat: Any, own: str) -> bytes:
@@ -231,7 +234,7 @@ async def _answered(
 
     return await translator.forward(
         request,
-        JsonBody(model, msgspec.json.encode({"model": model}), JSON),
+        JsonBody(asked.model, msgspec.json.encode({"model": asked.model}), JSON),
         lambda: translation,
         native=None,
         task=task,

@@ -5,12 +5,12 @@ Knows tokens, stop strings and the engine's messages. Does not know OpenAI's sha
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import random
 import uuid
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Literal
 
 import msgspec
@@ -19,6 +19,7 @@ from tessera.engine.client import EngineClient
 from tessera.errors import ContextLengthError, InvalidRequestError
 from tessera.language.metrics import GenerationMetrics, GenerationTimer
 from tessera.language.stops import StopFinder, TextTerms
+from tessera.language.together import merged
 from tessera.tokenizer.detokenizer import Detokenizer
 from tessera.tokenizer.tokenizer import Tokenizer
 from tessera.web.tenant import tenant_var
@@ -190,34 +191,12 @@ class Generator:
                 async for piece in pieces:
                     yield piece
             return
-        merged: asyncio.Queue[TextDelta | BaseException | None] = asyncio.Queue()
         base = sampling.seed if sampling.seed is not None else random.getrandbits(48)
-
-        async def feed(choice: int) -> None:
-            own = msgspec.structs.replace(sampling, seed=base + choice)
-            try:
-                async with contextlib.aclosing(self._choice(choice, prompt, own, text, shown, terms)) as pieces:
-                    async for piece in pieces:
-                        merged.put_nowait(piece)
-                merged.put_nowait(None)
-            except Exception as error:  # noqa: BLE001 - the consumer raises it again
-                merged.put_nowait(error)
-
-        feeders = [asyncio.create_task(feed(choice)) for choice in range(choices)]
-        try:
-            running = choices
-            while running:
-                item = await merged.get()
-                if isinstance(item, BaseException):
-                    raise item
-                if item is None:
-                    running -= 1
-                else:
-                    yield item
-        finally:
-            for feeder in feeders:
-                feeder.cancel()
-            await asyncio.gather(*feeders, return_exceptions=True)
+        own = [msgspec.structs.replace(sampling, seed=base + choice) for choice in range(choices)]
+        runs = [partial(self._choice, choice, prompt, own[choice], text, shown, terms) for choice in range(choices)]
+        async with contextlib.aclosing(merged(runs, at_once=choices)) as pieces_of_all:
+            async for _, piece in pieces_of_all:
+                yield piece
 
     async def _choice(
         self,
