@@ -101,9 +101,10 @@ def test_a_tool_that_must_be_called_is_called(post):
 
 
 def test_tools_may_be_called_beside_a_format(post):
-    schema = {"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"]}
+    properties = {"a": {"type": "boolean"}}
+    schema = {"type": "object", "properties": properties, "required": ["a"], "additionalProperties": False}
     form = {"type": "json_schema", "schema": {"type": "array", "items": {"type": "null"}, "maxItems": 2}}
-    asked = {"output_config": {"format": form}, "max_tokens": 200, "temperature": 1}
+    asked = {"output_config": {"format": form}, "max_tokens": 1000, "temperature": 1}
     for choice, kinds in (("auto", {"tool_use", "text"}), ("any", {"tool_use"}), ("none", {"text"})):
         one = {} if choice == "none" else {"disable_parallel_tool_use": True}
         tools = [{"name": "add", "input_schema": schema}]
