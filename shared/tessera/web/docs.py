@@ -191,10 +191,9 @@ def documented(
     """
     request_body: RequestBody | None = None
     if body is not None:
-        form = {"allOf": [_schema_of(body).to_schema(), {"type": "object", "properties": {file: BYTES}}]}
         content = {
             media_type: OpenAPIMediaType(
-                schema=RawSchema(raw=form) if file and media_type == "multipart/form-data" else _schema_of(body)
+                schema=_form_of(body, file) if file and media_type == "multipart/form-data" else _schema_of(body)
             )
             for media_type in (media_types or ("application/json",))
         }
@@ -235,6 +234,17 @@ def _schema_of(wire_type: Any) -> RawSchema:
     """The schema of a type: a reference to its component, or a choice of references for a union."""
     schemas, _ = msgspec.json.schema_components(_members(wire_type), ref_template=_REFERENCE)
     return RawSchema(raw=schemas[0] if len(schemas) == 1 else {"anyOf": list(schemas)})
+
+
+def _form_of(body: type[msgspec.Struct], file: str) -> RawSchema:
+    """The schema of a form: the fields of a type and a file, which is required where the type has no such field.
+
+    It is one object, not `allOf` of two: a type allows no other fields, so that no form with a file would be valid.
+    """
+    _, components = msgspec.json.schema_components((body,), ref_template=_REFERENCE)
+    fields = components[body.__name__]
+    required = [*fields.get("required", ()), *([] if file in fields["properties"] else [file])]
+    return RawSchema(raw={**fields, "properties": {**fields["properties"], file: BYTES}, "required": required})
 
 
 def _members(wire_type: Any) -> tuple[Any, ...]:

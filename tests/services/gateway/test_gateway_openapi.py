@@ -71,3 +71,20 @@ def test_a_stream_and_an_accepted_job_are_described_beside_the_answer(document: 
     assert chat["text/event-stream"]["schema"] == {"$ref": "#/components/schemas/ChatCompletionChunk"}
     accepted = document["paths"]["/v1/audio/transcriptions"]["post"]["responses"]["202"]["content"]
     assert accepted["application/json"]["schema"] == {"$ref": "#/components/schemas/TranscriptionJob"}
+
+
+@pytest.mark.parametrize(
+    ("path", "file", "needed"),
+    [
+        ("/v1/audio/transcriptions", "file", True),
+        ("/v1/audio/translations", "file", True),
+        ("/v1/videos", "input_reference", False),
+    ],
+)
+def test_a_form_may_hold_its_file(document: Any, path: str, file: str, needed: bool) -> None:
+    """One object: `allOf` with a type that allows no other fields would forbid the file."""
+    form = document["paths"][path]["post"]["requestBody"]["content"]["multipart/form-data"]["schema"]
+    assert form["properties"][file] == {"type": "string", "format": "binary"}
+    assert (file in form["required"]) is needed
+    assert {"allOf", "$ref"}.isdisjoint(form)
+    assert form["additionalProperties"] is False
