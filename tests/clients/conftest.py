@@ -1,6 +1,6 @@
 """The real client packages against a running gateway. `make clients` runs them, in an environment of their own.
 
-The suite is started from the project's own environment, with the text starter, speech, and a scripted upstream that
+The suite is started from the project's own environment, with every service, encoders, and a scripted upstream that
 speaks chat completions alone; `--address URL` tries a gateway that runs already (it needs a model called `scripted` for
 some tests). The main suite's pytest does not collect these files: the packages are not there.
 """
@@ -37,6 +37,8 @@ from tests.services.text.encoder_directories import make_all, settings_of
 print(settings_of(make_all(Path(sys.argv[1]))))
 """
 """Run in the project's environment: random encoders of every role, and the setting that names them."""
+READY = {"smollm2-135m-instruct", "scenes-vision", "shapes-video", "english-voices", "bi", "cross", "scripted"}
+"""Models that are listed when every service and the scripted upstream have started."""
 START_S = 240.0
 KEY = "a-key-of-the-clients"
 collect_ignore_glob = (
@@ -59,6 +61,9 @@ class Gateway:
     scripted: str = "scripted"
     embedder: str = "bi"
     reranker: str = "cross"
+    classifier: str = "moods"
+    moderator: str = "guard"
+    video: str = "shapes-video"
 
     @property
     def v1(self) -> str:
@@ -104,7 +109,7 @@ def encoders(directory: Path) -> str:
 
 @pytest.fixture(scope="session")
 def gateway(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateway]:
-    """A gateway with one key in front of text, speech and the scripted upstream."""
+    """A gateway with one key in front of every service and the scripted upstream."""
     if (address := request.config.getoption("--address")) is not None:
         yield Gateway(address.rstrip("/"), request.config.getoption("--key"))
         return
@@ -131,7 +136,7 @@ def gateway(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         )
     with log.open("wb") as stream:
         suite = subprocess.Popen(
-            [str(OURS), "-m", "tessera.cli", "up", "--only", "gateway,text,speech"],
+            [str(OURS), "-m", "tessera.cli", "up"],
             stdout=stream,
             stderr=subprocess.STDOUT,
             env=environment,
@@ -139,7 +144,7 @@ def gateway(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         )
     url = f"http://127.0.0.1:{ports['gateway']}"
     try:
-        wait_for(url, KEY, {"smollm2-135m-instruct", "scripted", "english-voices", "bi", "cross"}, suite, log)
+        wait_for(url, KEY, READY, suite, log)
         yield Gateway(url, KEY)
     finally:
         for process in (suite, scripted):
@@ -154,6 +159,6 @@ def gateway(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 @pytest.fixture(scope="session")
 def node() -> Path:
     """The directory of the clients that come from npm."""
-    if shutil.which("node") is None:
-        pytest.skip("Node.js is not installed: its clients (AI SDK, Codex, Claude Code) cannot run")
+    if shutil.which("node") is None or not (NODE / "node_modules").is_dir():
+        pytest.skip("Node.js or npm is not installed: its clients (AI SDK, Codex, Claude Code) cannot run")
     return NODE

@@ -103,6 +103,7 @@ def test_langchain_calls_tools_and_goes_on(gateway):
         base_url=gateway.v1, api_key=gateway.key, model=gateway.text, use_responses_api=True, max_tokens=16
     )
     assert responses.invoke("Say hello.").text
+    # Without the flag it sends token ids of OpenAI's tokenizer, which it fetches from another site.
     vectors = OpenAIEmbeddings(
         base_url=gateway.v1, api_key=gateway.key, model=gateway.text, check_embedding_ctx_length=False
     )

@@ -153,6 +153,27 @@ def test_a_response_calls_a_function_and_takes_its_result(gateway, client, which
     assert second.output_text
 
 
+@pytest.mark.parametrize("which", ["text", "scripted"])
+def test_the_sdks_stream_helper_follows_a_call(gateway, client, which):
+    with client.responses.stream(
+        model=getattr(gateway, which),
+        input='What is the weather in Rome? CALL weather {"city": "Rome"}',
+        tools=[FLAT_TOOL],
+        tool_choice="required",
+        parallel_tool_calls=False,
+        max_output_tokens=60,
+        temperature=0,
+    ) as stream:
+        events = list(stream)
+        final = stream.get_final_response()
+    kinds = [event.type for event in events]
+    assert kinds[:3] == ["response.created", "response.in_progress", "response.output_item.added"]
+    assert kinds[-3:] == ["response.function_call_arguments.done", "response.output_item.done", "response.completed"]
+    assert set(kinds[3:-3]) == {"response.function_call_arguments.delta"}
+    assert events[-4].snapshot == final.output[0].arguments
+    assert "city" in json.loads(final.output[0].arguments)
+
+
 def test_a_background_response_is_a_job_that_is_polled(gateway, client):
     response = client.responses.create(model=gateway.text, input="Say hello.", background=True, max_output_tokens=16)
     assert response.status in {"queued", "in_progress"}
