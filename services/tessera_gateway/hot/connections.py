@@ -66,6 +66,9 @@ class UpstreamConnection(asyncio.Protocol):
     def send(self, head: bytes, body: bytes, listener: Listener) -> None:
         """Send a request; only while no other is being answered."""
         self._listener = listener
+        if self.closed:  # since it was made: nobody else will tell the listener
+            self._loop.call_soon(self._break, ConnectionResetError("the connection was closed"))
+            return
         self.headers = {}
         self._has_ended = False
         self._last_byte_at = self._loop.time()

@@ -19,7 +19,7 @@ from litestar.types import Scope
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from tessera.errors import HeaderTooLargeError, InvalidRequestError, RequestTimeoutError, TesseraError
-from tessera.web.bodies.pace import BodyClock, BodyPace
+from tessera.web.bodies.pace import BodyClock, BodyPace, PipelineFlow
 from tessera.web.draining import Draining
 from tessera.web.early import AnyEarlyAnswers, EarlyAnswer
 from tessera.web.errors import ErrorShape, openai_shape, shape_in
@@ -73,12 +73,15 @@ class BoundedProtocol(HttpToolsProtocol):
         """Bytes that came while a head was being read, without the latest."""
         self._read_bytes = 0
         """Bytes that came last."""
+        self._read_has_end = False
+        """Whether a request ended within them."""
         self._too_large = False
         self._head_timer: TimerHandle | None = None
 
     def connection_made(self, transport: Transport) -> None:  # type: ignore[override]
         """Start the clock for the first request."""
         super().connection_made(transport)
+        self.flow = PipelineFlow(transport, self.pipeline)
         self._start_timer()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -113,6 +116,7 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._too_slow:
             return  # answered already; see `_close_after_answer`
         self._read_bytes = len(data)
+        self._read_has_end = False
         super().data_received(data)
         if self._in_body and not self.transport.is_closing():
             self._body_clock.took(len(data))
@@ -131,7 +135,8 @@ class BoundedProtocol(HttpToolsProtocol):
         self.url = b""
         self.headers = []
         self._in_head = True
-        self._head_bytes = 0
+        # Of a read that begins with other requests nobody knows how much belongs to this head: it counts from the next
+        self._head_bytes = -self._read_bytes if self._read_has_end else 0
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Called with each header."""
@@ -141,7 +146,7 @@ class BoundedProtocol(HttpToolsProtocol):
         """Called when a head has ended: check its size before anything is done with it."""
         self._in_head = False
         self._stop_timer()
-        if self._head_bytes + self._read_bytes > MAX_HEAD_BYTES:  # else there is nothing to add up
+        if max(self._head_bytes, 0) + self._read_bytes > MAX_HEAD_BYTES:  # else there is nothing to add up
             size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
             if size > MAX_HEAD_BYTES:
                 self._too_large = True
@@ -151,6 +156,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self._early is not None
             and self.url in self._early.urls
             and (self.cycle is None or self.cycle.response_complete)
+            and not self.flow.write_paused  # who does not read answers waits for them in the app
             and self.parser.get_method() == b"POST"
             and self.parser.get_http_version() == "1.1"
             and not self.parser.should_upgrade()
@@ -169,6 +175,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         """Called when a body has ended, or a head without one."""
         self._in_body = False
+        self._read_has_end = True
         self._body_clock.stop()
         if self._early_head is not None:
             self._answer_early()

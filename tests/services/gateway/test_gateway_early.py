@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
 import socket
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import httpx
@@ -16,6 +17,7 @@ from tessera.settings.gateway import GatewaySettings, UpstreamSettings
 from tessera.settings.http import HttpSettings
 from tessera.settings.text import TextSettings
 from tessera.settings.tree import Settings
+from tessera_gateway.hot.connections import ConnectionPool
 from tessera_gateway.hot.path import HotPath
 
 KEY = "sk-one-0123456789"
@@ -27,7 +29,7 @@ def request(body: bytes = b'{"model": "a"}', *headers: bytes, path: bytes = PATH
     return b"\r\n".join([*lines, b"content-length: %d" % len(body), b"", body])
 
 
-@contextmanager
+@contextlib.contextmanager
 def line_to(running: Any) -> Iterator[socket.socket]:
     with socket.create_connection(("127.0.0.1", running.port), timeout=20) as line:
         line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -154,6 +156,50 @@ def test_a_body_that_stops_coming_is_given_up(bounded: Any) -> None:
         assert status == 408
         assert "http.body_idle_s" in json.loads(answer)["error"]["message"]
         assert is_closed(line)
+
+
+def test_a_client_that_reads_no_answer_is_not_answered_for_ever(gateway: Any, upstream: Any, wait: Any) -> None:
+    fake = upstream("a")
+    running = gateway(fake)
+    whole = request(json.dumps({"model": "a", "headers": {"retry-after": "9" * 8000}}).encode())
+    with line_to(running) as line:
+        line.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
+        line.settimeout(1.0)
+        sent = 0
+        with contextlib.suppress(TimeoutError):
+            while sent < 20_000:
+                line.sendall(whole)
+                sent += 1
+        assert sent < 20_000, "the server reads no more"
+        assert len(fake.requests) < 2000, "what the kernel's buffers hold; all of it is 160 MB"
+    wait(lambda: running.metric("tessera_http_requests_in_flight") == 1, "the end of all but that of the metrics")
+
+
+def test_a_connection_that_was_closed_when_it_is_used_says_so() -> None:
+    class Listener:
+        broken: asyncio.Future[Exception]
+
+        def took(self, data: bytes, *, ended: bool) -> None:
+            raise AssertionError
+
+        def broke(self, error: Exception) -> None:
+            self.broken.set_result(error)
+
+    async def talk() -> None:
+        server = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        pool = ConnectionPool(f"http://127.0.0.1:{port}", connect_timeout_s=5, idle_timeout_s=60)
+        connection = await pool.connect()
+        while not connection.closed:  # noqa: ASYNC110 - it tells nobody
+            await asyncio.sleep(0.01)
+        listener = Listener()
+        listener.broken = asyncio.get_running_loop().create_future()
+        connection.send(b"POST / HTTP/1.1\r\n\r\n", b"", listener)
+        assert isinstance(await asyncio.wait_for(listener.broken, 5), ConnectionResetError)
+        pool.close()
+        server.close()
+
+    asyncio.run(talk())
 
 
 def test_a_client_that_waits_to_be_asked_for_its_body_is_asked(running: Any) -> None:

@@ -1,12 +1,14 @@
-"""How slowly a request's body may arrive, and the clock that measures it. Knows no protocol and no app."""
+"""How slowly a request's body may arrive, the clock that measures it, and how far ahead requests are read. Knows no
+protocol and no app."""
 
 from __future__ import annotations
 
 import asyncio
-from asyncio import TimerHandle
-from collections.abc import Callable
+from asyncio import TimerHandle, Transport
+from collections.abc import Callable, Sized
 
 import msgspec
+from uvicorn.protocols.http.flow_control import FlowControl
 
 LOOKS = 8
 """Looks at a body within its idle time."""
@@ -79,3 +81,16 @@ class BodyClock:
             self._look_again()
         else:
             self._give_up()
+
+
+class PipelineFlow(FlowControl):
+    """uvicorn's, which reads on although requests wait for their turn: here their number is that of one read."""
+
+    def __init__(self, transport: Transport, waiting: Sized) -> None:
+        super().__init__(transport)
+        self._waiting = waiting
+
+    def resume_reading(self) -> None:
+        """Read again, unless requests wait that have been read."""
+        if not self._waiting:
+            super().resume_reading()
