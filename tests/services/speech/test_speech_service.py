@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import io
 import json
 import os
@@ -20,6 +21,7 @@ import pytest
 import torch
 from tests.waiting import until
 from transformers import VitsModel, VitsTokenizer
+from websockets.sync.client import ClientConnection, connect
 
 from tessera.hub.store import ModelDirectory
 
@@ -648,6 +650,43 @@ def test_recordings_of_one_key_leave_room_for_anothers(strict: Any, recording: A
         if answer.status_code == 429 and "s of recordings are already waiting" in error_of(answer)["message"]
     }
     assert held == {"many"}
+
+
+def test_a_live_session_counts_for_its_key(strict: Any, recording: Any, melody: Any) -> None:
+    sound = recording("opus", melody(1.9))
+    spoken = base64.b64encode((np.clip(melody(1.9, 24_000), -1, 1) * 32767).astype("<i2").tobytes()).decode()
+    manual = {"type": "transcription", "audio": {"input": {"transcription": {}, "turn_detection": None}}}
+
+    def ask() -> httpx.Response:
+        headers = {"x-tessera-tenant": "many"}
+        return httpx.post(f"{strict.url}/v1/audio/transcriptions", **form(sound), headers=headers, timeout=60)
+
+    def outcome(line: ClientConnection) -> dict[str, Any]:
+        kinds = ("completed", "failed")
+        while not (event := json.loads(line.recv(WAIT_S)))["type"].endswith(kinds):
+            assert event["type"] != "error", event
+        return event
+
+    engine, url = strict.engine_pid(), f"{strict.url.replace('http', 'ws')}/v1/realtime?intent=transcription"
+    with contextlib.ExitStack() as lines:
+        many, new = (
+            lines.enter_context(connect(url, additional_headers={"x-tessera-tenant": name})) for name in ("many", "new")
+        )
+        os.kill(engine, signal.SIGSTOP)
+        try:
+            with ThreadPoolExecutor(9) as pool:
+                asked = [pool.submit(ask) for _ in range(9)]
+                until(lambda: any(future.done() for future in asked), WAIT_S)  # 8 are held, and one is refused
+                for line in (many, new):
+                    line.send(json.dumps({"type": "session.update", "session": manual}))
+                    line.send(json.dumps({"type": "input_audio_buffer.append", "audio": spoken}))
+                    line.send(json.dumps({"type": "input_audio_buffer.commit"}))
+                refused = outcome(many)
+                os.kill(engine, signal.SIGCONT)
+        finally:
+            os.kill(engine, signal.SIGCONT)
+        assert "s of recordings are already waiting" in refused["error"]["message"]
+        assert "s of recordings are already waiting" not in json.dumps(outcome(new))
 
 
 def test_the_sdk_understands_the_errors(strict: Any) -> None:
