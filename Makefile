@@ -7,6 +7,7 @@ PYTHON ?= $(firstword $(foreach name,python3 python3.14 python3.13 python3.12 py
 # compiled at their first import, also where the environment says otherwise: the virtual environment is ours.
 RUN := env -u PYTHONDONTWRITEBYTECODE
 INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --no-compile -qq --constraint .ci/constraints.txt --editable
+CLIENT_PIP := $(CLIENTS)/bin/python -m pip install --disable-pip-version-check --retries 10 --timeout 120 -qq
 INPUTS := pyproject.toml .ci/constraints.txt
 ARGS ?=
 
@@ -48,12 +49,15 @@ $(VENV)/dev.stamp: $(BIN)/python $(INPUTS)
 	@started=$$(date +%s); $(INSTALL) '.[dev]' && echo "installed in $$(($$(date +%s) - started)) s"
 	@touch $(VENV)/all.stamp $@
 
+# uv takes a quarter of pip's time; pip is asked where uv cannot reach the index, whose address may be pip's alone to know.
 $(CLIENTS)/clients.stamp: tests/clients/requirements.txt tests/clients/node/package-lock.json $(VENV)/all.stamp
 	@echo "installing the clients into $(CLIENTS), once: about 1.9 GB"
-	@$(BIN)/python -m venv $(CLIENTS) && $(CLIENTS)/bin/python -m pip install --disable-pip-version-check -qq uv
-	@$(CLIENTS)/bin/uv pip install -q --no-deps --python $(CLIENTS)/bin/python -r $<
+	@$(BIN)/python -m venv $(CLIENTS) && $(CLIENT_PIP) uv
+	@UV_HTTP_TIMEOUT=120 UV_HTTP_RETRIES=5 $(CLIENTS)/bin/uv pip install -q --no-deps --python $(CLIENTS)/bin/python -r $< || $(CLIENT_PIP) --no-deps --no-compile -r $<
 	@$(CLIENTS)/bin/python tests/clients/borrow_torch.py $(VENV)
-	@if command -v npm >/dev/null; then mkdir -p $(CLIENTS)/node && cp tests/clients/node/*.json $(CLIENTS)/node/ && npm ci --prefix $(CLIENTS)/node --no-audit --no-fund --loglevel error; fi
+	@if ! command -v npm >/dev/null; then echo "there is no npm here: the clients from npm will be skipped"; else \
+	  mkdir -p $(CLIENTS)/node && cp tests/clients/node/*.json $(CLIENTS)/node/ && \
+	  npm ci --prefix $(CLIENTS)/node --no-audit --no-fund --loglevel error --fetch-retries 5 --fetch-timeout 120000; fi
 	@touch $@
 
 $(BIN)/python:

@@ -38,7 +38,7 @@ def test_hooks_run_from_the_virtual_environment_and_fetch_nothing() -> None:
 
 def test_continuous_integration_runs_the_checks_and_every_test() -> None:
     run = (ROOT / ".ci" / "run").read_text().splitlines()
-    assert run[-2:] == ["make lint", "make test"]
+    assert run[-3:] == ["make lint", "make test", "make clients"]
     (command,) = commands_of("test")
     assert " -m " not in command, "`make test` leaves no test out"
 
