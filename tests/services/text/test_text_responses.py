@@ -134,6 +134,24 @@ def test_truncation_makes_a_long_conversation_fit(client) -> None:
     assert 100 < answer.usage.input_tokens < 4096
 
 
+def test_tools_may_be_called_beside_a_format(client):
+    """As openai-agents asks with `output_type` and tools."""
+    asked = {"model": MODEL, "input": "abc", "temperature": 1, "max_output_tokens": 1000}
+    for seed in range(4):
+        made = client.responses.parse(
+            **asked,
+            text_format=Weather,
+            tools=[add_schema("add")],
+            parallel_tool_calls=False,
+            extra_body={"seed": seed},
+        )
+        (item,) = made.output
+        if item.type == "function_call":
+            assert set(json.loads(item.arguments)) >= {"a", "b"}
+        else:
+            assert isinstance(made.output_parsed, Weather)
+
+
 def test_the_tokens_of_a_request_are_counted_as_they_are_used(client):
     asked = {"model": MODEL, "input": [{"role": "user", "content": "abc"}], "instructions": "Be brief."}
     asked |= {"tools": [add_schema("add")], "tool_choice": "auto"}
