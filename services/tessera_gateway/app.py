@@ -35,6 +35,7 @@ from tessera_gateway.metrics import GatewayMetrics
 from tessera_gateway.proxy import Proxy
 from tessera_gateway.responses.keeping import Responses, keeps_nothing
 from tessera_gateway.responses.opening import opened_responses
+from tessera_gateway.responses.relay import ResponseTail
 from tessera_gateway.routes.audio import speech, transcriptions, translations
 from tessera_gateway.routes.home import home
 from tessera_gateway.routes.language import chat_completions, completions, detokenize, embeddings, tokenize
@@ -197,7 +198,7 @@ HOT_ROUTES: Mapping[str, HotRoute] = {
     "/v1/embeddings": HotRoute("embeddings"),
     "/v1/audio/speech": HotRoute("speech"),
     "/v1/messages": HotRoute("chat", ours_only=True, shape=messages_shape, id_header=REQUEST_ID_HEADER.encode()),
-    "/v1/responses": HotRoute("chat", ours_only=True, takes=keeps_nothing),
+    "/v1/responses": HotRoute("chat", ours_only=True, tail=ResponseTail, takes=keeps_nothing),
 }
 """Routes that pass a body through unchanged and are asked for often."""
 

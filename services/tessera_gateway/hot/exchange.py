@@ -76,6 +76,7 @@ class Exchange(EarlyAnswer):
         self._connection: UpstreamConnection | None = None
         self._asked_at = 0.0
         self._events: WholeEvents | None = None
+        self._tail = route.tail() if route.tail is not None else None
         self._is_chunked = False
 
     def start(self) -> None:
@@ -146,6 +147,8 @@ class Exchange(EarlyAnswer):
             data = self._events.feed(data)
             if ended:
                 data += self._events.rest()
+            if self._tail is not None:
+                self._tail.saw(data)
         self._write(head, data, ended=ended)
         if ended:
             self._connection = None
@@ -271,7 +274,8 @@ class Exchange(EarlyAnswer):
             self._refuse(error)
             return
         if self._events is not None:
-            self._write(b"", self._route.shape.event(error), ended=True)
+            last = self._route.shape.event(error) if self._tail is None else self._tail.event(error)
+            self._write(b"", last, ended=True)
             self.response_complete = True
         self.ended()
 

@@ -7,15 +7,27 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 import msgspec
 
+from tessera.errors import TesseraError
 from tessera.web.errors import ErrorShape, openai_shape
 from tessera.web.tenant import TENANT_HEADER
 from tessera.wire.models import Task
 from tessera_gateway.hot.connections import ConnectionPool
 from tessera_gateway.proxy import Proxy
 from tessera_gateway.upstream import Upstream
+
+
+class StreamTail(Protocol):
+    """What ends a stream that breaks off, in a protocol whose last event depends on those before it."""
+
+    def saw(self, piece: bytes) -> None:
+        """Know whole events that passed."""
+
+    def event(self, error: TesseraError) -> bytes:
+        """The last event; nothing if the stream had ended."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +42,8 @@ class HotRoute:
     """How its errors are written."""
     id_header: bytes = b""
     """Name of a header that has the request's id too."""
+    tail: Callable[[], StreamTail] | None = None
+    """Makes what says how one of its streams ends that breaks off; None: as `shape` does, whatever passed."""
     takes: Callable[[bytes], bool] = lambda _: True
     """Whether a body passes through unchanged; what does not is for the app's handler."""
 

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 from litestar.types import ASGIApp, HTTPResponseStartEvent, Message, Receive, Scope, Send
 
+from tessera.errors import TesseraError
 from tessera.web.sse import event
 from tessera.wire.decoding import DAMAGED
 
@@ -22,12 +23,54 @@ Finish = Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]
 ENDS = frozenset({"response.completed", "response.incomplete", "response.failed"})
 MAX_EVENT_BYTES = 64 * 1024 * 1024
 """Most bytes of an event that is held to be changed; a longer one is passed on as it is."""
-_WHOLE = re.compile(rb'"type": ?"response\.(?:created|queued|in_progress|completed|incomplete|failed)"')
+_WHOLE = re.compile(rb'"type": ?"(response\.(?:created|queued|in_progress|completed|incomplete|failed))"')
 _OBJECT = b'"response":'
 """What every event with a response object has, and no other; looked for first, because it is looked for in each."""
 _NUMBER = re.compile(rb'"sequence_number": ?(\d+)')
 _FAILURE = b'data: {"error"'
 _END = b"\n\n"
+
+
+class ResponseTail:
+    """What is needed to end a stream of typed events that breaks off, from the events that passed."""
+
+    def __init__(self) -> None:
+        self.ended = False
+        """Whether its last event has passed."""
+        self._created = b""
+        self._last = b""
+        """The last bytes that have a number, in which the next event's is found."""
+
+    def saw(self, piece: bytes) -> None:
+        """Know whole events that passed, as the upstream wrote them."""
+        if b"sequence_number" in piece:
+            self._last = piece
+        if _OBJECT not in piece:
+            return
+        for one in piece.split(_END):
+            if found := _WHOLE.search(one):
+                kind = found[1].decode()
+                self.ended = self.ended or kind in ENDS
+                if kind == "response.created":
+                    self._created = one
+
+    def failure(self, message: str, code: str | None = None, param: str | None = None) -> dict[str, Any]:
+        """The event that says that there will be no more: `response.failed`, or `error` before a response began."""
+        numbers = _NUMBER.findall(self._last)
+        number = int(numbers[-1]) + 1 if numbers else 0
+        created = _decoded(_data_of(self._created))
+        if created is None:
+            return {"type": "error", "code": code, "message": message, "param": param, "sequence_number": number}
+        failed = {"status": "failed", "error": {"code": "server_error", "message": message}}
+        return {"type": "response.failed", "sequence_number": number, "response": {**created["response"], **failed}}
+
+    def event(self, error: TesseraError) -> bytes:
+        """The end of a stream that broke off; nothing if it had ended."""
+        if self.ended:
+            return b""
+        shown = error.body()
+        failure = self.failure(shown.message, shown.code, shown.param)
+        return event(failure, failure["type"])
 
 
 class ResponseRelay:
@@ -49,9 +92,7 @@ class ResponseRelay:
         self._is_events = False
         self._is_json = False
         self._held = bytearray()
-        self._last = b""
-        self._created = b""
-        self._ended = False
+        self._tail = ResponseTail()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass the response on."""
@@ -103,7 +144,7 @@ class ResponseRelay:
     async def _events(self, piece: bytes) -> bytes:
         """The bytes to pass on for a piece of a stream."""
         if not self._held and _OBJECT not in piece and not piece.startswith(_FAILURE):
-            self._remember(piece)
+            self._tail.saw(piece)
             return piece
         self._held += piece
         ready = bytearray()
@@ -119,17 +160,14 @@ class ResponseRelay:
     async def _one(self, one: bytes) -> bytes:
         if one.startswith(_FAILURE):
             return await self._failed(one)
-        self._remember(one)
+        self._tail.saw(one)
         if not _WHOLE.search(one):
             return one
         decoded = _decoded(_data_of(one))
         if decoded is None or not isinstance(decoded.get("response"), dict):
             return one
         kind = decoded["type"]
-        if kind == "response.created":
-            self._created = one
         if kind in ENDS:
-            self._ended = True
             if self._finish is None:
                 return one
             response = await self._finish(decoded["response"])
@@ -141,27 +179,15 @@ class ResponseRelay:
 
     async def _failed(self, one: bytes) -> bytes:
         """The end of a stream that broke off, in the protocol's own events."""
-        if self._ended:
+        if self._tail.ended:
             return b""
         said = (_decoded(_data_of(one)) or {}).get("error")
         error: dict[str, Any] = said if isinstance(said, dict) else {}
         message = str(error.get("message", "the stream broke off"))
-        numbers = _NUMBER.findall(self._last)
-        number = int(numbers[-1]) + 1 if numbers else 0
-        created = _decoded(_data_of(self._created))
-        if created is None:
-            shown = {"type": "error", "code": error.get("code"), "message": message, "param": error.get("param")}
-            return event({**shown, "sequence_number": number}, "error")
-        failed = {"status": "failed", "error": {"code": "server_error", "message": message}}
-        response = {**created["response"], **failed}
-        if self._finish is not None:
-            response = await self._finish(response)
-        return event({"type": "response.failed", "sequence_number": number, "response": response}, "response.failed")
-
-    def _remember(self, piece: bytes) -> None:
-        """Keep the last bytes that have a number, in which the next event's is found if the stream breaks off."""
-        if b"sequence_number" in piece:
-            self._last = piece
+        failure = self._tail.failure(message, error.get("code"), error.get("param"))
+        if "response" in failure and self._finish is not None:
+            failure["response"] = await self._finish(failure["response"])
+        return event(failure, failure["type"])
 
 
 def _data_of(one: bytes) -> bytes:

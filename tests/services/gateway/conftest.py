@@ -56,6 +56,7 @@ class FakeUpstream:
         self.left = threading.Event()
         self.go_on = threading.Event()
         self.ready = "ok"
+        self.events = EVENTS
         self.listing: bytes | None = None
         self.port = 0
         self._loop = asyncio.new_event_loop()
@@ -148,8 +149,8 @@ class FakeUpstream:
         """Events; `pieces` splits them at odd places, `cut_after` aborts the connection after as many of them."""
         response = web.StreamResponse(headers={"content-type": told.get("type", "text/event-stream; charset=utf-8")})
         await response.prepare(request)
-        data, size = b"".join(EVENTS), told.get("pieces")
-        pieces = [data[at : at + size] for at in range(0, len(data), size)] if size else EVENTS
+        data, size = b"".join(self.events), told.get("pieces")
+        pieces = [data[at : at + size] for at in range(0, len(data), size)] if size else self.events
         for number, piece in enumerate(pieces):
             if number == told.get("cut_after"):
                 await asyncio.sleep(0.05)  # so that the pieces before have left this process's buffers

@@ -317,3 +317,25 @@ def test_responses_that_keep_nothing_pass_below_the_app_and_others_do_not(of_our
     item = {"type": "item_reference", "id": "msg_1"}
     httpx.post(url, json={**told, "input": [item]})
     assert early == ["/v1/responses"], "a handler has the others"
+
+
+def test_a_response_that_is_cut_ends_with_the_typed_event(of_ours: Any) -> None:
+    running, fake, early = of_ours
+    told = {"model": "a", "input": "Hello", "store": False, "stream": True, "behave": "stream"}
+    url = running.url + "/v1/responses"
+    created = {"type": "response.created", "sequence_number": 0, "response": {"id": "resp_1", "status": "in_progress"}}
+    delta = {"type": "response.output_text.delta", "sequence_number": 1, "delta": "a"}
+    done = {"type": "response.completed", "sequence_number": 2, "response": {"id": "resp_1", "status": "completed"}}
+    whole = [b"data: %b\n\n" % json.dumps(one).encode() for one in (created, delta, done)]
+
+    def events(count: int, **more: Any) -> list[dict[str, Any]]:
+        fake.events = whole[:count]
+        data = httpx.post(url, json={**told, **more}).content
+        return [json.loads(one.partition(b"data: ")[2]) for one in data.split(b"\n\n") if one]
+
+    assert events(3) == [created, delta, done]
+    last = events(3, cut_after=2)[-1]
+    assert (last["type"], last["sequence_number"]) == ("response.failed", 2)
+    assert (last["response"]["id"], last["response"]["status"]) == ("resp_1", "failed")
+    assert "cut the connection" in last["response"]["error"]["message"]
+    assert len(early) == 2
