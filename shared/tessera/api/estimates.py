@@ -19,7 +19,7 @@ LEAST_PROGRESS, MOST_PROGRESS = 5, 95
 """Progress, of 100, between which a job's own pace counts."""
 
 
-def check_estimate(job: Job, wait_s: float, *, what: str, param: str, cure: str) -> None:
+def check_estimate(job: Job, wait_s: float, *, what: str, param: str, cure: str, queued: bool = True) -> None:
     """Refuse a job that was just accepted and will not end in time; the caller deletes it.
 
     Args:
@@ -28,13 +28,14 @@ def check_estimate(job: Job, wait_s: float, *, what: str, param: str, cure: str)
         what: what it makes, for the error: "these images".
         param: field that says how long the client waits.
         cure: what to do about it.
+        queued: whether its time in the queue counts.
 
     Raises:
         UnprocessableError: it is estimated to end later; names the seconds.
     """
-    if job.estimated_end_at is None:
+    if job.estimated_start_at is None or job.estimated_end_at is None:
         return
-    takes_s = job.estimated_end_at - job.created_at
+    takes_s = job.estimated_end_at - (job.created_at if queued else job.estimated_start_at)
     if takes_s > wait_s * MARGIN:
         raise too_long(takes_s, wait_s, what=what, param=param, cure=cure)
 

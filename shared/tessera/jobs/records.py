@@ -3,6 +3,7 @@ connections."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, cast
 
@@ -17,6 +18,9 @@ Held = Literal["held", "cancel", "late", "lost"]
 """Answer to a renewal: go on (`held`), or stop because of a cancel, a missed deadline, or a lost lease."""
 
 
+MOST_TIMES_TIMED = 8
+"""Cost of a job by that of the largest which was timed, up to which its time is estimated: of a clip of a second, only
+what starts and ends it may have been timed."""
 MIN_PROGRESS_FOR_PACE = 10
 """Progress, of 100, from which a job's own pace estimates its end better than the pace of earlier jobs."""
 
@@ -157,17 +161,18 @@ def _estimates(fields: Mapping[str, bytes], started_at: float | None) -> tuple[f
     if "now" not in fields:
         return None, None
     now, unit_s, slots = int(fields["now"]) / 1e6, float(fields["seconds"]), int(fields["slots"])
-    takes_s = unit_s * float(fields["cost"])
+    cost, largest = float(fields["cost"]), float(fields["largest"] or math.inf)
+    takes_s = unit_s * cost if cost <= MOST_TIMES_TIMED * largest else None
     if fields["status"] == b"in_progress":
         assert started_at is not None
         progress = int(fields["progress"])
         if progress >= MIN_PROGRESS_FOR_PACE:
             takes_s = (now - started_at) * 100 / progress
-        return started_at, max(now, started_at + takes_s)
+        return started_at, None if takes_s is None else max(now, started_at + takes_s)
     if not slots:
         return None, None
     start = now + unit_s * float(fields["ahead"]) / slots
-    return start, start + takes_s
+    return start, None if takes_s is None else start + takes_s
 
 
 def events_from(reply: Sequence[Any]) -> list[JobEvent]:

@@ -148,10 +148,10 @@ class VideoSettings(Section, frozen=True, kw_only=True):
     max_estimated_s: Annotated[
         NonNegative,
         described(
-            "Seconds that a clip may be estimated to take, waiting included; longer ones are refused with the "
-            "estimate. 0: any, because videos are polled and their records say when they are expected."
+            "Seconds that a clip may be estimated to take, without its time in the queue, if its request says by no "
+            "`deadline_s` how long the client waits; longer ones are refused with the estimate. 0: any."
         ),
-    ] = 0
+    ] = 3600
     image_wait_s: Annotated[
         PositiveFloat,
         described(

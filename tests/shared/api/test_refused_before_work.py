@@ -47,11 +47,13 @@ class MeasuredHouse(test_videos.House):
         return msgspec.structs.replace(TEXT_CARD, step_caches=self.known)
 
 
-def has_worker(house: test_images.House | test_videos.House, seconds: float) -> None:
-    """A worker is there, and a unit of cost takes so long."""
+def has_worker(house: test_images.House | test_videos.House, seconds: float, largest: float | None = None) -> None:
+    """A worker is there, and a unit of cost took so long for jobs up to the cost `largest`."""
     info = WorkerInfo(id="w", kind="video", queue="video.tiny", card=TEXT_CARD, device="cpu", pid=1, slots=1)
     house.store.register_worker(info, seconds=60)
     house.store._redis.hset("tessera:jobs:flow:video.tiny", "seconds", seconds)
+    if largest is not None:
+        house.store._redis.hset("tessera:jobs:flow:video.tiny", "largest", largest)
 
 
 @pytest.fixture
@@ -179,15 +181,27 @@ def test_a_clip_without_a_deadline_says_when_it_is_expected_and_waits(
     assert made["estimated_completion_at"] - made["created_at"] == pytest.approx(737, abs=3)
 
 
-def test_an_operator_bounds_what_clips_may_take(videos: MeasuredHouse) -> None:
+def test_a_clip_that_would_take_this_machine_long_is_refused_unless_the_client_waits(videos: MeasuredHouse) -> None:
     videos.settings = msgspec.structs.replace(
         videos.settings, video=msgspec.structs.replace(videos.settings.video, max_estimated_s=60)
     )
     has_worker(videos, 100.0)
     with TestClient(videos.app()) as client:
-        long = create(client, size="64x64", frames=17, steps=20, guidance_scale=1.0)
-        assert (long.status_code, long.json()["error"]["param"]) == (422, "size")
-        assert create(client, size="64x64", frames=5, steps=10, guidance_scale=1.0).status_code == 200
+        asked = {"size": "64x64", "frames": 17, "steps": 20, "guidance_scale": 1.0}
+        error = create(client, **asked).json()["error"]
+        assert (error["code"], error["param"]) == ("takes_too_long", "deadline_s")
+        assert "as `deadline_s`" in error["message"]
+        assert create(client, **asked, deadline_s=1000).status_code == 200
+        short = {**asked, "frames": 5, "steps": 10}
+        assert create(client, **short).status_code == 200, "its time in the queue does not count"
+
+
+def test_a_large_clip_is_not_judged_by_the_time_of_a_small_one(videos: MeasuredHouse) -> None:
+    has_worker(videos, 10_000.0, largest=0.01)
+    with TestClient(videos.app()) as client:
+        made = create(client, size="64x64", frames=9, steps=20, guidance_scale=1.0)
+    assert made.status_code == 200
+    assert made.json()["estimated_completion_at"] is None
 
 
 @pytest.fixture

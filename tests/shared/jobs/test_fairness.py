@@ -239,3 +239,24 @@ def test_times_are_estimated_from_what_others_took(queue: Queue) -> None:
     queue.worker.renew(running, progress=50)
     assert queue.get("a").estimated_end_at == pytest.approx(time.time(), abs=2), "its own pace says more"
     assert queue.get("first").estimated_end_at is None, "it has ended"
+
+
+def test_small_jobs_say_little_about_large_ones(queue: Queue) -> None:
+    info = WorkerInfo(id="w", kind="video", queue="q", card=CARD, device="cpu", pid=1, slots=1)
+    queue.worker.register_worker(info, seconds=60)
+    for number in range(3):
+        queue.add(f"small{number}", cost=0.001)
+        lease = queue.next()
+        assert lease is not None
+        time.sleep(0.02)  # the time that the job takes
+        assert queue.worker.complete(lease, {}) == "completed"
+    queue.add("large", cost=1.0)
+    assert queue.get("large").estimated_end_at is None, "by the small ones it would be 20 seconds"
+    large = queue.next()
+    assert large is not None
+    assert queue.worker.complete(large, {}) == "completed"
+    began = time.time()
+    queue.add("another", cost=1.0)
+    ends = queue.get("another").estimated_end_at
+    assert ends is not None
+    assert ends - began < 3, "nearly all of the cost that was timed was the large one's"

@@ -64,11 +64,15 @@ async def submit(jobs: JobResources, owner: str, order: VideoOrder, idempotency:
 
 
 def _check_time(job: Job, deadline_s: float | None, settings: VideoSettings) -> None:
-    cure = "ask for a smaller, shorter or quicker clip, or for a later time"
+    """Refuse a clip that is estimated to be late for its client; or, if the client has not said how long it waits, to
+    take this server too long, however long the queue is."""
     if deadline_s is not None:
+        cure = "ask for a smaller, shorter or quicker clip, or for a later time"
         check_estimate(job, deadline_s, what="this clip", param="deadline_s", cure=cure)
-    if settings.max_estimated_s:
-        check_estimate(job, settings.max_estimated_s, what="this clip", param="size", cure=cure)
+    elif settings.max_estimated_s:
+        cure = "ask for a smaller, shorter or quicker clip, or send the seconds that you wait as `deadline_s`"
+        most_s = settings.max_estimated_s
+        check_estimate(job, most_s, what="this clip", param="deadline_s", cure=cure, queued=False)
 
 
 def _store_input(artifacts: ArtifactStore, key: str, begins_with: InputFile | StoredFile) -> None:

@@ -111,7 +111,7 @@ end
 local function shown(id)
   local record = redis.call('HGETALL', job(id))
   local known = redis.call('HMGET', job(id), 'queue', 'status', 'place')
-  local seconds, _, left = flow(known[1] or '')
+  local seconds, _, left, largest = flow(known[1] or '')
   if seconds < 0 or not known[3] or (known[2] ~= 'queued' and known[2] ~= 'in_progress') then return record end
   local slots = 0
   for _, worker in ipairs(redis.call('SMEMBERS', P .. 'workers')) do
@@ -120,7 +120,7 @@ local function shown(id)
     if described and described.queue == known[1] then slots = slots + (described.slots or 1) end
   end
   local more = {'now', text(now()), 'seconds', string.format('%.17g', seconds), 'slots', text(slots),
-    'ahead', string.format('%.17g', math.max(0, tonumber(known[3]) - left))}
+    'largest', largest, 'ahead', string.format('%.17g', math.max(0, tonumber(known[3]) - left))}
   for _, value in ipairs(more) do record[#record + 1] = value end
   return record
 end

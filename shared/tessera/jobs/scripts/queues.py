@@ -10,7 +10,8 @@ Keys, all under `tessera:`; <flow> is a class, or a class and an owner:
     jobs:next:<queue>:<class>         sorted set of owners by tag
     jobs:waiting:<queue>:<class>:<owner>  sorted set of ids by priority and creation
     jobs:tags:<queue>                 hash: the last tag of each flow; a parent has the tag that was served last
-    jobs:flow:<queue>                 hash: the cost that ever `entered` and `left`, and the `seconds` of a unit of cost
+    jobs:flow:<queue>                 hash: the cost that ever `entered` and `left`; the `seconds` of a unit of cost:
+                                      those that the latest jobs `took` by their `costs`; the `largest` cost of one
 
 Tags are removed when no job waits. `tessera.jobs.scripts.jobs` puts these functions into each script. Knows no states.
 """
@@ -95,18 +96,21 @@ local function serve(id)
   unwait(id)
 end
 
--- A job has taken so long: so long will others take.
+-- A job has taken so long: so long will others take. A small job counts little, because most of its time is no work.
 local function learn(id, microseconds)
   local queue, _, _, cost = place(id)
-  local now_known = tonumber(redis.call('HGET', flow_key(queue), 'seconds') or '-1')
-  local seconds = microseconds / 1000000 / math.max(cost, 1e-9)
-  if now_known >= 0 then seconds = now_known + SMOOTHING * (seconds - now_known) end
-  redis.call('HSET', flow_key(queue), 'seconds', string.format('%.17g', seconds))
+  local known = redis.call('HMGET', flow_key(queue), 'took', 'costs', 'largest')
+  local took = (1 - SMOOTHING) * tonumber(known[1] or '0') + microseconds / 1000000
+  local costs = (1 - SMOOTHING) * tonumber(known[2] or '0') + math.max(cost, 1e-9)
+  local largest = math.max(tonumber(known[3] or '0'), cost)
+  redis.call('HSET', flow_key(queue), 'took', string.format('%.17g', took), 'costs', string.format('%.17g', costs),
+    'largest', string.format('%.17g', largest), 'seconds', string.format('%.17g', took / costs))
 end
 
--- Of a queue: seconds that a unit of cost takes (or -1), cost that has ever entered, and left.
+-- Of a queue: seconds that a unit of cost takes (or -1), cost that has ever entered, and left; the largest job's that
+-- was timed (or '').
 local function flow(queue)
-  local known = redis.call('HMGET', flow_key(queue), 'seconds', 'entered', 'left')
-  return tonumber(known[1] or '-1'), tonumber(known[2] or '0'), tonumber(known[3] or '0')
+  local known = redis.call('HMGET', flow_key(queue), 'seconds', 'entered', 'left', 'largest')
+  return tonumber(known[1] or '-1'), tonumber(known[2] or '0'), tonumber(known[3] or '0'), known[4] or ''
 end
 """
