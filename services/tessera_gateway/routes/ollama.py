@@ -102,7 +102,9 @@ async def ollama_embed(
     """One vector for each text."""
     asked = await _asked(request, OllamaEmbedRequest, upstreams)
     texts = [asked.input] if isinstance(asked.input, str) else asked.input
-    return json_response(await embed(request, translator, asked.model, texts, asked.dimensions))
+    return json_response(
+        await embed(request, translator, asked.model, texts, asked.dimensions, cut=asked.truncate is not False)
+    )
 
 
 @post(
@@ -117,7 +119,7 @@ async def ollama_embeddings(
 ) -> Response[OllamaEmbedding]:
     """The vector of `prompt`."""
     asked = await _asked(request, OllamaEmbeddingsRequest, upstreams)
-    found = await embed(request, translator, asked.model, [asked.prompt], None)
+    found = await embed(request, translator, asked.model, [asked.prompt])
     return json_response(OllamaEmbedding(found.embeddings[0]))
 
 

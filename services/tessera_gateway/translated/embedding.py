@@ -11,8 +11,8 @@ from tessera.errors import BadGatewayError
 from tessera.web.dependencies import HTTPRequest
 from tessera.wire.decoding import DAMAGED
 from tessera.wire.ollama import OllamaEmbeddings
-from tessera_gateway.limits import JsonBody
 from tessera_gateway.translated.translator import Translator
+from tessera_gateway.upstream import Upstream
 
 
 class ForeignVector(msgspec.Struct, frozen=True):
@@ -36,9 +36,23 @@ class ForeignVectors(msgspec.Struct, frozen=True):
 
 
 async def embed(
-    request: HTTPRequest, translator: Translator, model: str, texts: list[str], dimensions: int | None
+    request: HTTPRequest,
+    translator: Translator,
+    model: str,
+    texts: list[str],
+    dimensions: int | None = None,
+    *,
+    cut: bool = False,
 ) -> OllamaEmbeddings:
     """The vectors of texts, in their order.
+
+    Args:
+        request: of the client.
+        translator: asks an upstream.
+        model: its own name.
+        texts: of the client.
+        dimensions: length of the vectors; None for the model's own.
+        cut: whether texts that are too long are cut, where the upstream can, or refused.
 
     Raises:
         TesseraError: no upstream can answer, or the one that answered refused.
@@ -49,8 +63,11 @@ async def embed(
     asked: dict[str, Any] = {"input": texts, "encoding_format": "float"}
     if dimensions is not None:
         asked["dimensions"] = dimensions
-    body = JsonBody(model, msgspec.json.encode({"model": model, **asked}), "application/json")
-    upstream, data = await translator.whole(request, body, "embeddings", "/v1/embeddings")
+
+    def encode(upstream: Upstream) -> bytes:
+        return msgspec.json.encode({"model": model, **asked, **(_cutting(upstream, model) if cut else {})})
+
+    upstream, data = await translator.whole(request, model, "embeddings", "/v1/embeddings", encode)
     try:
         found = msgspec.json.decode(data, type=ForeignVectors)
     except (msgspec.ValidationError, *DAMAGED) as error:
@@ -64,3 +81,12 @@ async def embed(
         total_duration=time.monotonic_ns() - began,
         prompt_eval_count=(found.usage.prompt_tokens or 0) if found.usage else 0,
     )
+
+
+def _cutting(upstream: Upstream, model: str) -> dict[str, Any]:
+    """The field that has an upstream cut texts that are too long. Servers that are not known to have one get none, and
+    refuse such texts in words of their own."""
+    if upstream.ours:
+        return {"truncate": True}
+    found = upstream.models.get(model)
+    return {"truncate_prompt_tokens": -1} if found is not None and found.owned_by == "vllm" else {}

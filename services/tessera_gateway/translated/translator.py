@@ -26,7 +26,7 @@ from tessera.web.sse import PING, framed
 from tessera.wire.chat import ChatCompletionChunk, ChatCompletionRequest
 from tessera.wire.models import Task
 from tessera_gateway.exchange import SentHeaders, UpstreamResponse
-from tessera_gateway.limits import Body, JsonBody
+from tessera_gateway.limits import Body
 from tessera_gateway.proxy import Proxy, Relay, unless_gone
 from tessera_gateway.translated.chat_body import chat_body
 from tessera_gateway.translated.event_data import EventData
@@ -120,18 +120,20 @@ class Translator:
             self._proxy.finish(answer)
             raise
 
-    async def whole(self, request: HTTPRequest, body: JsonBody, task: Task, path: str) -> tuple[str, bytes]:
-        """The name of an upstream and its whole answer to a body that it can read as it is.
+    async def whole(
+        self, request: HTTPRequest, model: str, task: Task, path: str, encode: Callable[[Upstream], bytes]
+    ) -> tuple[str, bytes]:
+        """The name of an upstream and its whole answer to the JSON that `encode` writes for it.
 
         Raises:
             TesseraError: for the reasons of `Proxy.first_answer`; or the upstream refused or failed.
         """
-        headers = SentHeaders.of(request, body.content_type)
+        headers = SentHeaders.of(request, "application/json")
 
         async def ask(upstream: Upstream) -> UpstreamResponse:
-            return await self._proxy.ask(upstream, path, body.data, headers)
+            return await self._proxy.ask(upstream, path, encode(upstream), headers)
 
-        answer, gone = await self._proxy.first_answer(request, body.model, task, ask)
+        answer, gone = await self._proxy.first_answer(request, model, task, ask)
         try:
             return answer.upstream.name, await unless_gone(gone, self._read(answer))
         finally:

@@ -38,15 +38,16 @@ class Embeddings:
     async def answer(self, request: EmbeddingRequest) -> EmbeddingList:
         """One vector for each input, in order.
 
-        `dimensions` keeps that many first values of a vector and normalizes it again, as OpenAI does.
+        `dimensions` keeps that many first values of a vector and normalizes it again, as OpenAI does. `truncate` cuts
+        the end of inputs that are too long.
         """
-        for name in ("input_type", "prompt_name", "truncate", "truncate_prompt_tokens"):
+        for name in ("input_type", "prompt_name", "truncate_prompt_tokens"):
             if getattr(request, name) is not None:
                 raise InvalidRequestError(
                     f"`{name}` is for encoders; {self.model!r} is a language model, whose embeddings know none",
                     param=name,
                 )
-        inputs = await token_lists(request.input, self.tokenizer, self.limits, param="input")
+        inputs = await self._inputs(request)
         for index, ids in enumerate(inputs):
             if not ids:
                 raise InvalidRequestError(f"`input` {index} is empty", param="input")
@@ -62,6 +63,23 @@ class Embeddings:
         ]
         count = sum(len(ids) for ids in inputs)
         return EmbeddingList(data=data, model=self.model, usage=Usage(prompt_tokens=count, total_tokens=count))
+
+    async def _inputs(self, request: EmbeddingRequest) -> list[list[int]]:
+        given, most = request.input, self.limits.context_length
+        cut = str(request.truncate).lower()
+        if cut == "start":
+            raise InvalidRequestError(
+                f"`truncate`: {self.model!r} is a language model, whose inputs are cut at their end alone; give `END`",
+                param="truncate",
+            )
+        if cut not in {"true", "end"}:
+            return await token_lists(given, self.tokenizer, self.limits, param="input")
+        # No more of a text is encoded than can be needed.
+        enough = self.tokenizer.most_characters(most)
+        shorter = [
+            text[:enough] if isinstance(text, str) else text for text in ([given] if isinstance(given, str) else given)
+        ]
+        return [ids[:most] for ids in await token_lists(shorter, self.tokenizer, self.limits, param="input")]
 
     async def _embed(self, ids: list[int], request: EmbeddingRequest) -> array.array[float]:
         message = Embed(

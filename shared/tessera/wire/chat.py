@@ -173,12 +173,13 @@ class EmbeddingRequest(Request, frozen=True, kw_only=True):
     # beyond OpenAI
     priority: Priority = 0
     deadline_s: Deadline | None = None
+    truncate: Truncate | None = None
+    """Where inputs that are too long are cut; a language model cuts the end alone."""
     # of encoders alone
     input_type: str | None = None
     """What the inputs are for, as `query` or `document`: chooses the model's prompt."""
     prompt_name: str | None = None
     """Name of one of the model's prompts."""
-    truncate: Truncate | None = None
     truncate_prompt_tokens: TruncateTokens | None = None
 
 

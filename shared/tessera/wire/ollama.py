@@ -150,7 +150,7 @@ class OllamaEmbedRequest(Request, frozen=True, kw_only=True):
     input: str | list[str]
     dimensions: Annotated[int, Meta(ge=1)] | None = None
     truncate: bool | None = None
-    """Only a hint: an input that does not fit is refused."""
+    """Whether an input that does not fit is cut at its end, true unless it is false; otherwise it is refused."""
     options: Hint = None  # hint
     keep_alive: Hint = None  # hint
 

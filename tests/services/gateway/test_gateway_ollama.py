@@ -179,6 +179,22 @@ def test_vectors_come_in_the_order_of_their_texts(gateway, foreign):
     assert (refused.status_code, refused.json()) == (400, {"error": "too long"})
 
 
+@pytest.mark.parametrize(
+    ("maker", "field"),
+    [("ours", {"truncate": True}), ("vllm", {"truncate_prompt_tokens": -1}), ("other", {})],
+)
+def test_texts_that_are_too_long_are_cut_unless_the_request_says_no(gateway, foreign, maker, field):
+    fake = foreign()
+    fake.owned_by = maker
+    fake.reply = {"data": [{"embedding": [1]}]}
+    running = gateway(fake).knows("m")
+    running.collaborator("upstreams").all[0].ours = maker == "ours"
+    for truncate, sent in (({}, field), ({"truncate": True}, field), ({"truncate": False}, {})):
+        answer = httpx.post(running.url + "/api/embed", json={"model": "m", "input": "a", **truncate})
+        assert answer.status_code == 200
+        assert fake.requests[-1][2] == {"model": "m", "input": ["a"], "encoding_format": "float", **sent}
+
+
 def test_models_are_described(gateway, upstream, model):
     running = gateway(upstream(model("small", "chat", "vision"), model("voice", "speech")), aliases={})
     (listed,) = httpx.get(running.url + "/api/tags").json()["models"]

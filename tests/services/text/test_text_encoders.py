@@ -171,6 +171,20 @@ def test_the_language_models_embeddings_stay_and_refuse_what_only_encoders_know(
     assert refused["param"] == "input_type"
 
 
+def test_the_language_model_cuts_the_end_of_long_texts_where_the_request_says_so(ask) -> None:
+    long = "abcdefgh" * 600
+    refused = ask("/v1/embeddings", 400, model="tiny-text", input=long)
+    assert (refused["code"], refused["param"]) == ("context_length_exceeded", "input")
+    whole = ask("/v1/embeddings", model="tiny-text", input=long[:4096])
+    for how in (True, "END"):
+        cut = ask("/v1/embeddings", model="tiny-text", input=[long, "abc"], truncate=how)
+        assert cut["usage"]["prompt_tokens"] == 4096 + 3
+        np.testing.assert_allclose(vectors_of(cut)[:1], vectors_of(whole), atol=1e-5)
+    ids = [97] * 4097
+    assert ask("/v1/embeddings", model="tiny-text", input=ids, truncate=True)["usage"]["prompt_tokens"] == 4096
+    assert ask("/v1/embeddings", 400, model="tiny-text", input="a", truncate="START")["param"] == "truncate"
+
+
 def test_a_cross_encoder_ranks_by_the_sigmoid_of_its_logit(ask, directories) -> None:
     answer = ask("/v1/rerank", model="cross", query="red cat", documents=TEXTS)
     query = ids_of("red cat")
