@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import statistics
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -20,8 +21,10 @@ KEYS = ("sk-newcomer-0123456789", "sk-crowd-0123456789")
 CROWD_TOKENS = 4000
 TOKENS = 5
 PAUSE_S = 0.5
-FULL_S = 10.0
-"""Seconds that the crowd has to fill the engine."""
+FULL_LIMIT_S = 60.0
+"""Most seconds that the crowd has to fill the engine."""
+FULL = 16
+"""Streams that run when it is full, or all there are."""
 SETTINGS = {"gateway.api_keys": ",".join(KEYS), "text.max_output_tokens": str(CROWD_TOKENS)}
 """Settings of the suite that is measured."""
 _MORE: Mapping[str, Any] = {"ignore_eos": True}
@@ -43,8 +46,7 @@ async def run(suite: Suite, *, model: str, streams: int, rounds: int) -> None:
         crowd = asyncio.create_task(
             streaming.at_once(greedy, suite.url("gateway"), model, asked, CROWD_TOKENS, _MORE), name="crowd"
         )
-        await asyncio.sleep(FULL_S)
-        before = await _running(newcomer, suite)
+        before = await _filled(newcomer, suite, min(FULL, streams))
         beside = await _firsts(newcomer, suite, model, "beside", rounds)
         if crowd.done():
             raise SystemExit("the crowd had ended before the newcomers had: ask for more streams")
@@ -62,6 +64,16 @@ async def _running(session: aiohttp.ClientSession, suite: Suite) -> float:
     async with session.get(suite.url("text") + "/metrics") as answer:
         lines = (await answer.text()).splitlines()
     return next(float(line.split()[-1]) for line in lines if line.startswith("tessera_text_engine_requests_running "))
+
+
+async def _filled(session: aiohttp.ClientSession, suite: Suite, wanted: int) -> float:
+    """Wait until so many requests run. Returns how many do."""
+    ends = time.monotonic() + FULL_LIMIT_S
+    running = await _running(session, suite)
+    while running < wanted and time.monotonic() < ends:
+        await asyncio.sleep(PAUSE_S)
+        running = await _running(session, suite)
+    return running
 
 
 async def _firsts(session: aiohttp.ClientSession, suite: Suite, model: str, name: str, rounds: int) -> list[float]:

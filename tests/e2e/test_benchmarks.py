@@ -61,3 +61,26 @@ def test_the_engine_benchmark_runs_on_shapes_without_weights():
     assert float(re.search(r"fraction of the limit: ([0-9.]+)", done.stdout)[1]) >= 0
     shares = [int(share) for share in re.findall(r"(\d+) %", done.stdout)]
     assert 95 <= sum(shares) <= 105, done.stdout
+
+
+@pytest.mark.e2e
+@pytest.mark.xdist_group("suite")
+def test_the_gateway_benchmark_measures_it_beside_a_relay():
+    command = [sys.executable, "-m", "tessera_bench", "gateway", "--peers", "relay", "--rounds", "1", "--no-suite"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (costs,) = re.findall(
+        r"^  bare asyncio relay +([0-9.]+) +([0-9.]+) +([0-9.]+), ([0-9.]+)$", done.stdout, re.MULTILINE
+    )
+    assert all(float(cost) > 0 for cost in costs), done.stdout
+
+
+@pytest.mark.e2e
+@pytest.mark.xdist_group("suite")
+def test_the_fairness_benchmark_measures_a_newcomer_beside_a_crowd(models_dir):
+    command = [sys.executable, "-m", "tessera_bench", "--models", str(models_dir), "fairness", "--streams", "12"]
+    done = subprocess.run([*command, "--rounds", "2"], capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "beside 12 streams of another (12 at once)" in done.stdout, done.stdout
+    (times,) = re.findall(r"beside / alone: +([0-9.]+)", done.stdout)
+    assert float(times) > 0, done.stdout
