@@ -61,6 +61,8 @@ def test_the_others_stay_in_their_order_and_nobody_is_lost():
     [
         ("/v1/chat/completions", {"messages": [{"role": "user", "content": "hi"}]}),
         ("/v1/completions", {"prompt": "hi"}),
+        ("/v1/responses", {"input": "hi"}),
+        ("/v1/responses", {"input": "hi", "store": False}),
     ],
 )
 def test_the_gateway_sends_a_key_to_one_upstream_and_keyless_requests_to_all(gateway, upstream, path, body):
