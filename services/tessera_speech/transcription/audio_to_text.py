@@ -14,6 +14,8 @@ from contextlib import aclosing
 from pathlib import Path
 from typing import Protocol
 
+import msgspec
+
 from tessera.engine.client import EngineClient
 from tessera.engine.fair_gate import FairGate
 from tessera.engine.waits import WaitMeter
@@ -64,7 +66,7 @@ class TranscriptionPipeline:
         self._settings = settings
         self._decoding = FairGate(MAX_DECODERS, None)  # the memory of uploads is bounded before
         self._planner = WindowPlanner(card, self._tokenizer, settings)
-        # Weak: a recording counts for as long as it is in memory, however its request ends.
+        # Weak: what nobody transcribes counts for as long as it is in memory, however its request ends.
         self._held: weakref.WeakSet[RunningTranscription] = weakref.WeakSet()
         self._meter = WaitMeter()
 
@@ -108,9 +110,10 @@ class TranscriptionPipeline:
                 recordings.decode, data, rate=self.rate, max_seconds=self._settings.max_audio_seconds
             )
             plan = await asyncio.to_thread(self._planner.plan, samples, options, known)
-        held_s = sum(running.seconds for running in self._held)
+        held = [running for running in self._held if running.has_audio]
+        held_s = sum(running.seconds for running in held)
         held_most = MAX_HELD_RECORDINGS
-        if not any(running.tenant == tenant for running in self._held):
+        if not any(running.tenant == tenant for running in held):
             held_most += 1  # nobody's recordings keep the first one of another key out
         if held_s + samples.size / self.rate > held_most * self._settings.max_audio_seconds:
             wait_s = self._meter.wait(held_s)
@@ -166,6 +169,8 @@ class RunningTranscription:
         self.language = message.language or only
         self.words: list[Word] = []
         """Words of the segments so far, where they were asked for."""
+        self.has_audio = True
+        """Whether it holds the recording: until it has been transcribed, or its request has ended meanwhile."""
         self._message = message
         self._engine = engine
         self._tokenizer = tokenizer
@@ -211,14 +216,19 @@ class RunningTranscription:
                         number += 1
 
     async def _engine_segments(self) -> AsyncGenerator[TranscriptSegment, None]:
-        if self._message.windows == []:
-            return
-        async with aclosing(self._engine.request(self._message)) as answers:
-            async for answer in answers:
-                assert isinstance(answer, Transcript)
-                self.language = answer.language
-                for found in answer.segments:
-                    yield found
+        try:
+            if self._message.windows == []:
+                return
+            async with aclosing(self._engine.request(self._message)) as answers:
+                async for answer in answers:
+                    assert isinstance(answer, Transcript)
+                    self.language = answer.language
+                    for found in answer.segments:
+                        yield found
+        finally:
+            # This object may be part of a cycle, which is not collected soon.
+            self._message = msgspec.structs.replace(self._message, audio=Array(dtype="float32", shape=[0], data=b""))
+            self.has_audio = False
 
     def _word(self, word: TranscriptWord) -> Word:
         text = self._tokenizer.text(word.token_ids).strip()

@@ -607,9 +607,10 @@ def test_recordings_that_wait_do_not_fill_the_memory(strict: Any, recording: Any
     def ask() -> httpx.Response:
         return httpx.post(f"{strict.url}/v1/audio/transcriptions", **form(sound), timeout=60)
 
-    messages = refusals(while_the_engine_rests(strict, ask, 12, answered_before=4))
-    assert sum("s of recordings are already waiting" in message for message in messages) == 4
-    assert ask().status_code == 200, "what was held is free again"
+    for _ in range(2):  # what was held is free again
+        messages = refusals(while_the_engine_rests(strict, ask, 12, answered_before=4))
+        assert sum("s of recordings are already waiting" in message for message in messages) == 4
+    assert ask().status_code == 200
 
 
 def test_an_upload_takes_memory_until_it_is_decoded_and_not_until_it_is_transcribed(
@@ -618,21 +619,26 @@ def test_an_upload_takes_memory_until_it_is_decoded_and_not_until_it_is_transcri
     sound = recording("opus", melody(1.9))
     engine = strict.engine_pid()
 
-    def ask(_: int) -> httpx.Response:
+    def ask() -> httpx.Response:
         return httpx.post(f"{strict.url}/v1/audio/transcriptions", **form(sound), timeout=60)
+
+    def are_decoded(count: int) -> bool:
+        """Whether so many requests wait beside that of the metrics, and no upload is in memory."""
+        metrics = httpx.get(f"{strict.url}/metrics").text
+        waits = f"tessera_http_requests_in_flight {count + 1}.0" in metrics
+        return waits and "tessera_http_body_memory_bytes 0.0" in metrics
 
     os.kill(engine, signal.SIGSTOP)
     try:
-        with ThreadPoolExecutor(10) as pool:
-            asked = [pool.submit(ask, number) for number in range(10)]
-            # 8 fit into the memory for recordings: the refusal of the others says that those are decoded.
-            until(lambda: sum(future.done() for future in asked) == 2, WAIT_S)
-            metrics = httpx.get(f"{strict.url}/metrics").text
+        with ThreadPoolExecutor(4) as pool:
+            asked = []
+            for count in range(1, 5):  # one after the other: of many at once, some are refused before they are decoded
+                asked.append(pool.submit(ask))
+                until(lambda count=count: are_decoded(count), WAIT_S)
             os.kill(engine, signal.SIGCONT)
+            assert asked[0].result().status_code == 200
     finally:
         os.kill(engine, signal.SIGCONT)
-    assert "tessera_http_requests_in_flight 9.0" in metrics
-    assert "tessera_http_body_memory_bytes 0.0" in metrics
 
 
 def test_recordings_of_one_key_leave_room_for_anothers(strict: Any, recording: Any, melody: Any) -> None:
