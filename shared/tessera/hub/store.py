@@ -1,6 +1,7 @@
 """The store of models: finds a model's directory by name or path, and makes a starter's directory when it is missing.
 
-A model is named by a starter's name, a path to a directory or a GGUF file, or `hf:owner/name` (see `huggingface`).
+A model is named by a starter's name, a path to a directory (of Transformers, or a Whisper of CTranslate2) or a GGUF
+file, or `hf:owner/name` (see `huggingface`).
 Starters are entry points of the group `tessera.starters`: a name and a function `build(directory, report) -> Card` that
 fills an empty directory. A directory is made under a lock in a temporary place and then renamed, so that several
 processes may ask at once and a killed one leaves no incomplete directory. A stopped download resumes.
@@ -20,7 +21,7 @@ from pathlib import Path
 import msgspec
 
 from tessera.errors import ModelLoadError
-from tessera.hub import gguf_file, huggingface
+from tessera.hub import ctranslate2_directory, gguf_file, huggingface
 from tessera.hub.cards import CARD_FILE, read_card, verify, write_card
 from tessera.hub.gguf_file import is_gguf
 from tessera.wire.models import Card
@@ -72,8 +73,8 @@ def locate(model: str, models_dir: Path) -> ModelDirectory | None:
     Raises:
         ModelLoadError: a path that is no model directory, or a name that is neither a starter nor in `models_dir`.
     """
-    if is_gguf(model):
-        path = models_dir / gguf_file.folder_of(Path(model).expanduser())
+    if _is_converted(model):
+        path = models_dir / _folder_of(model)
         return ModelDirectory(path, read_card(path)) if (path / CARD_FILE).is_file() else None
     if is_path(model):
         path = Path(model).expanduser().absolute()
@@ -98,7 +99,7 @@ def ensure(model: str, models_dir: Path, report: Report = lambda _: None, *, for
     Raises:
         ModelLoadError: see `locate`; or the starter cannot be made (no network, no disk), with the remedy.
     """
-    found = None if force and (is_gguf(model) or not is_path(model)) else locate(model, models_dir)
+    found = None if force and (_is_converted(model) or not is_path(model)) else locate(model, models_dir)
     if found is not None:
         return found
     with _locked(models_dir, _folder_of(model)):
@@ -111,7 +112,14 @@ def ensure(model: str, models_dir: Path, report: Report = lambda _: None, *, for
 def _folder_of(model: str) -> str:
     if is_hub(model):
         return huggingface.parse(model).folder
-    return gguf_file.folder_of(Path(model).expanduser()) if is_gguf(model) else model
+    if is_gguf(model):
+        return gguf_file.folder_of(Path(model).expanduser())
+    return ctranslate2_directory.folder_of(Path(model).expanduser()) if _is_converted(model) else model
+
+
+def _is_converted(model: str) -> bool:
+    """Whether a setting names a file or directory of another format, which is converted once."""
+    return is_gguf(model) or (is_path(model) and ctranslate2_directory.is_ctranslate2(Path(model).expanduser()))
 
 
 def check(found: ModelDirectory, *, every_byte: bool = False) -> None:
@@ -148,7 +156,7 @@ def _build(model: str, models_dir: Path, report: Report) -> ModelDirectory:
     folder = _folder_of(model)
     for abandoned in models_dir.glob(f".{folder}.part-*"):  # left by a killed process, since we hold the lock
         shutil.rmtree(abandoned, ignore_errors=True)
-    build = _converter(model) if is_gguf(model) else _starter(model)
+    build = _converter(model) if _is_converted(model) else _starter(model)
     partial = Path(tempfile.mkdtemp(prefix=f".{folder}.part-", dir=models_dir))
     try:
         try:
@@ -170,7 +178,8 @@ def _starter(model: str) -> Build:
 
 
 def _converter(model: str) -> Build:
-    return lambda directory, report: gguf_file.convert(Path(model).expanduser(), directory, report)
+    convert = gguf_file.convert if is_gguf(model) else ctranslate2_directory.convert
+    return lambda directory, report: convert(Path(model).expanduser(), directory, report)
 
 
 def _download(model: str, models_dir: Path, report: Report) -> ModelDirectory:
