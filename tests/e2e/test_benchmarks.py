@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -16,38 +17,41 @@ def test_a_ratio_near_nothing_is_not_called_nothing():
     assert [ratio(1, 0.4), ratio(0.5, 1), ratio(0.012, 4), ratio(0.0123, 4)] == ["2.50", "0.50", "0.003", "0.0031"]
 
 
+def printed_by(*arguments: str, models: Path | None = None) -> str:
+    """What a benchmark prints that must succeed."""
+    chosen = [] if models is None else ["--models", str(models)]
+    command = [sys.executable, "-m", "tessera_bench", *chosen, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=280)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
 @pytest.mark.e2e
 @pytest.mark.xdist_group("suite")
 def test_the_text_benchmark_measures_streams_gateway_and_transformers(models_dir):
-    command = [sys.executable, "-m", "tessera_bench", "--models", str(models_dir), "text", "--streams", "2"]
-    done = subprocess.run([*command, "--tokens", "4", "--words", "8"], capture_output=True, text=True, timeout=240)
-    assert done.returncode == 0, done.stdout + done.stderr
-    ratios = re.findall(r"÷.*: +([0-9.]+)$", done.stdout, re.MULTILINE)
-    assert len(ratios) == 6, done.stdout
-    assert all(float(ratio) > 0 for ratio in ratios), done.stdout
+    printed = printed_by("text", "--streams", "2", "--tokens", "4", "--words", "8", models=models_dir)
+    ratios = re.findall(r"÷.*: +([0-9.]+)$", printed, re.MULTILINE)
+    assert len(ratios) == 6, printed
+    assert all(float(ratio) > 0 for ratio in ratios), printed
 
 
 @pytest.mark.e2e
 @pytest.mark.xdist_group("suite")
 def test_the_video_benchmark_measures_jobs_and_diffusers(models_dir):
-    command = [sys.executable, "-m", "tessera_bench", "--models", str(models_dir), "video", "--jobs", "2"]
-    done = subprocess.run([*command, "--steps", "2"], capture_output=True, text=True, timeout=240)
-    assert done.returncode == 0, done.stdout + done.stderr
-    ratios = re.findall(r"÷.*: +([0-9.]+)$", done.stdout, re.MULTILINE)
-    assert len(ratios) == 3, done.stdout
-    assert all(float(ratio) > 0 for ratio in ratios), done.stdout
+    printed = printed_by("video", "--jobs", "2", "--steps", "2", models=models_dir)
+    ratios = re.findall(r"÷.*: +([0-9.]+)$", printed, re.MULTILINE)
+    assert len(ratios) == 3, printed
+    assert all(float(ratio) > 0 for ratio in ratios), printed
 
 
 @pytest.mark.e2e
 @pytest.mark.xdist_group("suite")
 def test_the_quality_benchmark_scores_one_text_in_every_way(models_dir):
-    command = [sys.executable, "-m", "tessera_bench", "--models", str(models_dir), "quality", "--tokens", "100"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=280)
-    assert done.returncode == 0, done.stdout + done.stderr
-    ratios = [float(ratio) for ratio in re.findall(r"÷ as stored: +([0-9.]+)", done.stdout)]
-    assert len(ratios) == 6, done.stdout
+    printed = printed_by("quality", "--tokens", "100", models=models_dir)
+    ratios = [float(ratio) for ratio in re.findall(r"÷ as stored: +([0-9.]+)", printed)]
+    assert len(ratios) == 6, printed
     assert ratios[0] == 1
-    assert all(0.9 < ratio < 1.1 for ratio in ratios), done.stdout
+    assert all(0.9 < ratio < 1.1 for ratio in ratios), printed
 
 
 @pytest.mark.e2e
@@ -66,21 +70,15 @@ def test_the_engine_benchmark_runs_on_shapes_without_weights():
 @pytest.mark.e2e
 @pytest.mark.xdist_group("suite")
 def test_the_gateway_benchmark_measures_it_beside_a_relay():
-    command = [sys.executable, "-m", "tessera_bench", "gateway", "--peers", "relay", "--rounds", "1", "--no-suite"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240)
-    assert done.returncode == 0, done.stdout + done.stderr
-    (costs,) = re.findall(
-        r"^  bare asyncio relay +([0-9.]+) +([0-9.]+) +([0-9.]+), ([0-9.]+)$", done.stdout, re.MULTILINE
-    )
-    assert all(float(cost) > 0 for cost in costs), done.stdout
+    printed = printed_by("gateway", "--peers", "relay", "--rounds", "1", "--no-suite")
+    (costs,) = re.findall(r"^  bare asyncio relay +([0-9.]+) +([0-9.]+) +([0-9.]+), ([0-9.]+)$", printed, re.MULTILINE)
+    assert all(float(cost) > 0 for cost in costs), printed
 
 
 @pytest.mark.e2e
 @pytest.mark.xdist_group("suite")
 def test_the_fairness_benchmark_measures_a_newcomer_beside_a_crowd(models_dir):
-    command = [sys.executable, "-m", "tessera_bench", "--models", str(models_dir), "fairness", "--streams", "12"]
-    done = subprocess.run([*command, "--rounds", "2"], capture_output=True, text=True, timeout=240)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "beside 12 streams of another (12 at once)" in done.stdout, done.stdout
-    (times,) = re.findall(r"beside / alone: +([0-9.]+)", done.stdout)
-    assert float(times) > 0, done.stdout
+    printed = printed_by("fairness", "--streams", "12", "--rounds", "2", models=models_dir)
+    assert "beside 12 streams of another (12 at once)" in printed, printed
+    (times,) = re.findall(r"beside / alone: +([0-9.]+)", printed)
+    assert float(times) > 0, printed

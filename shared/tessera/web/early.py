@@ -89,7 +89,7 @@ class EarlyAnswer(ABC):
         self.response_started = False
         self.response_complete = False
         self.disconnected = False
-        """Set by uvicorn; see `left`."""
+        """Whether uvicorn has seen the client leave; `left` is called too."""
         self.status = 500
         self.request_id = request_id
         self._door = door

@@ -72,9 +72,9 @@ class BoundedProtocol(HttpToolsProtocol):
         self._head_bytes = 0
         """Bytes that came while a head was being read, without the latest."""
         self._read_bytes = 0
-        """Bytes that came last."""
+        """Number of bytes of the read that is being parsed, or was last."""
         self._read_has_end = False
-        """Whether a request ended within them."""
+        """Whether a request has ended within that read."""
         self._too_large = False
         self._head_timer: TimerHandle | None = None
 

@@ -12,7 +12,7 @@ from tessera_speech.starter.transcription.evaluate import PEOPLE, Tally
 
 MODEL = "whisper-tiny.en"
 MOST_WORD_ERROR = 6.0
-"""Percent, over all recordings of people."""
+"""Most words that may be wrong, in percent of the spoken ones, over all recordings of people."""
 
 
 @pytest.mark.slow

@@ -29,7 +29,7 @@ def text(value: str) -> bytes:
 
 
 def variable(name: str, array: np.ndarray, *, bfloat16: bool = False) -> bytes:
-    """As `ModelSpec._serialize` of CTranslate2 writes it."""
+    """The bytes of one variable, as `ModelSpec._serialize` of CTranslate2 writes them."""
     kind = 5 if bfloat16 else TYPES[array.dtype]
     head = text(name) + struct.pack("<B", array.ndim) + b"".join(struct.pack("<I", size) for size in array.shape)
     return head + struct.pack("<BI", kind, array.nbytes) + array.tobytes()
@@ -246,3 +246,22 @@ def test_a_directory_that_cannot_be_converted_is_refused_and_nothing_stays(origi
     with pytest.raises(ModelLoadError, match=r"cannot convert .*theirs: .*is missing"):
         store.ensure(str(source), models)
     assert [path.name for path in models.iterdir() if not path.name.endswith(".lock")] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [
+        ("encoder/layer_0/self_attention/linear_0/weight", (64, 64)),
+        ("decoder/embeddings/weight", (9,)),
+        ("encoder/conv1/weight", ()),
+    ],
+)
+def test_arrays_of_shapes_that_no_whisper_has_are_refused_in_a_sentence(
+    original: Path, tmp_path: Path, name: str, shape: tuple[int, ...]
+) -> None:
+    arrays = {**arrays_of(original), name: np.zeros(shape, "f4")}
+    source = packed(original, tmp_path / "theirs", stored(arrays, "float32"))
+    with pytest.raises(ModelLoadError) as refused:
+        store.ensure(str(source), tmp_path / "models")
+    assert refused.value.message.startswith(f"cannot convert {source}: ")
+    assert "Traceback" not in refused.value.message

@@ -18,8 +18,8 @@ def main() -> None:
     source, directory = (Path(argument) for argument in sys.argv[1:3])
     try:
         convert_whisper(source, directory)
-    except (ModelLoadError, OSError) as error:
-        said = error.message if isinstance(error, ModelLoadError) else str(error)
+    except Exception as error:  # noqa: BLE001 - whatever a hostile file does, the caller gets a sentence
+        said = error.message if isinstance(error, ModelLoadError) else f"{type(error).__name__}: {error}"[:500]
         sys.stdout.write(json.dumps({"error": said}) + "\n")
         raise SystemExit(1) from None
 

@@ -35,14 +35,14 @@ _LARGEST_INT8 = 127
 
 
 class Variables(msgspec.Struct, frozen=True):
-    """What a file holds."""
+    """The variables of a file, mapped into memory."""
 
     specification: str
     """Name of the model's class at CTranslate2: `WhisperSpec`."""
     arrays: dict[str, npt.NDArray[np.generic]]
     """Arrays as they are stored, by name; bfloat16 as its bits in uint16. They are views of the mapped file."""
     bfloat16: frozenset[str]
-    """Names of those that are bfloat16."""
+    """Names of the arrays that hold bfloat16 as its bits."""
 
     def floats(self, name: str) -> npt.NDArray[np.float16 | np.float32]:
         """An array in float16 or float32: as it is stored, or what its integers stand for.
